@@ -1,7 +1,7 @@
 """Run benchmarks one after the other, each in a process of its own.
 
     python -m benchmarks all               those of `make bench`, about three hours; the machine must be idle
-    python -m benchmarks jobs loader       these
+    python -m benchmarks aa loader         these
     python -m benchmarks device --minutes 9 --device gpu        a device, see device.py; it is none of `all`
 
 One that fails costs the others nothing.
@@ -16,10 +16,8 @@ from pathlib import Path
 
 EXPORTS = "build/exports"
 STEPS = (
-    ("planted",), ("aa",), ("under_load",), ("overhead",), ("classes",),
-    ("wall_time", "--seeds", "3", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
-    ("warm_start",), ("training",), ("regions",), ("large_study",), ("loader",), ("adaptive",), ("shapes",),
-    ("time_left",), ("jobs",), ("record_table", "--stop-after", "45"), ("record_table", "--report"),
+    ("planted",), ("aa",), ("replay",), ("overhead",), ("wall_time", "--seeds", "5", "--keep", EXPORTS),
+    ("delivered", "--from", EXPORTS), ("warm_start",), ("loader",), ("shapes",),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 

@@ -19,11 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
 
-from benchmarks.frame import Benchmark
-from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
-from benchmarks.pairs import PlainScript, alternate
-from benchmarks.product import Product, export_in
-from benchmarks.record import REPOSITORY, Goal, percent, table
+from benchmarks.evidence import REPOSITORY, Benchmark, Goal, percent, table
+from benchmarks.processes import Pair, PlainScript, Product, Ratio, alternate, export_in, ratio_over_pairs
 
 PLANNER = f"{REPOSITORY}/examples/models/planner.py:planner"
 MODELS = {name: name for name in ("vit", "resnet18", "bert_small", "yolo_tiny", "tanh_matmul")} | {"planner": PLANNER}

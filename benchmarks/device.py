@@ -31,13 +31,23 @@ from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.planning.targets import choose_target
 from autotune.workload.workload import Device
-from benchmarks.frame import Benchmark, errors_in_words
+from benchmarks.evidence import (
+    DOCS,
+    REPOSITORY,
+    RESULTS,
+    Benchmark,
+    Conditions,
+    Kept,
+    commit,
+    errors_in_words,
+    read,
+    with_section,
+)
 from benchmarks.on_device.machine import facts_of
 from benchmarks.on_device.records import Done
 from benchmarks.on_device.section import judge, section
 from benchmarks.on_device.session import Session
 from benchmarks.on_device.steps import PIECES, Step, steps_on
-from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, commit, read, with_section
 
 FOLDER_VARIABLE = "DEVICE_RESULTS"
 """Names the folder of the results where `--folder` does not."""

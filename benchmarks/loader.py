@@ -30,9 +30,8 @@ import autotune
 from autotune.backends.torch.frozen import FrozenWeights
 from autotune.job.load import Loaded
 from autotune.models.torch.vit import vit
-from benchmarks.frame import Benchmark
+from benchmarks.evidence import Benchmark, Goal, table
 from benchmarks.made_up_export import CONFIG, made_up_export
-from benchmarks.record import Goal, table
 
 PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02
 """Of a call of the smallest model, and of a ViT's: a share, since machines differ by more than the wrapper costs."""

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from autotune import environment
-from benchmarks.record import REPOSITORY
+from benchmarks.evidence import REPOSITORY
 
 CONFIG = {
     "execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False,

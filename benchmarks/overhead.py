@@ -21,11 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.frame import Benchmark
-from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
-from benchmarks.pairs import PlainScript, alternate
-from benchmarks.product import Product
-from benchmarks.record import Goal, percent, table
+from benchmarks.evidence import Benchmark, Goal, percent, table
+from benchmarks.processes import Pair, PlainScript, Product, Ratio, alternate, ratio_over_pairs
 
 MODELS = ("vit", "resnet18")
 GOAL_OWN_SHARE = 0.05
@@ -52,20 +49,19 @@ _OWN = ("start", _OUTSIDE)
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the wall time of a study's measured trials went, in seconds. `told`: the child told its stages."""
+    """Where the wall time of a study's measured trials went, in seconds."""
 
     model: str
     num_trials: int
     wall_s: float
     stage_s: dict[str, float]
-    told: bool
 
     @property
     def own_share(self) -> float:
         return sum(self.stage_s.get(stage, 0.0) for stage in _OWN) / self.wall_s
 
     def cells(self) -> list[str]:
-        shares = [percent(self.stage_s[each] / self.wall_s) if each in self.stage_s else "-" for each in _STAGES]
+        shares = [percent(self.stage_s[name] / self.wall_s) for name in _STAGES]
         return [self.model, str(self.num_trials), f"{self.wall_s:.0f} s", *shares, percent(self.own_share)]
 
 
@@ -109,39 +105,29 @@ class Cost:
 
 def shares_of(model: str, trials: list[dict[str, Any]]) -> Shares:
     """Add up the stages of all measured trials. The framework's import is outside the first one's child."""
-    measured = [each for each in trials if each["outcome"] and each["outcome"]["kind"] == "measurement"]
-    split = [split_of(each) for each in measured]
-    names = [name for name in _STAGES if all(name in each for each in split)]
-    stage_s = {name: sum(each[name] for each in split) for name in names}
+    measured = [trial for trial in trials if trial["outcome"] and trial["outcome"]["kind"] == "measurement"]
+    split = [split_of(trial) for trial in measured]
+    stage_s = {name: sum(stages[name] for stages in split) for name in _STAGES if name != _AHEAD}
     # A trial that found no kernel was spared the imports alone.
-    spared_s = [each["outcome"].get("compile_spared_s", 0.0) for each in measured]
+    spared_s = [trial["outcome"].get("compile_spared_s", 0.0) for trial in measured]
     stage_s[_AHEAD] = min(filter(None, spared_s), default=0.0)
     stage_s[_OUTSIDE] -= stage_s[_AHEAD]
-    return Shares(
-        model=model,
-        num_trials=len(measured),
-        wall_s=sum(wall_s_of(each) for each in measured),
-        stage_s=stage_s,
-        told=all(each["outcome"].get("stage_s") for each in measured),
-    )
+    return Shares(model, len(measured), sum(wall_s_of(trial) for trial in measured), stage_s)
 
 
 def split_of(trial: dict[str, Any]) -> dict[str, float]:
-    """Seconds of a trial by stage.
-
-    A child that does not tell its stages leaves start, build and check among what is outside: an upper bound.
-    """
+    """Seconds of a trial by stage."""
     outcome = trial["outcome"]
     warmup_s, sampling_s = sum(outcome["samples"]["warmup_s"]), sum(outcome["samples"]["latency_s"])
-    told: dict[str, float] = dict(outcome.get("stage_s") or {})
-    run_s = told.pop("run", warmup_s + sampling_s)
-    stages = told or {"compile": outcome["first_call_s"]}
+    told: dict[str, float] = dict(outcome["stage_s"])
+    run_s = told.pop("run")
     return {
-        **stages,
+        "compile": 0.0,  # The untuned model is not compiled.
+        **told,
         "warm-up": warmup_s,
         "sampling": sampling_s,
         "rest of run": run_s - warmup_s - sampling_s,
-        _OUTSIDE: wall_s_of(trial) - sum(stages.values()) - run_s,
+        _OUTSIDE: wall_s_of(trial) - sum(told.values()) - run_s,
     }
 
 
@@ -188,29 +174,27 @@ def disturbance_of(product: Product, case: Case, config: str) -> Disturbance:
 
 def judge(records: Sequence[Cost]) -> list[Goal]:
     """A goal for each part."""
-    shares = [each.shares for each in records]
-    disturbances = [each for record in records for each in record.disturbances]
-    own = ", ".join(f"{each.model} {percent(each.own_share)}" for each in shares)
-    if not all(each.told for each in shares):
-        own += " (an upper bound: the children did not tell their stages, so start, build and check are in it)"
+    shares = [record.shares for record in records]
+    disturbances = [found for record in records for found in record.disturbances]
+    own = ", ".join(f"{study.model} {percent(study.own_share)}" for study in shares)
     return [
         Goal(
             f"the tool's own share of a trial is below {percent(GOAL_OWN_SHARE)}",
             own,
-            all(each.own_share < GOAL_OWN_SHARE for each in shares),
+            all(study.own_share < GOAL_OWN_SHARE for study in shares),
         ),
         Goal(
             f"a latency measured in a trial is within {percent(GOAL_DISTURBANCE)} of the plain script's",
-            ", ".join(f"{each.model} {each.config} {each.found}" for each in disturbances),
-            all(each.small for each in disturbances),
+            ", ".join(f"{one.model} {one.config} {one.found}" for one in disturbances),
+            all(one.small for one in disturbances),
         ),
     ]
 
 
 def section(records: Sequence[Cost]) -> str:
     """A table for each part."""
-    shares = [each.shares.cells() for each in records]
-    disturbances = [each.cells() for record in records for each in record.disturbances]
+    shares = [record.shares.cells() for record in records]
+    disturbances = [found.cells() for record in records for found in record.disturbances]
     header = ["model", "config", "in a trial", "plain script", "ratio (95 % interval)"]
     tables = (table(["model", "trials", "wall", *_STAGES, "the tool's own"], shares), table(header, disturbances))
     return "\n\n".join([ABOUT, *tables])

@@ -1,8 +1,7 @@
-"""Training steps of one model in one framework, timed as anyone would: no tuner, no backend of the product.
+"""Training steps of one torch model, timed as anyone would: no tuner, no backend of the product.
 
-    python benchmarks/plain_training.py torch vit -o seen.json                        the step as it is
-    python benchmarks/plain_training.py torch vit --settings best.yaml -o seen.json   as an exported config says
-    python benchmarks/plain_training.py mindspore vit --settings '{"execution": "graph"}' -o seen.json
+    python benchmarks/plain_training.py vit -o seen.json                        the step as it is
+    python benchmarks/plain_training.py vit --settings best.yaml -o seen.json   as an exported config says
 
 Of the package only the definition of a bundled model with its loss is imported. What the settings say is done here once
 more, as one would write it by hand from docs/training.md.
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import statistics
 import sys
 import time
@@ -43,21 +41,11 @@ Step = Callable[[], object]
 TORCH_KNOBS = frozenset({"scope", "activation_memory_budget", "optimizer_impl", "optimizer_compiled"})
 """What the space for training offers beside that for inference."""
 
-MINDSPORE_KNOBS = frozenset(
-    {
-        "execution", "scope", "onednn_isa", "kernel_threads", "launch_blocking", "capture", "jit_level", "fullgraph",
-        "graph_pipeline", "step_pipeline", "dispatch_threads", "enable_graph_kernel", "graph_kernel_opt_level",
-        "graph_kernel_limit", "graph_kernel_expand",
-    }
-)  # fmt: skip
-"""All that a CPU's space for training offers."""
-EXPAND = {"norms": "--enable_expand_ops=LayerNorm,Softmax", "none": "--disable_expand_ops=GeLU,BiasAdd"}
 
-
-def settings_of(text: str | None, untuned: dict[str, Any]) -> dict[str, Any]:
-    """The config of an exported YAML, or one in JSON."""
+def settings_of(text: str | None) -> dict[str, Any]:
+    """The config of an exported YAML, or one in JSON; the untuned one where nothing is given."""
     if text is None:
-        return untuned
+        return {"execution": "eager"}
     if text.startswith("{"):
         return dict(json.loads(text))
     return dict(yaml.safe_load(Path(text).read_text(encoding="utf-8"))["config"])
@@ -109,73 +97,9 @@ def batch_of(parts: dict[str, Any]) -> tuple[Any, ...]:
     return (*(inputs if isinstance(inputs, tuple) else (inputs,)), parts["targets"])
 
 
-def mindspore_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, ...]) -> Step:
-    """The same in MindSpore, waiting for the loss to be there."""
-    import mindspore as ms
-
-    model, loss, optimizer = parts["model"], parts["loss"], parts["optimizer"]
-
-    class WithLoss(ms.nn.Cell):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__(auto_prefix=False)
-            self.model, self.loss = model, loss
-
-        def construct(self, *batch: Any) -> Any:
-            return self.loss(self.model, *batch)
-
-    if config["execution"] == "graph":
-        step = ms.nn.TrainOneStepCell(WithLoss(), optimizer)
-        return lambda: step(*batch).asnumpy()
-    jit = config["execution"] == "jit"
-    if jit and config["scope"] == "model":
-        model.construct = ms.jit(model)
-    gradients_of = ms.value_and_grad(WithLoss(), None, optimizer.parameters)
-    fullgraph = bool(config.get("fullgraph"))
-    if jit and config["scope"] == "gradients":
-        gradients_of = ms.jit(gradients_of, fullgraph=fullgraph)
-
-    def plain(*batch: Any) -> Any:
-        value, gradients = gradients_of(*batch)
-        optimizer(gradients)
-        return value
-
-    called = ms.jit(plain, fullgraph=fullgraph) if jit and config["scope"] == "step" else plain
-    return lambda: called(*batch).asnumpy()
-
-
-def set_mindspore(config: dict[str, Any]) -> None:
-    """Everything that has to stand before the first operator."""
-    unknown = config.keys() - MINDSPORE_KNOBS
-    if unknown:
-        raise SystemExit(f"not known to this script: {', '.join(sorted(unknown))}")
-    if config.get("onednn_isa"):
-        os.environ["ONEDNN_MAX_CPU_ISA"] = config["onednn_isa"]
-    if not (config.get("step_pipeline", True) and config.get("graph_pipeline", True)):
-        os.environ["MS_DEV_RUNTIME_CONF"] = "graph_pipeline:false"
-    import mindspore as ms
-
-    context: dict[str, Any] = {"mode": ms.GRAPH_MODE if config["execution"] == "graph" else ms.PYNATIVE_MODE}
-    if config.get("launch_blocking"):
-        context["pynative_synchronize"] = True
-    for knob, name in (("kernel_threads", "runtime_num_threads"), ("dispatch_threads", "inter_op_parallel_num")):
-        if config.get(knob):
-            context[name] = config[knob]
-    if config.get("enable_graph_kernel"):
-        flags = [
-            f"--opt_level={config.get('graph_kernel_opt_level', 2)}",
-            f"--composite_op_limit_size={config.get('graph_kernel_limit', 6)}",
-            EXPAND.get(config.get("graph_kernel_expand", "default"), ""),
-            "--disable_cluster_ops=Transpose",
-        ]
-        context |= {"enable_graph_kernel": True, "graph_kernel_flags": " ".join(filter(None, flags))}
-    for name, value in context.items():
-        ms.set_context(**{name: value})
-
-
 def main() -> None:
     """Build, train some steps, time the next, and write what was seen."""
     parser = argparse.ArgumentParser(description="Time training steps of a model, in plain code.")
-    parser.add_argument("framework", choices=["torch", "mindspore"])
     parser.add_argument("model", help="name of a bundled model that trains, e.g. vit, or FILE.py:FUNCTION")
     parser.add_argument("--settings", help="an exported YAML whose config to use, or a config in JSON")
     parser.add_argument("--size", action="append", default=[], metavar="NAME=VALUE", help="for the model's function")
@@ -185,15 +109,11 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     given = parser.parse_args()
 
-    is_torch = given.framework == "torch"
-    config = settings_of(given.settings, {"execution": "eager" if is_torch else "pynative"})
-    if not is_torch:
-        set_mindspore(config)
     if given.device == "npu":
         importlib.import_module("torch_npu")
-    make = function_of(given.model, f"autotune.models.{given.framework}.training")
-    parts = make(seed=0, **sizes_of(given.size))
-    step = torch_on(given.device, parts, config) if is_torch else mindspore_step(parts, config, batch_of(parts))
+    config = settings_of(given.settings)
+    parts = function_of(given.model, "autotune.models.torch.training")(seed=0, **sizes_of(given.size))
+    step = torch_on(given.device, parts, config)
     start = time.perf_counter()
     step()
     first_step_s = time.perf_counter() - start
@@ -201,8 +121,6 @@ def main() -> None:
     samples_s = call_for(step, given.sampling_s)
     seen = {"median_s": statistics.median(samples_s), "num_steps": len(samples_s), "first_call_s": first_step_s}
     given.output.write_text(json.dumps(seen))
-    sys.stdout.flush()
-    os._exit(0)  # MindSpore can hang in the interpreter's shutdown.
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Planted truth: studies in which the right answer is known, because it was put there.
 
-One config is faster, equal, slower or wrong by design. Simulated studies count how often the verdict is right; real
-processes, which sleep for the planted time, show that the whole way of a trial gives the same answer.
+One config is faster, equal, slower or wrong by design, and simulated studies count how often the verdict is right.
+`device.py` has real ones.
 """
 
 from __future__ import annotations
@@ -12,31 +12,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import yaml
-
-from benchmarks.frame import Benchmark
-from benchmarks.product import Document, Product
-from benchmarks.record import Goal, percent, table
+from benchmarks.evidence import Benchmark, Goal, percent, table
 from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
 
-SLEEPER = Path(__file__).with_name("models") / "sleeper.py"
 GOAL_SD, HARDER_SD = 0.015, 0.03
 """Scatter between processes: at the first one the goals hold, the second is reported."""
 NUM_VARIANTS = 8
 REGRESSION = -0.10
 """Speed-up of all configs that are not the planted one, so that it alone can win."""
-UNTUNED_MS = 10.0
-"""That the untuned model of a real study sleeps a call."""
 ABOUT = (
     "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is near "
     "the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
     "*Wrong winner*: `faster`, but another config than the planted one. *Interval held it*: comparisons of the "
-    "planted config whose 98 % interval holds the true speed-up; real sleeps last longer than planted, so it "
-    "is counted in simulated studies only."
+    "planted config whose 98 % interval holds the true speed-up."
 )
 
 
@@ -71,15 +62,15 @@ TRUTHS = (
 
 @dataclass(frozen=True)
 class Case:
-    """Studies of one truth. `process_sd` None: real processes that sleep; else simulated ones that scatter so."""
+    """Studies of one truth, whose processes scatter so."""
 
     planted: Planted
-    process_sd: float | None
+    process_sd: float
     num_studies: int
 
     @property
     def kind(self) -> str:
-        return "real processes that sleep" if self.process_sd is None else simulated_kind(self.process_sd)
+        return kind_of(self.process_sd)
 
     @property
     def name(self) -> str:
@@ -118,88 +109,33 @@ class Row:
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     parser.add_argument("--simulated", type=int, default=50, help="studies for each effect (default: %(default)s)")
-    parser.add_argument("--real", type=int, default=2, help="real studies for each effect (default: %(default)s)")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """Simulated studies at two spreads, then real processes; for a smoke run three simulated ones and a real one."""
-    simulated, real = (3, 1) if given.quick else (given.simulated, given.real)
-    kinds = ((GOAL_SD, simulated), (HARDER_SD, simulated), (None, real))
-    return [Case(planted, sd, number) for sd, number in kinds for planted in TRUTHS]
+    """Studies at two spreads; for a smoke run three of each."""
+    number = 3 if given.quick else given.simulated
+    return [Case(planted, sd, number) for sd in (GOAL_SD, HARDER_SD) for planted in TRUTHS]
 
 
 def run(case: Case) -> Row:
-    """The study's number is its seed."""
-    row = Row(case.planted, case.kind)
-    if case.process_sd is None:
-        _sleep(case, row)
-    else:
-        _simulate(case, case.process_sd, row)
-    return row
-
-
-def _simulate(case: Case, process_sd: float, row: Row) -> None:
-    """Studies of eight compiled configs, one of which is the planted one."""
-    space, planted = space_of_variants(NUM_VARIANTS), case.planted
+    """Studies of eight compiled configs, one of which is the planted one. The study's number is its seed."""
+    row, planted, space = Row(case.planted, case.kind), case.planted, space_of_variants(NUM_VARIANTS)
     untuned, *compiled = space.configs()
     for seed in range(case.num_studies):
         chosen = compiled[seed % len(compiled)]
         slower = dict.fromkeys(compiled, UNTUNED_S / (1 + REGRESSION))
         latency_s = {untuned: UNTUNED_S, **slower, chosen: UNTUNED_S / (1 + planted.speedup)}
         truth = Truth(latency_s, wrong=frozenset({chosen} if planted.wrong else ()))
-        study = simulate(space, truth, Noise(process_sd=process_sd), seed=seed)
+        study = simulate(space, truth, Noise(process_sd=case.process_sd), seed=seed)
         speedup = study.confirmation.speedup
         interval = None if speedup is None else (speedup.low, speedup.high)
         row.add(study.confirmation.verdict.value, study.candidate == chosen, interval)
-
-
-def _sleep(case: Case, row: Row) -> None:
-    """Studies of processes that sleep, through the command line."""
-    with Product() as product:
-        space = product.folder / "space.yaml"
-        space.write_text(yaml.safe_dump(space_of(case.planted), sort_keys=False))
-        for seed in range(case.num_studies):
-            study = f"planted-{seed}"
-            document = product.tune(f"{SLEEPER}:sleeper", "fake", study=study, trials=4, seed=seed, space=space)
-            # A sleep lasts longer than it was asked to: the planted figure is not held against the interval.
-            row.add(str(document["verdict"]), _is_planted(document, case.planted), interval=None)
-
-
-def space_of(planted: Planted) -> dict[str, Any]:
-    """A space of the fake framework: the untuned model, the planted config, and a slower default."""
-    planted_ms, slower_ms = _latency_ms(planted.speedup), _latency_ms(REGRESSION)
-    behaviour = "wrong" if planted.wrong else "right"
-    doc = "https://example.org/planted"
-    compiled_ms = sorted({planted_ms, slower_ms})
-    others_ms = [each for each in compiled_ms if each != UNTUNED_MS]
-    forbid = [
-        {"if": {"execution": "eager", "latency_ms": others_ms}, "because": "the untuned model takes its own time"}
-    ]
-    if UNTUNED_MS not in compiled_ms:
-        forbid.append({"if": {"execution": "compile", "latency_ms": UNTUNED_MS}, "because": "no tie was planted"})
-    return {
-        "schema": 1,
-        "framework": "fake",
-        "knobs": {
-            "execution": {"doc": doc, "values": ["eager", "compile"], "untuned": "eager", "default": "compile"},
-            "latency_ms": {
-                "doc": doc, "values": [UNTUNED_MS, *others_ms], "untuned": UNTUNED_MS, "default": slower_ms,
-            },
-            "behaviour": {
-                "doc": doc,
-                "when": {"execution": "compile", "latency_ms": planted_ms},
-                "values": [behaviour],
-                "default": behaviour,
-            },
-        },
-        "forbid": forbid,
-    }  # fmt: skip
+    return row
 
 
 def judge(records: Sequence[Row]) -> list[Goal]:
-    """For each kind, but for the one that is noisier than promised."""
-    kinds = [kind for kind in _by_kind(records) if kind != simulated_kind(HARDER_SD)]
-    return [goal for kind in kinds for goal in goals_of(kind, _by_kind(records)[kind])]
+    """About the studies that scatter as little as was promised."""
+    return goals_of(kind_of(GOAL_SD), [row for row in records if row.kind == kind_of(GOAL_SD)])
 
 
 def goals_of(kind: str, rows: Sequence[Row]) -> list[Goal]:
@@ -222,37 +158,17 @@ def goals_of(kind: str, rows: Sequence[Row]) -> list[Goal]:
 def section(records: Sequence[Row]) -> str:
     """A table for each kind."""
     verdicts = ["faster", *sorted({verdict for row in records for verdict in row.verdicts} - {"faster"})]
-    header = ["planted", "studies", *(f"`{each}`" for each in verdicts), "wrong winner", "interval held it"]
+    header = ["planted", "studies", *(f"`{verdict}`" for verdict in verdicts), "wrong winner", "interval held it"]
     tables = [
-        f"{kind}:\n\n{table(header, [_cells(row, verdicts) for row in rows])}"
-        for kind, rows in _by_kind(records).items()
+        f"{kind}:\n\n{table(header, [_cells(row, verdicts) for row in records if row.kind == kind])}"
+        for kind in dict.fromkeys(row.kind for row in records)
     ]
     return "\n\n".join([ABOUT, *tables])
 
 
-def _by_kind(records: Sequence[Row]) -> dict[str, list[Row]]:
-    return {kind: [row for row in records if row.kind == kind] for kind in dict.fromkeys(row.kind for row in records)}
-
-
-def simulated_kind(process_sd: float) -> str:
-    """What rows of simulated studies are called."""
+def kind_of(process_sd: float) -> str:
+    """What rows of studies that scatter so are called."""
     return f"simulated, processes scatter by {percent(process_sd)}"
-
-
-def _candidate(document: Document) -> dict[str, Any]:
-    """The config that was compared with the untuned model; empty if none was."""
-    confirmation = document["confirmation"] or {}
-    number = confirmation.get("candidate")
-    return next((dict(each["config"]) for each in document["trials"] if each["number"] == number), {})
-
-
-def _is_planted(document: Document, planted: Planted) -> bool:
-    config = _candidate(document)
-    return config.get("execution") == "compile" and config["latency_ms"] == _latency_ms(planted.speedup)
-
-
-def _latency_ms(speedup: float) -> float:
-    return UNTUNED_MS / (1 + speedup)
 
 
 def _cells(row: Row, verdicts: Sequence[str]) -> list[str]:

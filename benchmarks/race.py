@@ -1,15 +1,27 @@
-"""The records of `wall_time.py`, all together: how long the product and the plain loop took, and what that says."""
+"""The records of `wall_time.py`, all together: how long the product and the plain loop took, and what that says.
+
+One run of a loop is luck. Its records tell what each config is worth and costs, the first time and again; Optuna's
+sampler is run on them with the scatter that a repeated config showed.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.loop_model import LOOPS, LoopTrial, key_of, latencies_s, scatter_of, simulated_s
-from benchmarks.record import Goal, percent, table
+import numpy as np
+import optuna
+
+from benchmarks import plain_loop, plain_loop_mindspore
+from benchmarks.evidence import Goal, percent, table
 
 WITHIN = 0.02
 ALSO_WITHIN = (0.03, 0.05)
@@ -21,6 +33,147 @@ ORACLE_BLOCKS = 2
 SIMULATED_LOOPS = 60
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
+SCATTER = 0.018
+"""Of the medians of two processes of one config, where no loop repeated one (a run of 69 trials that did)."""
+MOST_TRIALS = 400
+"""Of a simulated loop."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A framework's plain loop."""
+
+    framework: str
+    script: Path
+    suggest: Callable[..., dict[str, Any]]
+
+
+LOOPS = {
+    "torch": Loop("PyTorch", Path(plain_loop.__file__), plain_loop.suggest),
+    "mindspore": Loop("MindSpore", Path(plain_loop_mindspore.__file__), plain_loop_mindspore.suggest),
+}
+
+
+@dataclass(frozen=True)
+class LoopTrial:
+    """A trial of the plain loop; `latency_s` None: pruned. `ended_s` counts from the loop's start."""
+
+    config: dict[str, Any]
+    latency_s: float | None
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A config as the loop saw it; `latency_s` None: it always failed."""
+
+    config: Mapping[str, Any]
+    latency_s: float | None
+    first_s: float
+    again_s: float
+
+
+def latencies_s(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, float]:
+    """Seconds a call of each config that worked, by its `key_of`: the median of its trials, since one may be lucky."""
+    known = _known(loops).items()
+    return {name: each.latency_s for name, each in known if each.latency_s is not None}
+
+
+def scatter_of(loops: Sequence[Sequence[LoopTrial]]) -> float:
+    """By how much the trials of one config differ (standard deviation of the logarithm), from those repeated."""
+    logs: dict[str, list[float]] = defaultdict(list)
+    for each in chain.from_iterable(loops):
+        if each.latency_s is not None:
+            logs[key_of(each.config)].append(math.log(each.latency_s))
+    num_repeats = sum(len(each) - 1 for each in logs.values())
+    if not num_repeats:
+        return SCATTER
+    squares = sum((one - statistics.fmean(each)) ** 2 for each in logs.values() for one in each)
+    return math.sqrt(squares / num_repeats)
+
+
+def simulated_s(
+    loops: Sequence[Sequence[LoopTrial]],
+    target_s: float,
+    *,
+    framework: str = "torch",
+    num_runs: int = 60,
+    seed: int = 0,
+) -> list[float]:
+    """Seconds to the first trial of a config within the target, of so many simulated loops, ascending.
+
+    Infinite where a loop found none in `MOST_TRIALS` trials.
+    """
+    known, scatter = _known(loops), scatter_of(loops)
+    half = any(each.config.get("precision") is not None for each in known.values())
+    suggest = partial(LOOPS[framework].suggest, half=half)
+    return sorted(_one_run(known, target_s, suggest, scatter, seed=seed + number) for number in range(num_runs))
+
+
+def _one_run(
+    known: Mapping[str, _Known],
+    target_s: float,
+    suggest: Callable[[optuna.Trial], dict[str, Any]],
+    scatter: float,
+    *,
+    seed: int,
+) -> float:
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    generator, seen, clock_s = np.random.default_rng(seed), set[str](), 0.0
+    for _ in range(MOST_TRIALS):
+        trial = study.ask()
+        asked = suggest(trial)
+        like = _like(known, asked)
+        key = key_of(asked)
+        clock_s += like.again_s if key in seen else like.first_s
+        seen.add(key)
+        if like.latency_s is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            continue
+        if like.latency_s <= target_s:
+            return clock_s
+        study.tell(trial, like.latency_s * math.exp(generator.normal(0.0, scatter)))
+    return math.inf
+
+
+def _known(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, _Known]:
+    seen: dict[str, list[tuple[LoopTrial, float, bool]]] = defaultdict(list)
+    for loop in loops:
+        before_s, configs = 0.0, set[str]()
+        for each in loop:
+            key = key_of(each.config)
+            seen[key].append((each, each.ended_s - before_s, key in configs))
+            configs.add(key)
+            before_s = each.ended_s
+    return {key: _as_known(trials) for key, trials in seen.items()}
+
+
+def _as_known(trials: Sequence[tuple[LoopTrial, float, bool]]) -> _Known:
+    latencies_s = [each.latency_s for each, _, _ in trials if each.latency_s is not None]
+    first_s = statistics.median(seconds for _, seconds, is_repeat in trials if not is_repeat)
+    again = [seconds for _, seconds, is_repeat in trials if is_repeat]
+    return _Known(
+        config=trials[0][0].config,
+        latency_s=statistics.median(latencies_s) if latencies_s else None,
+        first_s=first_s,
+        again_s=statistics.median(again) if again else first_s,
+    )
+
+
+def _like(known: Mapping[str, _Known], config: Mapping[str, Any]) -> _Known:
+    """The record of the config, or of the one that differs in the fewest settings."""
+    exact = known.get(key_of(config))
+    return exact or min(known.values(), key=lambda each: _num_different(each.config, config))
+
+
+def _num_different(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    return sum(one.get(name) != other.get(name) for name in one.keys() | other.keys())
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """The same for equal configs."""
+    return json.dumps(config, sort_keys=True)
+
 
 @dataclass(frozen=True)
 class ToolRun:
@@ -28,7 +181,6 @@ class ToolRun:
 
     kind: Literal["tool"]
     seed: int
-    feature: str | None
     seconds: float
     verdict: str | None
     config: dict[str, Any] | None
@@ -58,24 +210,13 @@ class LoopRun:
     framework: str = "torch"
 
 
-@dataclass(frozen=True)
-class SlotsRun:
-    """A study whose compilers sleep, with so many slots."""
-
-    kind: Literal["slots"]
-    num_slots: int
-    num_trials: int
-    compile_s: float
-    seconds: float
-
-
-Run = ToolRun | LoopRun | SlotsRun
+Run = ToolRun | LoopRun
 
 
 def best_of(loops: Sequence[LoopRun]) -> LoopTrial | None:
     """The fastest trial of all loops: whoever runs one takes its config."""
-    worked = [each for loop in loops for each in loop.trials if each.latency_s is not None]
-    return min(worked, key=lambda each: each.latency_s or 0.0, default=None)
+    worked = [trial for loop in loops for trial in loop.trials if trial.latency_s is not None]
+    return min(worked, key=lambda trial: trial.latency_s or 0.0, default=None)
 
 
 @dataclass(frozen=True)
@@ -83,29 +224,24 @@ class Race:
     """All pieces together."""
 
     tools: list[ToolRun]
-    without: list[ToolRun]
     loops: list[LoopRun]
-    slots: list[SlotsRun]
 
     @classmethod
     def of(cls, records: Sequence[Run]) -> Race:
-        tools = [each for each in records if isinstance(each, ToolRun)]
         return cls(
-            tools=[each for each in tools if each.feature is None],
-            without=[each for each in tools if each.feature is not None],
-            loops=[each for each in records if isinstance(each, LoopRun)],
-            slots=[each for each in records if isinstance(each, SlotsRun)],
+            tools=[record for record in records if isinstance(record, ToolRun)],
+            loops=[record for record in records if isinstance(record, LoopRun)],
         )
 
     @cached_property
     def config_s(self) -> dict[str, float]:
         """Seconds a call of each config, by its key, as the loops measured it in all their trials."""
-        return latencies_s([each.trials for each in self.loops])
+        return latencies_s([loop.trials for loop in self.loops])
 
     def target_s(self, within: float = WITHIN) -> float:
         """Seconds a call that are so near to the best known config, as the loops measure it."""
         best = best_of(self.loops)
-        better = max((each.over_loop or 1.0 for each in self.tools), default=1.0)
+        better = max((study.over_loop or 1.0 for study in self.tools), default=1.0)
         return 0.0 if best is None else (1 + within) * self.config_s[key_of(best.config)] / max(better, 1.0)
 
     def loops_found_s(self) -> list[float | None]:
@@ -115,23 +251,23 @@ class Race:
         def is_good(trial: LoopTrial) -> bool:
             return trial.latency_s is not None and self.config_s[key_of(trial.config)] <= target_s
 
-        return [next((t.ended_s for t in each.trials if is_good(t)), None) for each in self.loops]
+        return [next((t.ended_s for t in loop.trials if is_good(t)), None) for loop in self.loops]
 
     def simulated_s(self, within: float = WITHIN) -> list[float]:
         """When loops like these would have had a config so near to the best, ascending."""
-        trials, target_s = [each.trials for each in self.loops], self.target_s(within)
+        trials, target_s = [loop.trials for loop in self.loops], self.target_s(within)
         return simulated_s(trials, target_s, framework=self.framework, num_runs=SIMULATED_LOOPS)
 
     @property
     def scatter(self) -> float:
         """Of the loops' trials of one config."""
-        return scatter_of([each.trials for each in self.loops])
+        return scatter_of([loop.trials for loop in self.loops])
 
     @property
     def within(self) -> float:
         """The border of the goal: one below the scatter would ask for a trial's luck, not for a config."""
         borders = (WITHIN, *ALSO_WITHIN)
-        return next((each for each in borders if each >= self.scatter), borders[-1])
+        return next((border for border in borders if border >= self.scatter), borders[-1])
 
     @property
     def framework(self) -> str:
@@ -140,11 +276,11 @@ class Race:
     @property
     def tool_s(self) -> float:
         """The median over the seeds."""
-        return statistics.median(each.seconds for each in self.tools)
+        return statistics.median(study.seconds for study in self.tools)
 
     @property
     def oracle_s(self) -> float | None:
-        known = [each.oracle_s for each in self.tools if each.oracle_s is not None]
+        known = [study.oracle_s for study in self.tools if study.oracle_s is not None]
         return statistics.median(known) if known else None
 
 
@@ -154,7 +290,7 @@ def judge(records: Sequence[Run]) -> list[Goal]:
     if not race.tools or not race.loops:
         return []
     goal = next(share for cores, share in GOAL_SHARES.items() if race.tools[0].num_cores >= cores)
-    found = sum(each.found for each in race.tools)
+    found = sum(study.found for study in race.tools)
     loop_s = statistics.median(race.simulated_s(race.within))
     share = race.tool_s / loop_s  # 0 where most loops never have one.
     goals = [
@@ -174,7 +310,7 @@ def judge(records: Sequence[Run]) -> list[Goal]:
 
 
 def section(records: Sequence[Run]) -> str:
-    """Each side's times, what a study takes without each feature, and the simulated slots."""
+    """Each side's times."""
     race = Race.of(records)
     loop = LOOPS[race.framework]
     about = (
@@ -189,14 +325,13 @@ def section(records: Sequence[Run]) -> str:
         f"cold trial, the untuned one and {ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found "
         "done, since the compiler was imported before the fork and earlier trials had compiled the same kernels."
     )
-    parts = [about, _times(race), _features(race), _slots_table(race)]
-    return "\n\n".join(filter(None, parts))
+    return f"{about}\n\n{_times(race)}"
 
 
 def _times(race: Race) -> str:
-    rows = [_row(f"autotune, seed {each.seed}", [each.seconds], _answer(each)) for each in race.tools]
+    rows = [_row(f"autotune, seed {study.seed}", [study.seconds], _answer(study)) for study in race.tools]
     if race.tools:
-        rows.append(_row("autotune, all seeds", [each.seconds for each in race.tools], _agreement(race)))
+        rows.append(_row("autotune, all seeds", [study.seconds for study in race.tools], _agreement(race)))
     for number, (loop, found_s) in enumerate(zip(race.loops, race.loops_found_s(), strict=True)):
         found = "not found" if found_s is None else f"found after {found_s:.0f} s"
         rows.append(_row(f"plain loop {number}", [loop.seconds], f"{found}; {len(loop.trials)} trials"))
@@ -208,7 +343,7 @@ def _times(race: Race) -> str:
 
 
 def _in_words(borders: Sequence[float]) -> str:
-    *others, last = (f"{each * 100:g}" for each in borders)
+    *others, last = (f"{border * 100:g}" for border in borders)
     return f"{', '.join(others)} and {last} %"
 
 
@@ -232,34 +367,5 @@ def _answer(found: ToolRun) -> str:
 
 def _agreement(race: Race) -> str:
     """How far the seeds' answers are from each other, each held against the loops' best."""
-    ratios = [each.over_loop for each in race.tools if each.over_loop is not None]
+    ratios = [study.over_loop for study in race.tools if study.over_loop is not None]
     return "" if len(ratios) < 2 else f"answers differ by at most {percent(max(ratios) / min(ratios) - 1)}"
-
-
-def _features(race: Race) -> str:
-    if not race.without:
-        return ""
-    with_s = {each.seed: each.seconds for each in race.tools}
-    rows = []
-    for feature in dict.fromkeys(each.feature or "" for each in race.without):
-        studies = [each for each in race.without if each.feature == feature]
-        more = [each.seconds - with_s[each.seed] for each in studies]
-        share = statistics.median(each.seconds / with_s[each.seed] for each in studies)
-        rows.append([feature, _seconds(each.seconds for each in studies), _seconds(more, "+.0f"), percent(share)])
-    header = ["without", "time", "more than with it", "share"]
-    about = "Studies without a feature, each against the one of the same seed with all of them; a share is the median."
-    return f"{about}\n\n{table(header, rows)}"
-
-
-def _seconds(values: Iterable[float], form: str = ".0f") -> str:
-    return ", ".join(f"{each:{form}}" for each in values) + " s"
-
-
-def _slots_table(race: Race) -> str:
-    if not race.slots:
-        return ""
-    alone = race.slots[0].seconds
-    rows = [[str(each.num_slots), f"{each.seconds:.0f} s", f"{alone / each.seconds:.1f}"] for each in race.slots]
-    one = race.slots[0]
-    about = f"Simulated: {one.num_trials} trials whose compilers sleep {one.compile_s:g} s, to the verdict."
-    return f"{about}\n\n{table(['slots (--jobs)', 'time', 'times as fast'], rows)}"

@@ -1,16 +1,18 @@
 """Searches replayed on recorded tables: how many trials until a config within 2 % of the best feasible one was run?
 
 Every config of a table was measured once, so any search can be run on it in no time, and what it found be held against
-the exhaustive truth.
+the exhaustive truth. The searches are the tool's own and what others would use.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,36 +21,149 @@ from typing import Literal, TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import optuna
+from optuna.samplers import BaseSampler, BruteForceSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from benchmarks import fronts
-from benchmarks.frame import Benchmark
-from benchmarks.record import Goal, percent, table
-from benchmarks.replayed import NEAR, Question, Replay, constrained
-from benchmarks.searches import own, searches
-from benchmarks.table import TABLES, Table, recorded_tables
+from autotune.config import Config
+from autotune.measure.measurement import Measurement, Outcome
+from autotune.space.space import SearchSpace
+from autotune.study.folder import FolderStudies
+from benchmarks.evidence import Benchmark, Goal, percent, table
+from benchmarks.simulated import manifest_of
+from benchmarks.tables import NEAR, Enough, Question, Replay, constrained, recorded_tables
 
 NUM_SEEDS = 20
 MOST_TRIALS = 200
 """A search that has not found it by then is counted with so many trials."""
 GOAL_TRIALS = 20
-BAR_REGRET, BAR_SHARE = 1 / 0.95 - 1, 0.10
-"""What is published of NVIDIA Model Analyzer's quick search: over 95 % of the best in under 10 % of the space."""
-OWN, SLOW = "autotune", "GP (Optuna)"
-NUM_SEEDS_OF = {SLOW: 3, "loop over modes": 1}
-"""One takes seconds for each question, the other is always the same."""
-STOCK = frozenset({"TPE (Optuna's default)", "TPE, grouped", "NSGA-II", "BruteForce", "Random (Optuna)", SLOW})
+OWN, ALWAYS_THE_SAME = "autotune", "loop over modes"
+STOCK = frozenset({"TPE (Optuna's default)", "TPE, grouped", "NSGA-II", "BruteForce", "Random (Optuna)"})
 """Optuna's own samplers."""
+
+Search = Callable[[Replay, int], None]
+"""Runs configs of the replay's table, with a seed, until the replay raises `Enough` or nothing is left to be run."""
+
+
+def own(replay: Replay, seed: int, *, stop_early: bool = False) -> None:
+    """The tool's own study: SQLite, ask and tell, as `tune` uses them."""
+    with tempfile.TemporaryDirectory(prefix="autotune-replay-") as folder:
+        manifest = manifest_of(replay.question.table.space, seed)
+        manifest = manifest.model_copy(update={"constraints": replay.question.constraints})
+        study = FolderStudies(Path(folder)).create(manifest)
+        try:
+            while (asked := study.ask(longest_s=60)) is not None:
+                study.tell(asked, replay.run(asked.config))
+                if stop_early and (forecast := study.forecast()) is not None and forecast.is_negligible:
+                    break
+        except Enough:
+            pass
+        finally:
+            study.close()
+
+
+def at_random(replay: Replay, seed: int) -> None:
+    """Every config once, in a random order, after the untuned model and the default compile."""
+    space = replay.question.table.space
+    first = _first(space)
+    others = [config for config in space.configs() if config not in first]
+    random.Random(seed).shuffle(others)
+    _run_all(replay, [*first, *others])
+
+
+def by_modes(replay: Replay, seed: int) -> None:  # noqa: ARG001  There is nothing random about it.
+    """The loop that users write: the default compile once with each of the modes that the framework offers."""
+    space = replay.question.table.space
+    changed = [
+        _default_but(space, knob.name, value) for knob in space.knobs if knob.name in _MODES for value in knob.values
+    ]
+    _run_all(
+        replay, [config for config in dict.fromkeys([*_first(space), *changed]) if space.forbidden(config) is None]
+    )
+
+
+_MODES = frozenset({"execution", "backend", "mode", "capture", "jit_level"})
+
+
+def with_optuna(make_sampler: Callable[[int], BaseSampler]) -> Search:
+    """A loop around one of Optuna's samplers, as its manual has it: the space defined by run, failures as penalties.
+
+    It starts with the untuned model and the default compile like the others. Constraints are told as Optuna 5 has them.
+    """
+
+    def search(replay: Replay, seed: int) -> None:
+        study = optuna.create_study(sampler=make_sampler(seed))
+        space = replay.question.table.space
+        for config in _first(space):
+            study.enqueue_trial(dict(config.root))
+        worst_s = 0.0
+        try:
+            while True:
+                trial = study.ask()
+                config = space.walk(trial.suggest_categorical)
+                outcome = replay.run(config) if space.forbidden(config) is None else None
+                for name, violation in _violations(replay, outcome).items():
+                    trial.set_constraint(name, violation)
+                latency_s = outcome.latency.p50 if isinstance(outcome, Measurement) else worst_s
+                worst_s = max(worst_s, latency_s)
+                study.tell(trial, latency_s)
+        except Enough:
+            pass
+        except RuntimeError:
+            # BruteForceSampler has no other way to say outside `optimize` that nothing is left.
+            if not isinstance(study.sampler, BruteForceSampler):
+                raise
+
+    return search
+
+
+def searches() -> dict[str, Search]:
+    """Name -> what users could take; the tool's own first."""
+    return {
+        "autotune": own,
+        "random, none twice": at_random,
+        "TPE (Optuna's default)": with_optuna(lambda seed: TPESampler(seed=seed)),
+        "TPE, grouped": with_optuna(
+            lambda seed: TPESampler(seed=seed, multivariate=True, group=True, warn_independent_sampling=False)
+        ),
+        "NSGA-II": with_optuna(lambda seed: NSGAIISampler(seed=seed)),
+        "BruteForce": with_optuna(lambda seed: BruteForceSampler(seed=seed)),
+        "Random (Optuna)": with_optuna(lambda seed: RandomSampler(seed=seed)),
+        "loop over modes": by_modes,
+    }
+
+
+def _violations(replay: Replay, outcome: Outcome | None) -> dict[str, float]:
+    measured = outcome if isinstance(outcome, Measurement) else None
+    missed = {
+        bound.text: 0.0 if measured is None else bound.violation(measured) for bound in replay.question.constraints
+    }
+    return {"ok": 1.0 if measured is None else -1.0, **missed}
+
+
+def _run_all(replay: Replay, configs: Iterable[Config]) -> None:
+    try:
+        for config in configs:
+            replay.run(config)
+    except Enough:
+        pass
+
+
+def _first(space: SearchSpace) -> list[Config]:
+    return list(dict.fromkeys([space.untuned(), space.default()]))
+
+
+def _default_but(space: SearchSpace, changed: str, value: object) -> Config:
+    defaults = {knob.name: knob.default for knob in space.knobs}
+    return space.walk(lambda name, values: next(v for v in values if v == value) if name == changed else defaults[name])
 
 
 @dataclass(frozen=True)
 class Case:
-    """A search on a question, with seeds 0, 1, 2 ...; `what` says what is asked about it."""
+    """A search on a question, with seeds 0, 1, 2 ...: until it has found a good config, or to where it ends."""
 
-    what: Literal["search", "end", "bar", "front"]
+    what: Literal["search", "end"]
     question: str
     search: str
     num_seeds: int
-    tables: Path
 
     @property
     def name(self) -> str:
@@ -91,27 +206,16 @@ class Runs:
 _HEADER = ["search", "found", "trials", "at most", "distinct", "programs", "minutes", "regret at the end"]
 
 
-def questions(tables: Mapping[str, Table]) -> dict[str, Question]:
-    """Each table as it is, and with compile time or memory kept at or below its median."""
+@cache
+def questions() -> dict[str, Question]:
+    """Each table as it is, and with compile time or memory kept at or below its median. Read once for all cases."""
     asked: dict[str, Question] = {}
-    for name, each in tables.items():
-        asked[name] = Question(each)
+    for name, recorded in recorded_tables().items():
+        asked[name] = Question(recorded)
         for quantity in ("compile", "peak_memory"):
-            if (question := constrained(each, quantity)) is not None:
+            if (question := constrained(recorded, quantity)) is not None:
                 asked[f"{name}, {quantity} at most its median"] = question
     return asked
-
-
-@cache
-def tables_in(folder: Path) -> dict[str, Table]:
-    """Read once for all cases."""
-    return recorded_tables(folder)
-
-
-@cache
-def questions_in(folder: Path) -> dict[str, Question]:
-    """The same, with what is asked about them."""
-    return questions(tables_in(folder))
 
 
 def runs_of(case: Case, question: Question) -> Runs:
@@ -123,12 +227,12 @@ def runs_of(case: Case, question: Question) -> Runs:
         question=case.question,
         search=case.search,
         num_configs=len(question.table.rows),
-        found=sum(each.is_found for each in replays),
-        trials=[len(each.rows) if each.is_found else MOST_TRIALS for each in replays],
-        distinct=[each.num_distinct for each in replays],
-        programs=[each.num_programs for each in replays],
-        wall_s=[round(each.wall_s, 1) for each in replays],
-        regret=[each.regret for each in replays],
+        found=sum(replay.is_found for replay in replays),
+        trials=[len(replay.rows) if replay.is_found else MOST_TRIALS for replay in replays],
+        distinct=[replay.num_distinct for replay in replays],
+        programs=[replay.num_programs for replay in replays],
+        wall_s=[round(replay.wall_s, 1) for replay in replays],
+        regret=[replay.regret for replay in replays],
     )
 
 
@@ -143,7 +247,7 @@ class Ends:
     regrets: Sequence[float]
 
     def cells(self) -> list[str]:
-        near = sum(each <= NEAR for each in self.regrets)
+        near = sum(regret <= NEAR for regret in self.regrets)
         return [
             self.question,
             str(self.num_configs),
@@ -164,88 +268,47 @@ def ends_of(case: Case, question: Question) -> Ends:
     return Ends(
         question=case.question,
         num_configs=len(question.table.rows),
-        trials=[len(each.rows) for each in replays],
-        wall_s=[round(each.wall_s, 1) for each in replays],
-        regrets=[each.regret for each in replays],
+        trials=[len(replay.rows) for replay in replays],
+        wall_s=[round(replay.wall_s, 1) for replay in replays],
+        regrets=[replay.regret for replay in replays],
     )
 
 
-@dataclass(frozen=True)
-class Bar:
-    """Trials until more than 95 % of the best throughput is reached, and their share of the space."""
-
-    question: str
-    num_configs: int
-    trials: Sequence[int]
-
-    @property
-    def share(self) -> float:
-        return statistics.fmean(self.trials) / self.num_configs
-
-    def cells(self) -> list[str]:
-        return [self.question, str(self.num_configs), f"{statistics.fmean(self.trials):.1f}", percent(self.share)]
-
-
-def bar_of(case: Case, question: Question) -> Bar:
-    """The tool's own search against the bar."""
-    replays = [Replay(question, MOST_TRIALS, goal=BAR_REGRET) for _ in range(case.num_seeds)]
-    for seed, replay in enumerate(replays):
-        own(replay, seed)
-    return Bar(case.question, len(question.table.rows), [len(each.rows) for each in replays])
-
-
-Record = Runs | Ends | Bar | fronts.Front
+Found = Runs | Ends
 K = TypeVar("K")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="of each search (default: %(default)s)")
-    parser.add_argument("--tables", type=Path, default=TABLES, help="folder of the recorded tables")
-    parser.add_argument("--without-slow", action="store_true", help=f"leave out {SLOW}, which takes an hour")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """Every search on every question, the slow one without constraints only; for a smoke run two seeds, no slow one."""
-    num_seeds, without_slow = (2, True) if given.quick else (given.seeds, given.without_slow)
-    asked, tables = questions_in(given.tables), tables_in(given.tables)
+    """Every search on every question, and the tool's own to its end; for a smoke run two seeds."""
+    num_seeds = 2 if given.quick else given.seeds
     found = [
-        Case("search", name, label, min(num_seeds, NUM_SEEDS_OF.get(label, num_seeds)), given.tables)
-        for name, question in asked.items()
+        Case("search", name, label, 1 if label == ALWAYS_THE_SAME else num_seeds)
+        for name in questions()
         for label in searches()
-        if label != SLOW or not (question.constraints or without_slow)
     ]
-    found += [Case("end", name, OWN, num_seeds, given.tables) for name in asked]
-    found += [Case("bar", name, OWN, num_seeds, given.tables) for name in tables]
-    return found + [
-        Case("front", name, label, num_seeds, given.tables)
-        for name, each in tables.items()
-        for label in fronts.samplers(each.space)
-    ]
+    return found + [Case("end", name, OWN, num_seeds) for name in questions()]
 
 
-def run(case: Case) -> Record:
+def run(case: Case) -> Found:
     """Replay the case's search with each seed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    question = questions_in(case.tables)[case.question]
-    if case.what == "search":
-        return runs_of(case, question)
-    if case.what == "end":
-        return ends_of(case, question)
-    if case.what == "bar":
-        return bar_of(case, question)
-    return fronts.replay_front(case.question, question.table, case.search, case.num_seeds)
+    question = questions()[case.question]
+    return runs_of(case, question) if case.what == "search" else ends_of(case, question)
 
 
-def judge(records: Sequence[Record]) -> list[Goal]:
-    """About the largest table without constraints, and the bar on all tables."""
-    runs, bars = _those(Runs, records), _those(Bar, records)
-    largest = max((each for each in runs if ", " not in each.question), key=lambda each: each.num_configs).question
-    of = {each.search: each for each in runs if each.question == largest}
-    mine, stock = of[OWN], min((of[name] for name in STOCK & of.keys()), key=lambda each: each.mean_trials)
-    num_quick = sum(each <= GOAL_TRIALS for each in mine.trials)
-    num_passed = sum(each.share < BAR_SHARE for each in bars)
+def judge(records: Sequence[Found]) -> list[Goal]:
+    """About the largest table without constraints."""
+    runs = _those(Runs, records)
+    largest = max((one for one in runs if ", " not in one.question), key=lambda one: one.num_configs).question
+    of = {one.search: one for one in runs if one.question == largest}
+    mine, stock = of[OWN], min((of[name] for name in STOCK & of.keys()), key=lambda one: one.mean_trials)
+    num_quick = sum(number <= GOAL_TRIALS for number in mine.trials)
     return [
         Goal(
             f"within 2 % of the best in at most {GOAL_TRIALS} compilations on the largest table ({largest}), any seed",
@@ -257,19 +320,13 @@ def judge(records: Sequence[Record]) -> list[Goal]:
             f"{mine.mean_trials:.1f} against {stock.mean_trials:.1f} ({stock.search}) on average",
             mine.mean_trials <= stock.mean_trials / 2,
         ),
-        Goal(
-            "more than 95 % of the best throughput in less than 10 % of the space, on average over the seeds",
-            f"{num_passed} of {len(bars)} tables",
-            num_passed == len(bars),
-        ),
     ]
 
 
-def section(records: Sequence[Record]) -> str:
-    """A table for each question, and one for each of the other parts."""
+def section(records: Sequence[Found]) -> str:
+    """A table for each question, and one of where the tool's own search ends."""
     runs = _those(Runs, records)
-    asked = dict.fromkeys(each.question for each in runs)
-    left_out = "" if any(each.search == SLOW for each in runs) else f" {SLOW} was left out of this run."
+    asked = dict.fromkeys(one.question for one in runs)
     about = (
         "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds can be held "
         "against the exhaustive truth. *Trials*: compilations until one within 2 % of the best feasible config was "
@@ -277,30 +334,20 @@ def section(records: Sequence[Record]) -> str:
         f"{MOST_TRIALS} where it was not found. *Distinct*: had configs that came again not been compiled again. "
         "*Programs*: different compiled programs among them. *Minutes*: what the trials took when the table was "
         "recorded. Configs that gave the same program are repeats of one measurement; the median of these is the "
-        "truth, a search sees the single figure." + left_out
+        "truth, a search sees the single figure."
     )
     parts = [f"**{name}**\n\n{table(_HEADER, [r.cells() for r in runs if r.question == name])}" for name in asked]
     ends = ["question", "configs", "trials", "at most", "minutes", "within 2 %", "regret", "at most"]
-    bars = ["table", "configs", "trials", "of the space"]
-    both = ["table", "search", *(f"after {n} configs" for n in fronts.AFTER)]
-    parts += [
-        f"{heading}:\n\n{table(header, [each.cells() for each in those])}"
-        for heading, header, those in (
-            ("The tool's own search to where it stops by itself", ends, _those(Ends, records)),
-            ("Until more than 95 % of the best throughput", bars, _those(Bar, records)),
-            ("Latency and peak memory at once, share of the area under the true front", both,
-             _those(fronts.Front, records)),
-        )
-    ]  # fmt: skip
-    return "\n\n".join([about, *parts])
+    rows = [one.cells() for one in _those(Ends, records)]
+    return "\n\n".join([about, *parts, f"The tool's own search to where it stops by itself:\n\n{table(ends, rows)}"])
 
 
-def _those(kind: type[K], records: Sequence[Record]) -> list[K]:
-    return [each for each in records if isinstance(each, kind)]
+def _those(kind: type[K], records: Sequence[Found]) -> list[K]:
+    return [record for record in records if isinstance(record, kind)]
 
 
 BENCHMARK = Benchmark(
-    "replay", "Searches replayed on recorded tables", __doc__, Record, cases, run, judge, section, options
+    "replay", "Searches replayed on recorded tables", __doc__, Found, cases, run, judge, section, options
 )
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import STREAM_CALLS
 from benchmarks.cold_trials import UNTUNED, in_rounds
-from benchmarks.frame import Benchmark
-from benchmarks.product import Product
-from benchmarks.record import REPOSITORY, Goal, percent, table
+from benchmarks.evidence import REPOSITORY, Benchmark, Goal, percent, table
+from benchmarks.processes import Product
 
 JOB = Path(__file__).with_name("shapes_job.py")
 CLOSE = 1.05

@@ -196,7 +196,7 @@ def space_of_variants(num_variants: int) -> SearchSpace:
         default=0,
         untuned=0,
     )
-    return SearchSpace(framework="fake", knobs=(execution, variant), forbid=())
+    return SearchSpace(framework="torch", knobs=(execution, variant), forbid=())
 
 
 def manifest_of(space: SearchSpace, seed: int) -> Manifest:

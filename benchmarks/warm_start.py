@@ -26,8 +26,7 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
-from benchmarks.frame import Benchmark
-from benchmarks.record import Goal, table
+from benchmarks.evidence import Benchmark, Goal, table
 
 MODEL = "vit"
 GOAL = 5.0

@@ -1,6 +1,6 @@
 """`RemainingWork`: trials up to the rule that ends the search, and the confirmation, in seconds. Pure.
 
-An estimate for people who wait; nothing is decided by it. How good it is: benchmarks/time_left.py.
+An estimate for people who wait; nothing is decided by it. How good it is: decision 24.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 LATE_SHARE = 0.25
 """A search that may stop early is expected to stop after this share of the trials between the first at which it still
-can and the last. Half of the replays of recorded tables stopped by this share, half later (benchmarks/time_left.py)."""
+can and the last. Half of the replays of recorded tables stopped by this share, half later (decision 24)."""
 MORE_LOOKS = 0.1
 """How often a confirmation is expected to go on after a look. None of the replays did, three of five real studies
 did; to expect it more often makes the mean error larger on both (docs/decisions/0024-time-left.md)."""

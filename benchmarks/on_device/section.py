@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autotune.measure.statistics import Verdict
 from benchmarks.delivered import Promise
-from benchmarks.intervals import Ratio
+from benchmarks.evidence import Goal, table
 from benchmarks.on_device.records import (
     Done,
     KnobSeen,
@@ -21,7 +21,7 @@ from benchmarks.on_device.records import (
     Way,
 )
 from benchmarks.on_device.studies import TUNED, UNTUNED
-from benchmarks.record import Goal, table
+from benchmarks.processes import Ratio
 
 ABOUT = (
     "Steps of `benchmarks/device.py`, by worth; what was not run has no row. A path is a trial of a small model whose "

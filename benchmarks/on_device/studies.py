@@ -18,8 +18,7 @@ from autotune.workload.workload import Device, Task
 from benchmarks.on_device.job import DEVICES
 from benchmarks.on_device.records import PlainSeen, StudySeen, Way
 from benchmarks.on_device.session import MODELS, OutOfTimeError, Session
-from benchmarks.pairs import PlainScript
-from benchmarks.product import Document, Product, ProductError
+from benchmarks.processes import Document, PlainScript, Product, ProductError
 
 STUDY_S, SMALL_STUDY_S = 300.0, 90.0
 """Longest study, so that one fits into a machine that is lent for ten minutes with its plain script."""

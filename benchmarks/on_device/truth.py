@@ -11,7 +11,7 @@ import yaml
 from autotune.config import Scalar
 from benchmarks.on_device.records import TruthSeen
 from benchmarks.on_device.session import Session
-from benchmarks.product import Product
+from benchmarks.processes import Product
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 NOTHING_TO_GAIN = ("tie", "keep_untuned", "undecided")

@@ -25,7 +25,7 @@ from autotune.cli import app
 from autotune.config import Scalar
 from autotune.space.load import read_space_file
 from autotune.space.schema import Conditions, KnobEntry, ValueEntry
-from benchmarks.record import table, with_section
+from benchmarks.evidence import table, with_section
 
 DOCS = REPOSITORY / "docs"
 

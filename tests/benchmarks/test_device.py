@@ -11,6 +11,7 @@ import pytest
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Stage
 from benchmarks import device, plain
+from benchmarks.evidence import Conditions, Goal, Kept
 from benchmarks.on_device import knobs, paths, section, steps, studies
 from benchmarks.on_device.records import (
     Done,
@@ -24,7 +25,6 @@ from benchmarks.on_device.records import (
     Way,
 )
 from benchmarks.on_device.session import OutOfTimeError, Session, Subject
-from benchmarks.record import Conditions, Goal, Kept
 from tests.conftest import REPOSITORY, ScriptedTrials, with_latency
 
 COMPILED = {"execution": "compile", "backend": "inductor", "mode": "default"}

@@ -1,4 +1,4 @@
-"""The plain loop's harness, and how the two searches' times and the features' shares are made from their records."""
+"""The plain loop, and how the two searches' times are made from their records."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from pathlib import Path
 
 import optuna
 import pytest
-from pydantic import TypeAdapter
 
-from autotune.errors import InputError
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
-from benchmarks import plain_loop, slots
-from benchmarks.loop_model import SCATTER, LoopTrial, scatter_of, simulated_s
-from benchmarks.pieces import Pieces
-from benchmarks.race import LoopRun, Race, SlotsRun, ToolRun, judge, section
+from benchmarks import plain_loop
+from benchmarks.race import SCATTER, LoopRun, LoopTrial, Race, ToolRun, judge, scatter_of, section, simulated_s
 from benchmarks.wall_time import config_of, oracle_s, read_loop
 
 FAKE_SCRIPT = """
@@ -46,7 +42,7 @@ def loop(*latencies_s: float | None) -> LoopRun:
 
 def study(seconds: float = 100.0, over_loop: float | None = 1.0, **changes: object) -> ToolRun:
     config = {"execution": "compile"}
-    return replace(ToolRun("tool", 0, None, seconds, "faster", config, 9, 80.0, 60.0, over_loop, 2), **changes)
+    return replace(ToolRun("tool", 0, seconds, "faster", config, 9, 80.0, 60.0, over_loop, 2), **changes)
 
 
 # The plain loop
@@ -130,7 +126,7 @@ def test_a_loop_is_done_with_its_first_trial_near_the_best_known():
 
 def test_simulated_loops_take_what_the_records_say(monkeypatch):
     """Each config costs what it cost the first time or again; the first one within the target ends it."""
-    monkeypatch.setattr("benchmarks.loop_model.MOST_TRIALS", 20)
+    monkeypatch.setattr("benchmarks.race.MOST_TRIALS", 20)
     eager, half = {"execution": "eager", "allocator": None}, {"execution": "eager", "allocator": "keep"}
     trials = [LoopTrial(eager, 2.0, 7.0), LoopTrial(eager, 2.0, 8.0), LoopTrial(half, 1.0, 20.0)]
     simulated = simulated_s([trials], 1.1, num_runs=8)
@@ -169,6 +165,7 @@ def test_the_goals_are_judged_by_medians():
     assert not judge([*loops, study(8.0, num_cores=4)])[0].met
     assert not judge([*loops, study(8.0, oracle_s=3.0)])[1].met
     assert judge(loops) == []
+    assert "| autotune, all seeds | 150 s |" in section([*loops, study(), study(200.0, seed=1)])
 
 
 def test_the_oracle_is_computed_from_a_study_s_records():
@@ -186,48 +183,3 @@ def test_the_oracle_is_computed_from_a_study_s_records():
     assert oracle_s(confirmed) == 3.0 + 23.0 + 2 * (2 * 3.0 + 10.0 + 2 * 1.0)
     assert oracle_s({**told, "confirmation": None}) is None
     assert oracle_s({**confirmed, "best": None}) is None
-
-
-def test_the_section_says_both_times_features_and_slots():
-    """Whoever reads the section finds each side's times, and what a study takes without a feature."""
-    seeds = [study(), study(200.0, seed=1)]
-    without = [study(130.0, feature="early stop"), study(190.0, seed=1, feature="early stop")]
-    simulated = [SlotsRun("slots", n, 24, 10.0, 400.0 / n) for n in (1, 8)]
-    text = section([loop(1.0), *seeds, *without, *simulated])
-    assert "| autotune, all seeds | 150 s |" in text
-    assert "| early stop | 130, 190 s | +30, -10 s | 112.5 % |" in text
-    assert "| 8 | 50 s | 8.0 |" in text
-
-
-# In pieces
-
-
-def test_a_piece_is_run_once(tmp_path):
-    """A second run of the same command takes what is kept; time that is up ends the program before a new piece."""
-    adapter, ran = TypeAdapter(int), []
-
-    def made(number):
-        ran.append(number)
-        return number
-
-    assert Pieces(tmp_path / "p", {}, None).run("one", adapter, lambda: made(1)) == 1
-    again = Pieces(tmp_path / "p", {}, stop_after_min=-1.0)
-    assert again.run("one", adapter, lambda: made(2)) == 1
-    with pytest.raises(SystemExit):
-        again.run("two", adapter, lambda: made(3))
-    assert ran == [1]
-
-
-def test_pieces_of_other_flags_are_refused_not_mixed(tmp_path):
-    """As are those of other code or another machine; a smoke run begins anew."""
-    adapter = TypeAdapter(int)
-    Pieces(tmp_path / "p", {"model": "vit"}, None).run("one", adapter, lambda: 1)
-    with pytest.raises(InputError, match="other flags"):
-        Pieces(tmp_path / "p", {"model": "resnet18"}, None).run("one", adapter, lambda: 2)
-    assert Pieces(tmp_path / "p", {"model": "resnet18"}, None, anew=True).run("one", adapter, lambda: 2) == 2
-
-
-@pytest.mark.slow
-def test_slots_are_worth_their_number(real_clock):
-    """Compilers that sleep: three trials at a time take less than one after the other; both reach a verdict."""
-    assert slots.confirmed_s(3, num_trials=3, compile_s=0.2) > 0

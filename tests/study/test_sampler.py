@@ -15,10 +15,9 @@ from autotune.measure.measurement import Measurement
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.sampler import candidates
 from autotune.study.sampler.sampler import EnumSampler, TrialFacts
-from benchmarks.replayed import NEAR, Replay, constrained
-from benchmarks.searches import own
-from benchmarks.synthetic import large_space, make_table, medium_space, small_space
-from benchmarks.table import TABLES, read_table
+from benchmarks.replay import own
+from benchmarks.tables import NEAR, Replay, constrained, read_table
+from tests.study.synthetic_tables import large_space, make_table, medium_space, small_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -253,7 +252,7 @@ def test_a_choice_heeds_what_was_excluded_after_the_forecast():
 @pytest.mark.parametrize("quantity", ["compile", "peak_memory"])
 def test_a_study_that_is_opened_before_each_trial_goes_on_as_it_would_have(quantity):
     """On a recorded table: what a process learned from the first trials does not depend on when it learned it."""
-    question = constrained(read_table(TABLES / "small_mlp_torch.json"), quantity)
+    question = constrained(read_table("small_mlp_torch"), quantity)
     assert question is not None
     for seed in (0, 1, 3):
         straight, broken = (search_on(question, seed) for _ in range(2))
@@ -294,7 +293,7 @@ def test_of_two_that_promise_the_same_the_cheaper_comes_first():
 @pytest.mark.slow
 def test_a_bound_does_not_hide_the_best_config():
     """On this recorded table a kernel that takes effects for additive ends 14 % above the best for 3 of 10 seeds."""
-    question = constrained(read_table(TABLES / "small_mlp_torch.json"), "compile")
+    question = constrained(read_table("small_mlp_torch"), "compile")
     replays = [Replay(question, num_trials=200, goal=-1.0) for _ in range(10)]
     for seed, replay in enumerate(replays):
         own(replay, seed, stop_early=True)

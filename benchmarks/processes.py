@@ -1,4 +1,7 @@
-"""The product as a user has it: this checkout's command line, with a studies folder that is gone afterwards."""
+"""What evidence scripts start, and ratios of what that took: the product's command line, the plain script, and pairs.
+
+The intervals are not the product's own statistics: what is judged here must not judge itself.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from autotune.config import Scalar
-from benchmarks import FAKE_BACKEND
+import numpy as np
+from scipy import stats
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from autotune.config import Scalar
+from benchmarks.evidence import REPOSITORY
+
+PLAIN = Path(__file__).with_name("plain.py")
+TRAINING = Path(__file__).with_name("plain_training.py")
 
 Document = dict[str, Any]
 """What `tune --json` and `compare --json` print (docs/json.md)."""
@@ -115,7 +123,7 @@ class Product:
             [sys.executable, str(REPOSITORY / "cli.py"), *arguments],
             cwd=self.folder,
             # Another checkout that is on the path must not be measured in place of this one.
-            env={**os.environ, "PYTHONPATH": str(FAKE_BACKEND)},
+            env={**os.environ, "PYTHONPATH": ""},
             capture_output=True,
             text=True,
             check=False,
@@ -131,3 +139,90 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("error:", "tip:"))] or lines[-3:]
     return f"exit status {done.returncode}: {' '.join(told)}"
+
+
+@dataclass(frozen=True)
+class PlainScript:
+    """`plain.py` for one model, each time in a new process. Compile caches are kept in `folder`, as a job keeps its.
+
+    `training`: it is `plain_training.py`.
+    """
+
+    model: str
+    folder: Path
+    seed: int = 0
+    warmup_s: float = 2.0
+    sampling_s: float = 4.0
+    arguments: tuple[str, ...] = ()
+    """Further ones of the script."""
+    training: bool = False
+
+    def median_s(self, *way: str) -> float:
+        """Median seconds a call; `way` as on the script's command line. Raises CalledProcessError."""
+        return self.seen(*way)["median_s"]
+
+    def seen(self, *way: str, timeout_s: float | None = None) -> dict[str, float]:
+        """All that the script saw. Raises CalledProcessError, and TimeoutExpired."""
+        output = self.folder / "seen.json"
+        script = [str(TRAINING)] if self.training else [str(PLAIN)]
+        seed = [] if self.training else ["--seed", str(self.seed)]
+        subprocess.run(
+            [
+                sys.executable, *script, self.model, *way, *seed, *self.arguments, "--output", str(output),
+                "--warmup-s", str(self.warmup_s), "--sampling-s", str(self.sampling_s),
+            ],
+            cwd=self.folder,
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor")},
+            # A model may print at every call (the planner does), and nobody must wake up beside it to read.
+            stdout=subprocess.DEVNULL,
+            stderr=None if timeout_s is None else subprocess.PIPE,
+            text=True,
+            timeout=timeout_s,
+            check=True,
+        )  # fmt: skip
+        return dict(json.loads(output.read_text()))
+
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def ratio_over_pairs(pairs: Sequence[Pair]) -> Ratio:
+    """Geometric mean of first over second, with the t interval of the log ratios. Needs two pairs."""
+    if len(pairs) < 2:
+        raise ValueError(f"an interval needs at least 2 pairs, got {len(pairs)}")
+    logs = np.log([first / second for first, second in pairs])
+    half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
+    mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
+    return Ratio(mean=float(mean), low=float(low), high=float(high))
+
+
+def rate_is_below(num_hits: int, num_tries: int, confidence: float = 0.95) -> float:
+    """The rate below which the true one lies with this confidence (Clopper and Pearson's one-sided bound)."""
+    if num_hits == num_tries:
+        return 1.0
+    return float(stats.beta.ppf(confidence, num_hits + 1, num_tries - num_hits))
+
+
+def alternate(num_pairs: int, first: Callable[[], float], second: Callable[[], float]) -> list[Pair]:
+    """Pairs `(first, second)`, measured one after the other: first before second, then second before first."""
+    pairs = []
+    for number in range(num_pairs):
+        if number % 2 == 0:
+            one = first()
+            pairs.append((one, second()))
+        else:
+            other = second()
+            pairs.append((first(), other))
+    return pairs

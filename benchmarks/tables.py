@@ -1,4 +1,7 @@
-"""`Replay`: a recorded table that answers in place of a machine, under constraints, and counts what was asked of it."""
+"""Recorded tables, every config of a space measured once on one workload, and `Replay`, which answers from one.
+
+`tables/NAME.json` are data: searches are run on them in no time, under constraints, and what was asked is counted.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,81 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Literal
 
-from autotune.config import Config
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+from autotune.config import Config, Scalar
+from autotune.environment import Environment
 from autotune.measure.constraint import Constraint
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.schema import Record
+from autotune.space.space import SearchSpace
 from benchmarks.simulated import measurement_of
-from benchmarks.table import Row, Table
+
+TABLES = Path(__file__).with_name("tables")
+
+
+class Row(Record):
+    """What one config gave: a measurement, or a failure with `failure` (the reason) and `message` set."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    config: Config
+    latency_s: PositiveFloat | None = None
+    """Median CPU seconds of the process in a call; None: it failed."""
+    wall_s: PositiveFloat | None = None
+    """Median wall seconds of a call."""
+    compile_s: float | None = None
+    """First call minus a steady one, wall seconds, caches empty."""
+    trial_s: NonNegativeFloat
+    """The whole trial with its process, wall seconds."""
+    peak_memory_bytes: int | None = None
+    graph_breaks: NonNegativeInt | None = None
+    recompiles: NonNegativeInt | None = None
+    error: float | None = None
+    """Largest relative error of the outputs; None for the untuned model, which is the reference."""
+    program: str | None = None
+    failure: str | None = None
+    message: str | None = None
+    """The first line of what went wrong."""
+
+    @property
+    def works(self) -> bool:
+        """It can be chosen: it ran, and its output is right within the table's tolerance."""
+        return self.latency_s is not None
+
+
+class Table(Record):
+    """A whole space, measured. `workload` and `arguments` are the model as a user names it."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    workload: str
+    arguments: dict[str, Scalar]
+    framework: str
+    about: str
+    """How it was measured, in words."""
+    space: SearchSpace
+    environment: Environment
+    tolerance: PositiveFloat
+    rows: tuple[Row, ...] = Field(min_length=1)
+
+    @cached_property
+    def by_config(self) -> dict[Config, Row]:
+        return {row.config: row for row in self.rows}
+
+
+def read_table(name: str) -> Table:
+    """A recorded table, by its name."""
+    return Table.model_validate_json((TABLES / f"{name}.json").read_bytes())
+
+
+def recorded_tables() -> dict[str, Table]:
+    """Every recorded table, by name."""
+    return {path.stem: read_table(path.stem) for path in sorted(TABLES.glob("*.json"))}
+
 
 NEAR = 0.02
 """A config within this share of the best feasible one is as good as found: more is below what repeats agree on."""
@@ -57,16 +128,11 @@ class Question:
 
     def is_feasible(self, row: Row) -> bool:
         outcome = _outcome(row)
-        return isinstance(outcome, Measurement) and all(each.violation(outcome) <= 0 for each in self.constraints)
+        return isinstance(outcome, Measurement) and all(bound.violation(outcome) <= 0 for bound in self.constraints)
 
     def regret(self, row: Row) -> float:
         """By which share it is slower than the best; infinite where it may not be chosen."""
         return self.latency_s(row) / self.best_s - 1 if self.is_feasible(row) else math.inf
-
-    @property
-    def num_near(self) -> int:
-        """Configs that a search may end with."""
-        return sum(self.regret(row) <= NEAR for row in self.table.rows)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The frame of the benchmarks: cases are run once each, records are kept, and a section replaces its own text alone."""
+"""What evidence scripts share: cases are run once each, records are kept, and a section replaces its own text alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import frame, record
-from benchmarks.frame import Benchmark
+from benchmarks import evidence
+from benchmarks.evidence import Benchmark
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Squares:
             Square,
             lambda given: [Case(1)] if given.quick else [Case(1), Case(2), Case(3)],
             self.run,
-            lambda records: [record.Goal("all are small", "largest", met=records[-1].square < 10)],
+            lambda records: [evidence.Goal("all are small", "largest", met=records[-1].square < 10)],
             lambda records: (
-                "About.\n\n" + record.table(["n", "n^2"], [[str(r.number), str(r.square)] for r in records])
+                "About.\n\n" + evidence.table(["n", "n^2"], [[str(r.number), str(r.square)] for r in records])
             ),
         )
 
@@ -71,8 +71,8 @@ def squares() -> Squares:
 def command(tmp_path, monkeypatch, squares):
     """Runs the benchmark with flags, its files in a folder of the test; gives the text of the docs, if any."""
     docs = tmp_path / "benchmarks.md"
-    monkeypatch.setattr(frame, "DOCS", docs)
-    monkeypatch.setattr(frame, "RESULTS", tmp_path)
+    monkeypatch.setattr(evidence, "DOCS", docs)
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
 
     def run(*flags: str) -> str:
         squares.benchmark.main(flags)
@@ -84,8 +84,8 @@ def command(tmp_path, monkeypatch, squares):
 @pytest.fixture(autouse=True)
 def _quick_conditions(monkeypatch):
     """The machine is described once: git takes a while."""
-    conditions = record.Conditions.now()
-    monkeypatch.setattr(record.Conditions, "now", classmethod(lambda cls: conditions))
+    conditions = evidence.Conditions.now()
+    monkeypatch.setattr(evidence.Conditions, "now", classmethod(lambda cls: conditions))
 
 
 # Running
@@ -97,7 +97,7 @@ def test_a_section_says_goals_conditions_and_numbers(tmp_path, command):
     text = command()
     assert text.startswith("# Head\n")
     assert "About.\n\n* **Met**: all are small. Found: largest.\n\n| n | n^2 |" in text
-    assert f"Commit {record.Conditions.now().commit}" in text
+    assert f"Commit {evidence.Conditions.now().commit}" in text
     assert f"numpy {np.__version__}" in text
     kept = json.loads((tmp_path / "squares.json").read_text())
     assert kept["records"]["case 3"] == {"number": 3, "square": 9}
@@ -164,15 +164,15 @@ def test_a_section_replaces_its_own_and_nothing_else():
     """Text before, between and after sections stays as it is."""
     one, two = "<!-- one: begin -->\nold\n<!-- one: end -->\n", "<!-- two: begin -->\n2\n<!-- two: end -->\n"
     text = f"# Head\n\n{one}between\n{two}foot\n"
-    assert record.with_section(text, "one", "new\n") == text.replace("old", "new")
-    assert record.with_section(text, "two", "new\n") == text.replace("\n2\n", "\nnew\n")
+    assert evidence.with_section(text, "one", "new\n") == text.replace("old", "new")
+    assert evidence.with_section(text, "two", "new\n") == text.replace("\n2\n", "\nnew\n")
 
 
 def test_a_missing_section_is_added_at_the_end():
     """Also to a file that is empty."""
     framed = "<!-- one: begin -->\nnew\n<!-- one: end -->\n"
-    assert record.with_section("# Head\n", "one", "new\n") == f"# Head\n\n{framed}"
-    assert record.with_section("", "one", "new\n") == framed
+    assert evidence.with_section("# Head\n", "one", "new\n") == f"# Head\n\n{framed}"
+    assert evidence.with_section("", "one", "new\n") == framed
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_a_missing_section_is_added_at_the_end():
 def test_a_lone_marker_is_refused(text):
     """What stands between is not known, so nothing is overwritten."""
     with pytest.raises(ValueError, match="section 'one'"):
-        record.with_section(text, "one", "new\n")
+        evidence.with_section(text, "one", "new\n")

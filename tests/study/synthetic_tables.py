@@ -76,20 +76,7 @@ def medium_space() -> SearchSpace:
 
 def large_space() -> SearchSpace:
     """2064 configs of 11 knobs, one of them a number."""
-    return _space(*_large_knobs())
-
-
-def huge_space() -> SearchSpace:
-    """12 320 configs of 13 knobs: more than are listed."""
-    knobs = [
-        each if each.name != "dynamic" else _knob("dynamic", None, True, False, when=_COMPILED)
-        for each in _large_knobs()
-    ]
-    return _space(*knobs, _knob("allocator", "system", "other"), _knob("wrapper", False, True, when=_COMPILED))
-
-
-def _large_knobs() -> list[Knob]:
-    return [
+    return _space(
         _knob("execution", "eager", "compile", untuned="eager", default="compile"),
         _knob("mode", "default", "reduce", "max", when=_COMPILED),
         _knob("dynamic", None, True, when=_COMPILED),
@@ -101,13 +88,13 @@ def _large_knobs() -> list[Knob]:
         _knob("padding", False, True, when=_COMPILED),
         _knob("gemm", "ATEN", "CPP", "ALL", when={"mode": "max"}),
         _knob("descent", False, True, when={"mode": "max"}),
-    ]
+    )
 
 
-def make_table(space: SearchSpace, seed: int, *, configs: list[Config] | None = None) -> SyntheticTable:
-    """The responses of all configs of the space (of `configs` where given), drawn with this seed."""
+def make_table(space: SearchSpace, seed: int) -> SyntheticTable:
+    """The responses of all configs of the space, drawn with this seed."""
     generator = np.random.default_rng(seed)
-    listed = list(space.configs()) if configs is None else configs
+    listed = list(space.configs())
     latency = _Response(space, generator, MAJOR_SD, MINOR_SD)
     compile_ = _Response(space, generator, 0.3, 0.1)
     memory = _Response(space, generator, 0.25, 0.08)
