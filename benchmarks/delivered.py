@@ -126,8 +126,8 @@ def run(case: Case) -> Delivery:
 
 def judge(records: Sequence[Delivery]) -> list[Goal]:
     """About the models that were promised something."""
-    promised = [each for each in records if each.promise.speedup is not None]
-    num_kept, num_untouched = sum(each.kept for each in promised), len(records) - len(promised)
+    promised = [delivery for delivery in records if delivery.promise.speedup is not None]
+    num_kept, num_untouched = sum(delivery.kept for delivery in promised), len(records) - len(promised)
     found = f"{num_kept} of {len(promised)} promises" if promised else "no model was promised anything"
     if num_untouched:
         found += f"; {num_untouched} of {len(records)} models are left untouched, which promises 1.0 and cannot fail"
@@ -142,8 +142,8 @@ def judge(records: Sequence[Delivery]) -> list[Goal]:
 
 def section(records: Sequence[Delivery]) -> str:
     """Models with a promise, and models that were left alone, in a table each."""
-    promised = [each for each in records if each.promise.speedup is not None]
-    untouched = [each for each in records if each.promise.speedup is None]
+    promised = [delivery for delivery in records if delivery.promise.speedup is not None]
+    untouched = [delivery for delivery in records if delivery.promise.speedup is None]
     about = (
         "Each model is tuned on the CPU with PyTorch and exported; then `benchmarks/plain.py`, which shares no "
         f"code with the tool but the model's definition, runs it both ways in {len(records[0].pairs_s)} pairs of fresh "
@@ -154,7 +154,7 @@ def section(records: Sequence[Delivery]) -> str:
 
 def _promised_table(promised: list[Delivery]) -> list[str]:
     header = ["model", "promised", "untuned", "tuned", "delivered", "off by", "kept"]
-    return [table(header, [each.cells() for each in promised])] if promised else []
+    return [table(header, [delivery.cells() for delivery in promised])] if promised else []
 
 
 def _untouched_table(untouched: list[Delivery]) -> list[str]:
@@ -165,7 +165,7 @@ def _untouched_table(untouched: list[Delivery]) -> list[str]:
         "default would have given instead (a figure below 1 is what was avoided):"
     )
     header = ["model", "verdict", "untuned", "compiled by default", "speed-up"]
-    return [heading, table(header, [each.cells() for each in untouched])]
+    return [heading, table(header, [delivery.cells() for delivery in untouched])]
 
 
 BENCHMARK = Benchmark("delivered", "Promised and delivered", __doc__, Delivery, cases, run, judge, section, options)

@@ -51,25 +51,20 @@ KNOBS: dict[str, dict[str, Scalar]] = {
     "dynamic": {"shapes": "dynamic"},
     "marked": {"shapes": "marked"},
     "bounded": {"shapes": "bounded"},
-    "2 buckets": {"shapes": "bucketed", "num_buckets": 2},
-    "chunks of the median": {"shapes": "chunked", "chunk_at": 0.5},
     "1 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 1},
     "4 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 4},
 }
 STRATEGIES = {UNTUNED: EAGER, **{name: {**COMPILE, **knobs} for name, knobs in KNOBS.items()}}
-SEQUENCES = tuple(name for name in STRATEGIES if "bucket" not in name and "chunk" not in name)
-BATCHES = (UNTUNED, "automatic", "static", "dynamic", "marked",
-           "bounded", "chunks of the median", "4 compiled, rest eager")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model under traffic, and the strategies that its inputs allow."""
+    """A model under traffic, and the strategies that are tried on it."""
 
     model: str
     """Name of its function."""
     shapes: str
-    strategies: tuple[str, ...]
+    strategies: tuple[str, ...] = tuple(STRATEGIES)
     arguments: tuple[tuple[str, Scalar], ...] = ()
     tuned_for: int | None = None
     """Calls of the job; None: not tuned."""
@@ -96,23 +91,21 @@ class Case:
 
 
 CASES = {
-    each.model: each
-    for each in (
-        Case("bert_small", "seq=16..128", SEQUENCES, tuned_for=SHORT),
+    case.model: case
+    for case in (
+        Case("bert_small", "seq=16..128", tuned_for=SHORT),
         Case(
             "box_decoding",
             "candidates=3000..4000",
-            SEQUENCES,
-            (("num_classes", 80), ("rounds", 2)),
+            arguments=(("num_classes", 80), ("rounds", 2)),
             tuned_for=LONG,
             module="benchmarks.models.box_decoding_torch",
         ),
-        Case("temporal_decision", "batch=1..16", BATCHES, tuned_for=LONG, module="examples.models.temporal_decision"),
     )
 }
 """By model: each has a section of its own."""
 SMALL = (("dim", 32), ("depth", 1), ("heads", 2))
-QUICK = Case("bert_small", "seq=16..24", ("untuned", "automatic", "marked", "2 buckets"), (*SMALL, ("masked", True)))
+QUICK = Case("bert_small", "seq=16..24", ("untuned", "automatic", "marked"), (*SMALL, ("masked", True)))
 
 
 @dataclass(frozen=True)
@@ -141,8 +134,8 @@ class Strategy:
         replay = measured[0].replay
         return cls(
             name=name,
-            cold_s=[sum(each.cold_s) for each in measured],
-            steady_call_s=[each.steady_call_s for each in measured],
+            cold_s=[sum(found.cold_s) for found in measured],
+            steady_call_s=[found.steady_call_s for found in measured],
             compilations=None if replay is None else replay.num_compilations,
             fallbacks=None if replay is None else replay.num_fallbacks,
             in_a_job=in_a_job,
@@ -157,7 +150,7 @@ class Strategy:
         totals = [f"{self.total_s(num_calls):.1f}" for num_calls in (SHORT, LONG)]
         steady_ms = 1e3 * statistics.median(self.steady_call_s)
         said = (self.compilations, self.fallbacks, self.in_a_job)
-        counts = ["" if each is None else str(each) for each in said]
+        counts = ["" if number is None else str(number) for number in said]
         return [self.name, *totals, f"{statistics.median(self.cold_s):.2f}", f"{steady_ms:.2f}", *counts]
 
 
@@ -172,11 +165,11 @@ class Seen:
 
     @property
     def by_name(self) -> dict[str, Strategy]:
-        return {each.name: each for each in self.strategies}
+        return {strategy.name: strategy for strategy in self.strategies}
 
     def best(self, num_calls: int) -> Strategy:
         """Of the strategies one by one."""
-        return min((each for each in self.strategies if each.name in STRATEGIES), key=lambda s: s.total_s(num_calls))
+        return min((s for s in self.strategies if s.name in STRATEGIES), key=lambda s: s.total_s(num_calls))
 
 
 HEADER = (
@@ -266,8 +259,8 @@ def judge(records: Sequence[Seen]) -> list[Goal]:
     best, picked = seen.best(seen.tuned_for), seen.by_name[seen.pick.name]
     share = picked.total_s(seen.tuned_for) / best.total_s(seen.tuned_for)
     verdict = f" ({seen.pick.verdict})" if seen.pick.verdict else ""
-    in_jobs = [each for each in seen.strategies if each.in_a_job is not None]
-    others = [each.name for each in in_jobs if each.in_a_job != each.compilations]
+    in_jobs = [strategy for strategy in seen.strategies if strategy.in_a_job is not None]
+    others = [strategy.name for strategy in in_jobs if strategy.in_a_job != strategy.compilations]
     return [
         Goal(
             f"what `tune` picks in {NUM_TRIALS} trials for {seen.tuned_for:,} calls is at most {percent(CLOSE - 1)} "
@@ -292,8 +285,8 @@ def section(records: Sequence[Seen]) -> str:
         f"Medians of {len(seen.strategies[0].cold_s)} process(es) each. `left to eager` counts functions that dynamo "
         "gave up at its limit."
     )
-    ordered = sorted(seen.strategies, key=lambda each: each.total_s(SHORT))
-    return f"{about}\n\n{table(HEADER, [each.cells() for each in ordered])}"
+    ordered = sorted(seen.strategies, key=lambda strategy: strategy.total_s(SHORT))
+    return f"{about}\n\n{table(HEADER, [strategy.cells() for strategy in ordered])}"
 
 
 def benchmark_of(model: str) -> Benchmark[Case, Seen]:

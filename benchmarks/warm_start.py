@@ -151,7 +151,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
     """All configs; for a smoke run the first one, in one process each."""
     if given.quick:
         return [replace(CASES[0], num_processes=1)]
-    return [replace(each, num_processes=given.processes) for each in CASES]
+    return [replace(case, num_processes=given.processes) for case in CASES]
 
 
 def run(case: Case) -> Seen:
@@ -164,7 +164,7 @@ def run(case: Case) -> Seen:
 
 def judge(records: Sequence[Seen]) -> list[Goal]:
     """Every config has the goal."""
-    gains = {each.case.name: each.gain for each in records}
+    gains = {seen.case.name: seen.gain for seen in records}
     return [
         Goal(
             f"the first call with the artifact is at least {GOAL:g} times faster than cold",
@@ -176,7 +176,7 @@ def judge(records: Sequence[Seen]) -> list[Goal]:
 
 def section(records: Sequence[Seen]) -> str:
     """A row for each config."""
-    num_processes = max(len(each.first_call_s["cold"]) for each in records)
+    num_processes = max(len(seen.first_call_s["cold"]) for seen in records)
     about = (
         f"The first call of ViT (config applied and called once) in fresh processes on the CPU: *cold* with empty "
         f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
@@ -186,7 +186,7 @@ def section(records: Sequence[Seen]) -> str:
         "than half ([warm start](warm-start.md))."
     )
     header = ["config", *WAYS, "cold / artifact", "size", "note"]
-    return f"{about}\n\n{table(header, [each.cells() for each in records])}"
+    return f"{about}\n\n{table(header, [seen.cells() for seen in records])}"
 
 
 BENCHMARK = Benchmark("warm_start", "First call from an artifact", __doc__, Seen, cases, run, judge, section, options)
