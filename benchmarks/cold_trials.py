@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
@@ -32,7 +32,7 @@ def in_rounds(
     HarnessError where a trial failed, since there is nothing to compare then.
     """
     trial = TrialFolder(folder / "trial")
-    with Runner(workload.framework, {}, preload=True, log=folder / "log.txt") as runner:
+    with LocalBench({}, preload=True, log=folder / "log.txt") as runner:
         for name, config in chain.from_iterable(repeat(configs.items(), num_rounds)):
             request = TrialRequest(
                 number=0,

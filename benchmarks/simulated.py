@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune import environment
-from autotune.bench.trials import StageCallback
+from autotune.bench.bench import Bench, Running, StageCallback, Waits
 from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
@@ -104,8 +104,45 @@ class Truth:
     wrong: frozenset[Config] = frozenset()
 
 
+class OneByOne(Bench):
+    """A bench of a `run` and a `hold`, by which a trial has ended as soon as it is started."""
+
+    is_here = True
+    width = 1
+
+    def start(
+        self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False
+    ) -> Running:
+        if waits == "live":
+            return self.hold(folder, request)
+        return EndedTrial(self.run(folder, request))
+
+    def first_ready(self, started: Sequence[Running]) -> Running:
+        return started[0]
+
+    def drop(self, started: Sequence[Running]) -> None:
+        """There is nothing to end."""
+
+
 @dataclass
-class SimulatedProcess:
+class EndedTrial(Running):
+    """A trial that has ended."""
+
+    outcome: Outcome | None
+
+    def warm(self, on_stage: StageCallback | None = None) -> None:
+        """It is over."""
+
+    def turn(self) -> None:
+        """It is over."""
+
+    def finish(self, on_stage: StageCallback | None = None) -> Outcome:
+        assert self.outcome is not None
+        return self.outcome
+
+
+@dataclass
+class SimulatedProcess(Running):
     """A process that has started, compiled and been checked, and waits for its turns; or has failed in the check."""
 
     machine: Machine
@@ -114,18 +151,21 @@ class SimulatedProcess:
     log_bias: float
     samples_s: list[float] = field(default_factory=list)
 
+    def warm(self, on_stage: StageCallback | None = None) -> None:
+        """It is."""
+
     def turn(self) -> None:
         """Take one burst of samples."""
         self.machine.pass_time(_BURST_SHARE)
         self.samples_s += self.machine.call(self.latency_s, self.log_bias, _CALLS_A_BURST)
 
-    def finish(self) -> Outcome:
+    def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         """A measurement of all samples, or the failure."""
         return self.outcome or measurement_of(tuple(self.samples_s))
 
 
-class SimulatedTrials:
-    """Stands in for `Runner`; see `Trials`. Every process is fresh: each has a bias of its own, which
+class SimulatedTrials(OneByOne):
+    """Stands in for `LocalBench`. Every process is fresh: each has a bias of its own, which
     may resemble that of the same contestant in the block before.
     """
 
@@ -138,7 +178,7 @@ class SimulatedTrials:
     def run(
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
-        process = self._start(request, self._machine.draw_bias())
+        process = self._process(request, self._machine.draw_bias())
         if process.outcome is None:
             for _ in range(_BURSTS_A_RUN):
                 process.turn()
@@ -149,9 +189,9 @@ class SimulatedTrials:
     ) -> SimulatedProcess:
         contestant = folder.path.parent.parent / folder.path.name  # Between the two is the block.
         self._log_biases[contestant] = self._machine.draw_bias(self._log_biases.get(contestant))
-        return self._start(request, self._log_biases[contestant])
+        return self._process(request, self._log_biases[contestant])
 
-    def _start(self, request: TrialRequest, log_bias: float) -> SimulatedProcess:
+    def _process(self, request: TrialRequest, log_bias: float) -> SimulatedProcess:
         self._machine.pass_time(_START_SHARE)
         log_bias *= self._machine.noise.untuned_factor if request.untuned else 1.0
         return SimulatedProcess(

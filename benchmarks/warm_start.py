@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.answer.export_cache import prewarm
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
@@ -104,7 +104,7 @@ class Seen:
 class Bench:
     """Runs the processes of one case in a folder of its own."""
 
-    def __init__(self, case: Case, folder: Path, runner: Runner) -> None:
+    def __init__(self, case: Case, folder: Path, runner: LocalBench) -> None:
         self._case = case
         self._folder = folder
         self._runner = runner
@@ -158,7 +158,7 @@ def run(case: Case) -> Seen:
     """A folder and a runner, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="autotune-benchmark-") as name:
         folder = Path(name).resolve()
-        with Runner(case.framework, {}, preload=False, log=folder / "supervisor.log") as runner:
+        with LocalBench({}, preload=False, log=folder / "supervisor.log") as runner:
             return Bench(case, folder, runner).measure()
 
 

@@ -25,7 +25,8 @@ from typer.testing import CliRunner
 
 from autotune.backends import registry
 from autotune.bench import probe, supervisor_process
-from autotune.bench.runner import Runner
+from autotune.bench.bench import Bench, Running, Waits
+from autotune.bench.local import LocalBench
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
@@ -85,7 +86,7 @@ knobs:
 PARENT = """
 import sys
 from pathlib import Path
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.trial.worker.main import leave
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -94,7 +95,7 @@ request = TrialRequest.model_validate_json((home / "request.json").read_text())
 def tell(stage):
     if stage == "compile":
         print(stage, flush=True)
-with Runner("fake", {}, preload=True, log=home / "log") as runner:
+with LocalBench({}, preload=True, log=home / "log") as runner:
     runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
 """
 """A program that runs the request in a folder as a trial, and prints when it compiles: a parent to be killed."""
@@ -138,25 +139,44 @@ def with_latency(measurement: Measurement, latency_s: float, **overrides: object
     return measurement.model_copy(update={"samples": samples, **overrides})
 
 
-class ScriptedLive:
-    """A live process that is none: it counts its turns and ends as it was told."""
+class ScriptedLive(Running):
+    """A process that is none: it counts its turns and ends as it was told."""
 
     def __init__(self, end: Outcome) -> None:
         self._end = end
         self.num_turns = 0
         self.outcome = end if isinstance(end, Failure) else None
 
+    def warm(self, on_stage: object = None) -> None:
+        """It is."""
+
     def turn(self) -> None:
         self.num_turns += 1
 
-    def finish(self) -> Outcome:
+    def finish(self, on_stage: object = None) -> Outcome:
         self.outcome = self._end
         return self._end
 
 
+class OneByOne(Bench):
+    """A bench of a `run` and a `hold`, by which a trial has ended as soon as it is started."""
+
+    is_here = True
+    width = 1
+
+    def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False) -> Any:
+        return self.hold(folder, request) if waits == "live" else ScriptedLive(self.run(folder, request))
+
+    def first_ready(self, started: Sequence[Running]) -> Running:
+        return started[0]
+
+    def drop(self, started: Sequence[Running]) -> None:
+        """There is nothing to end."""
+
+
 @dataclass
-class ScriptedTrials:
-    """Stands in for `Runner` where the figures matter and no process does. See `Trials`.
+class ScriptedTrials(OneByOne):
+    """Stands in for `LocalBench` where the figures matter and no process does.
 
     `outcome_of(name, block, config)` is told the name (its folder's), the number of the block (0 for `run`) and the
     config.
@@ -168,20 +188,6 @@ class ScriptedTrials:
     def run(self, folder: TrialFolder, request: TrialRequest, **_: object) -> Outcome:
         return self.outcome_of(folder.path.name, 0, request.config)
 
-    def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
-        """It takes no time."""
-
-    prepare_live = prepare
-
-    def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
-        return folders[0]
-
-    def next_block(self) -> None:
-        """All are alike."""
-
-    def drop_prepared(self) -> None:
-        """There is nothing to end."""
-
     def hold(self, folder: TrialFolder, request: TrialRequest, **_: object) -> ScriptedLive:
         block = int(folder.path.parent.name.removeprefix("block-"))
         live = ScriptedLive(self.outcome_of(folder.path.name, block, request.config))
@@ -192,7 +198,7 @@ class ScriptedTrials:
 @pytest.fixture(autouse=True)
 def _a_quiet_machine(monkeypatch):
     """What else runs beside the tests is not what they are about."""
-    monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 0.0)
+    monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: 0.0)
 
 
 os.environ[clock.VARIABLE] = "simulated"  # For fixtures of a module too.
@@ -345,7 +351,7 @@ def run_trial(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> Call
     """Run one config of the fake framework in a real child, after the untuned model has left its reference."""
 
     def run(settings: dict[str, object], *, fresh: bool = False, **overrides: object) -> Outcome:
-        with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+        with LocalBench({}, preload=True, log=tmp_path / "supervisor.log") as runner:
             runner.run(TrialFolder(tmp_path / "untuned"), make_request())
             return runner.run(TrialFolder(tmp_path / "trial"), make_request(settings, **overrides), fresh=fresh)
 

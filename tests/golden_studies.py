@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.answer.result import EXPORTED_CACHE, ExportedCache
+from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
@@ -20,7 +21,6 @@ from autotune.space.space import SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.neighbours import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.study import Study

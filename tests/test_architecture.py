@@ -124,7 +124,7 @@ FOREIGN_FLAGS: dict[str, str] = {
 
 MOST_LINES = 600
 MOST_ROWS = 14
-MOST_FLOORS = 12
+MOST_FLOORS = 13
 MOST_PACKAGES = 20
 MOST_MODULES = 9
 """Beside `__init__.py`, at the top of the package."""
@@ -161,7 +161,7 @@ def test_imports_are_from_rows_above_only() -> None:
 
 
 def test_there_is_no_cycle() -> None:
-    """Neither of packages nor of files, and at most twelve packages stand on each other. The script
+    """Neither of packages nor of files, and at most thirteen packages stand on each other. The script
     that prints the graph shows every package."""
     assert max(floors(package_edges()).values()) <= MOST_FLOORS
     floors(file_edges())

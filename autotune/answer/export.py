@@ -11,7 +11,7 @@ from autotune.answer.export_cache import ConfirmedCaches, prewarm
 from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
-from autotune.bench.trials import Trials
+from autotune.bench.bench import Bench
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
@@ -171,7 +171,7 @@ def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:
     return tuned
 
 
-def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials) -> Artifact:
+def export_artifact(study: Study, tuned: TunedConfig, path: Path, bench: Bench) -> Artifact:
     """Write the compile cache of the exported config next to `path`, and add its name to that file.
 
     Raises InputError if the cache is of no use, and HarnessError. The file at `path` is unchanged then.
@@ -192,7 +192,7 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
     confirmed = ConfirmedCaches(
         partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
     )
-    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials, confirmed)
+    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), bench, confirmed)
     tuned.model_copy(update={"artifact": artifact}).write(path)
     EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))
     # After a failure the folder is kept as evidence.

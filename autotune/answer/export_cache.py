@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.backends.registry import entry_of
-from autotune.bench.trials import Trials
+from autotune.bench.bench import Bench
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
@@ -35,7 +35,7 @@ class ConfirmedCaches:
 
 
 def prewarm(
-    request: TrialRequest, folder: Path, target: Path, trials: Trials, confirmed: ConfirmedCaches | None = None
+    request: TrialRequest, folder: Path, target: Path, bench: Bench, confirmed: ConfirmedCaches | None = None
 ) -> Artifact:
     """Make the artifact of the request's config and write it to `target`. `folder` is for the processes. With
     `confirmed`, what was confirmed is what is in it; else it is compiled once more.
@@ -43,16 +43,16 @@ def prewarm(
     Raises InputError, before anything is written, where nothing is compiled, a process fails, or the file does not
     keep its promise; HarnessError where no process can be started.
     """
-    return _Making(request, folder.resolve(), trials, confirmed).make(target)
+    return _Making(request, folder.resolve(), bench, confirmed).make(target)
 
 
 class _Making:
     """One artifact."""
 
-    def __init__(self, request: TrialRequest, folder: Path, trials: Trials, confirmed: ConfirmedCaches | None) -> None:
+    def __init__(self, request: TrialRequest, folder: Path, bench: Bench, confirmed: ConfirmedCaches | None) -> None:
         self._request = request
         self._folder = folder
-        self._trials = trials
+        self._bench = bench
         self._confirmed = confirmed
 
     def make(self, target: Path) -> Artifact:
@@ -88,7 +88,7 @@ class _Making:
     def _measured(self, name: str, request: TrialRequest) -> Measurement:
         """A run in a process of its own, with empty caches but for what the request keeps or starts from."""
         folder = TrialFolder(self._folder / name)
-        outcome = self._trials.run(folder, request.cached_in(folder.path / "cache", cold=True), fresh=True)
+        outcome = self._bench.run(folder, request.cached_in(folder.path / "cache", cold=True), fresh=True)
         if isinstance(outcome, Measurement):
             return outcome
         tip = f"full log: {outcome.evidence}"

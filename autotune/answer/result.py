@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.command_line import command
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
@@ -14,7 +15,6 @@ from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
-from autotune.study.neighbours import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.study.pareto import front
 from autotune.study.records import (
     Confirmation,

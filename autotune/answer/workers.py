@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.bench.workers import Neighbours
 from autotune.measure.measurement import Measurement
-from autotune.study.neighbours import Neighbours
 from autotune.study.records import TrialRecord
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from autotune.api.events import PairMeasured
 from autotune.api.given_model import named_model
 from autotune.api.result import TuneResult
-from autotune.api.scratch import runners_in, scratch
+from autotune.api.scratch import bench_in, scratch
 from autotune.api.side_by_side import Comparison
 from autotune.backends.registry import bundled_names
 from autotune.bench.probe import find_devices
@@ -221,10 +221,10 @@ def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
     Found before anything is searched: no config of the second framework could be right. A model that fails in another
     way is left to its study.
     """
-    with scratch() as folder, runners_in(folder, first.manifest.variables) as trials:
+    with scratch() as folder, bench_in(folder, first.manifest.variables) as bench:
         pair = paired_run_of_trials(first, None, None, folder, second)
         limits = terms.time.cap(terms.budget.limits)
-        failure = second_failure(pair, trials, terms.budget.model_copy(update={"limits": limits}))
+        failure = second_failure(pair, bench, terms.budget.model_copy(update={"limits": limits}))
     if failure is not None and failure.reason is Reason.WRONG_RESULT:
         raise HarnessError(
             f"the untuned model in {second.manifest.framework} does not give what it gives in "
@@ -253,9 +253,9 @@ def _compared(
     left_s = None if terms.budget.wall_s is None else max(terms.time.left_s(), 1e-3)
     with scratch() as folder:
         pair = paired_run_of_trials(first, one.number, other.number, folder, second)
-        with runners_in(folder, pair.variables) as trials:
+        with bench_in(folder, pair.variables) as bench:
             try:
-                found = measure(pair, trials, terms.budget.model_copy(update={"wall_s": left_s}), on_block)
+                found = measure(pair, bench, terms.budget.model_copy(update={"wall_s": left_s}), on_block)
             except HarnessError:
                 return None
     return Comparison(**vars(found), pair=pair, names=(first.name, second.name))

@@ -13,7 +13,7 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, DiagnosisStep
 from autotune.api.given_model import named_model
 from autotune.api.requests import make_request, split_inputs
-from autotune.api.scratch import runners_in, scratch
+from autotune.api.scratch import bench_in, scratch
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.doctor.diagnose import Diagnoser, ModelDiagnosis, make_case
@@ -78,8 +78,8 @@ def examine(request: TuneRequest, knobs: Iterable[str], notify: Callable[[Diagno
     """Examine the request's one model, under the default config with the `knobs` (NAME=VALUE) set otherwise."""
     knobs = list(knobs)
     case = make_case(request, knobs)
-    with scratch() as folder, runners_in(folder, {}) as trials:
-        found = Diagnoser(case, trials, folder, lambda what: notify(DiagnosisStep(what))).run()
+    with scratch() as folder, bench_in(folder, {}) as bench:
+        found = Diagnoser(case, bench, folder, lambda what: notify(DiagnosisStep(what))).run()
     return Diagnosis(**dict(found), command=_command(request, knobs))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.bench.workers import NeighboursFound, NeighboursStarted, WorkerChanged
 from autotune.measure.objective import Objective
 from autotune.tuning import events as of_a_study
 from autotune.tuning.events import (
@@ -18,8 +19,6 @@ from autotune.tuning.events import (
     MachineBusy,
     ModelChecked,
     ModelSaved,
-    NeighboursFound,
-    NeighboursStarted,
     NoiseFloorMeasured,
     NoiseFloorStarted,
     PriorsGiven,
@@ -34,7 +33,6 @@ from autotune.tuning.events import (
     TrialLost,
     TrialsCompiling,
     TrialStarted,
-    WorkerChanged,
 )
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.answer import export as exports
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.study.study import Study
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import TunedConfig, require_replaceable
@@ -25,5 +25,5 @@ def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
     """Compile in three processes and write the cache. Raises InputError where none is worth having; the YAML file then
     stands without one."""
     log = study.folder / "supervisor.log"
-    with study.exclusive(), Runner(tuned.framework, study.manifest.variables, preload=False, log=log) as runner:
+    with study.exclusive(), LocalBench(study.manifest.variables, preload=False, log=log) as runner:
         return exports.export_artifact(study, tuned, path, runner)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.answer.result import StudyResult
-from autotune.bench.runners import Runners
+from autotune.bench.local import LocalBench
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
@@ -18,13 +18,13 @@ from autotune.study.budget import Budget, duration_s
 from autotune.study.study import Studies, Study
 from autotune.trial.command import code_sha256
 from autotune.trial.deadline import Deadline
-from autotune.tuning.events import DeviceTaken, Notify, WorkerChanged
+from autotune.tuning.events import DeviceTaken, Notify
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import PriorSource
 from autotune.tuning.rerun import rerun_trial
 
 if TYPE_CHECKING:
-    from autotune.bench.ray.trials import ClusterTrials
+    from autotune.bench.ray.bench import RayBench
 
 BudgetLike = Budget | str | float | PathLike[str]
 """A budget, a time (`10m`, or seconds as a number), or the path of a YAML file with a budget."""
@@ -76,12 +76,12 @@ def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = 
     require_known(on)
 
 
-def runners_of(study: Study, notify: Notify = lambda _: None) -> Runners:
-    """What runs the trials of a study; a context manager."""
-    return Runners(
+def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
+    """What runs the trials of a study on this machine; a context manager."""
+    return LocalBench(
         study.manifest.variables,
         # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
-        preload=study.manifest.workload.device == "cpu",
+        preload=study.manifest.workload.device == "cpu" or None,
         log=_log_of(study),
         on_queued=lambda: notify(DeviceTaken()),
     )
@@ -98,19 +98,15 @@ def search(
 ) -> None:
     """Search and confirm, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
     recorded stays."""
-    if on is not None:
-        with workers_of(study, budget, on, notify) as devices:
-            Tuner(study, budget, devices, notify, deadline=deadline, sources=sources, devices=devices).run()
-        return
-    with runners_of(study, notify) as trials:
-        Tuner(study, budget, trials, notify, deadline=deadline, sources=sources, prepared_trials=trials).run()
+    with bench_here(study, notify) if on is None else bench_on(on, study, budget, notify) as bench:
+        Tuner(study, budget, bench, notify, deadline).run(sources)
 
 
-def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> ClusterTrials:
+def bench_on(on: str, study: Study, budget: Budget, notify: Notify) -> RayBench:
     """What runs the trials of a study on a cluster; a context manager. Raises InputError without Ray."""
+    from autotune.bench.messages import WorkerSettings
+    from autotune.bench.ray.bench import RayBench
     from autotune.bench.ray.cluster import cluster_for
-    from autotune.bench.ray.messages import WorkerSettings
-    from autotune.bench.ray.trials import ClusterTrials
 
     manifest, untuned = study.manifest, study.untuned_record()
     settings = WorkerSettings(
@@ -120,12 +116,12 @@ def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> Cluster
         versions={manifest.framework: manifest.framework_version},
         code_sha256=code_sha256(),
     )
-    return ClusterTrials(
+    return RayBench(
         cluster_for(on),
         settings,
         untuned.outcome if untuned is not None and isinstance(untuned.outcome, Measurement) else None,
         budget.trials_per_sentinel,
-        lambda worker, what, stays: notify(WorkerChanged(worker, what, stays)),
+        notify,
     )
 
 

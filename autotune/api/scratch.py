@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotune.bench.runners import Runners
+from autotune.bench.local import LocalBench
 from autotune.trial.folder import failed_trials
 
 
@@ -27,6 +27,6 @@ def scratch() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def runners_in(folder: Path, variables: dict[str, str]) -> Runners:
+def bench_in(folder: Path, variables: dict[str, str]) -> LocalBench:
     """What runs them; a context manager."""
-    return Runners(variables, preload=False, log=folder / "supervisor.log")
+    return LocalBench(variables, log=folder / "supervisor.log")

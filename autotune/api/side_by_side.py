@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
-from autotune.api.scratch import runners_in, scratch
+from autotune.api.scratch import bench_in, scratch
 from autotune.api.studies import studies_at
 from autotune.command_line import command
 from autotune.errors import InputError, shown_at_the_call
@@ -101,8 +101,8 @@ def verify(
     with scratch() as folder:
         pair = paired_run_with_untuned(tuned, folder)
         on_block = _on_block(Objective.parse(tuned.workload.objective), notify)
-        with runners_in(folder, tuned.environment.variables) as trials:
-            found = verify_tuned(tuned, pair, trials, limits, on_block, max_loss=max_loss)
+        with bench_in(folder, tuned.environment.variables) as bench:
+            found = verify_tuned(tuned, pair, bench, limits, on_block, max_loss=max_loss)
     name = _file(file)
     if name is None:
         return Verification(**vars(found), pair=pair)
@@ -135,8 +135,8 @@ def compare(
     limits, notify = parse_budget(budget), notify_all(callbacks)
     with scratch() as folder:
         pair, names, line = _asked(first, second, study, studies_at(studies_dir, storage), folder=folder)
-        with runners_in(folder, pair.variables) as trials:
-            found = measure(pair, trials, limits, _on_block(pair.objective, notify))
+        with bench_in(folder, pair.variables) as bench:
+            found = measure(pair, bench, limits, _on_block(pair.objective, notify))
     return Comparison(**vars(found), pair=pair, names=names, command=line)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.bench.messages import Exited
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
@@ -20,17 +20,7 @@ STOPPED = "stopped: "
 """The beginning of what is told of a process that took too long."""
 
 
-@dataclass(frozen=True)
-class ProcessExit:
-    """How the child's process ended: its wait status, and the stage that timed out, if one did."""
-
-    status: int
-    timed_out: str | None
-    stuck: bool = False
-    """It was killed but did not end: the kernel waits for a device or a disk (state D)."""
-
-
-def outcome_of(folder: TrialFolder, ended: ProcessExit | None, *, oom_killed: bool) -> Outcome:
+def outcome_of(folder: TrialFolder, ended: Exited | None, *, oom_killed: bool) -> Outcome:
     """The child's outcome if it wrote one, else one derived from its exit; `ended` None: its supervisor was lost."""
     outcome = folder.read_outcome()
     if outcome is not None:
@@ -39,7 +29,7 @@ def outcome_of(folder: TrialFolder, ended: ProcessExit | None, *, oom_killed: bo
     return Failure(reason=reason, stage=folder.read_stage(), error=error, evidence=str(folder.stderr))
 
 
-def _reason(ended: ProcessExit | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
+def _reason(ended: Exited | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended is None:
         kill_marked(folder.path)
         return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
@@ -48,7 +38,7 @@ def _reason(ended: ProcessExit | None, oom_killed: bool, folder: TrialFolder) ->
     return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
 
 
-def _how_it_ended(ended: ProcessExit, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
+def _how_it_ended(ended: Exited, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended.timed_out is not None:
         stuck = "; its process cannot be killed: it waits for a device or a disk" if ended.stuck else ""
         return Reason.TIMEOUT, f"{STOPPED}longer than its limit in stage {ended.timed_out}{stuck}"

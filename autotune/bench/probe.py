@@ -24,7 +24,7 @@ from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import DeviceReport
 from autotune.backends.registry import framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.command_line import asked, command
 from autotune.config import Scalar
 from autotune.errors import AutotuneError, HarnessError, InputError, InvalidConfigError
@@ -128,8 +128,8 @@ def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, fol
     """Let this file answer the question in the folder. Returns how it ended, for one that leaves no answer."""
     folder.temporary.mkdir(mode=0o700)
     own = {"TMPDIR": str(folder.temporary), **variables}
-    with Runner(framework, own, preload=False, log=folder.path / "supervisor.log") as runner:
-        ended = runner.run_program(folder, "bench.probe", limits)
+    with LocalBench(own, preload=False, log=folder.path / "supervisor.log") as bench:
+        ended = bench.run_program(framework, folder, "bench.probe", limits)
     assert isinstance(ended, Failure), "it is no trial"
     if ended.error.startswith(STOPPED):
         return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"

@@ -1,58 +1,77 @@
 """The supervisor: starts the trials' processes, watches their stages, and leaves no process behind.
 
-It is a process between the parent (which runs Optuna and must stay light) and the child (which may do anything). It
-reads orders from stdin, one JSON line each, and writes events to stdout. When stdin closes for any reason (the parent
-ended, was interrupted, was killed with -9), it kills the process tree of every trial and ends.
+Theory of operation. It is a process between the parent (which runs Optuna and must stay light) and the child (which may
+do anything). It has one thread and sleeps in one `select`: for orders of the parent on stdin, for what the children say
+on their pipes, for what they print, and for the end of any of them (SIGCHLD writes into a pipe of its own). It answers
+with events on stdout. Orders and events are those of `messages`; what a child may do, and when its limits count, is the
+table of `child`. What is said here is what holds between the children:
 
-A trial runs to its end by itself, or is `live`: it waits before sampling, and takes some samples at each order `turn`,
-until the order `finish`. Several live processes are held at once, of which one runs at a time. Between its turns a
-process is stopped (SIGSTOP) if its start order said so, since threads of a runtime may spin for a while after the last
-call and disturb the next process (docs/decisions/0008-stopped-between-turns.md).
+* One is timed at a time. That is the parent's doing, who gives one `Turn` and waits, and pauses what compiles ahead
+  (`Pause`, `Resume`). It is stopped (SIGSTOP) between its turns, since threads of a runtime may spin for a while after
+  the last call and disturb the next process (docs/decisions/0008-stopped-between-turns.md).
+* A compiler that times candidates is alone. A child that says so waits until it gets the one place there is: all others
+  are paused, those that start meanwhile too. One that the parent has paused does not get it, since another one is timed
+  then. What would begin a timing, or pause the one that is alone, is put off until it is done (`_deferred`):
 
-A `gated` trial compiles ahead: it waits before sampling, and takes all its samples at the one order `turn`. Until then
-the orders `pause` and `resume` stop all its processes while another one is timed. A compiler that times candidates asks
-to be `alone`: all others are stopped until it is done, and nothing is timed meanwhile.
+      order    while a compiler is alone       else
+      Start    starts, paused by the compiler  starts
+      Turn     put off                         wakes it and lets it take its samples
+      Finish   ends it                         wakes it and closes its turns, so that it ends
+      Pause    put off, for the one alone      pauses it, but for one that waits
+      Resume   goes on, if nobody pauses it    goes on, and may be alone now
+      Kill     kills it                        kills it
+
+* Whatever ends is cleared away: when a child ends, however it does, what it left is killed before its parent hears of
+  it. When stdin closes for any reason (the parent ended, was interrupted, was killed with -9), all children are killed,
+  and the supervisor ends. It adopts orphans, on Linux, so compiler processes whose parent died are found and killed
+  too; and a child is killed when its supervisor dies.
 
 It can import a framework and fork trials from there, which saves seconds per trial. That is safe only while the
 process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
-
-On Linux the supervisor also adopts orphans, so compiler processes whose parent died are found and killed too; and a
-child is killed when its supervisor dies.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import selectors
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.bounded_log import BoundedLog
-from autotune.bench.child import LONGEST_WAIT_S, Child
+from autotune.bench.child import LONGEST_WAIT_S, PR_SET_CHILD_SUBREAPER, Child, State, fork_worker, prctl, spawn_worker
+from autotune.bench.messages import (
+    Event,
+    Exited,
+    Finish,
+    Kill,
+    Order,
+    Pause,
+    Queued,
+    Ready,
+    Refused,
+    Resume,
+    StageReached,
+    Start,
+    Turn,
+    decode,
+    encode,
+)
 from autotune.bench.reaper import kill_descendants, kill_group, reap_children, unkillable
-from autotune.bench.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
 from autotune.errors import HarnessError
+from autotune.measure.measurement import Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.process_start import start_when_possible
-from autotune.trial.worker.stages import (
-    ALONE,
-    GATE_FD_VARIABLE,
-    QUEUED,
-    SERVED,
-    STAGE_FD_VARIABLE,
-    TOGETHER,
-    TURN_FD_VARIABLE,
-)
+from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, TURN_FD_VARIABLE
 
+_WAITS_AT = {"live": TURN_FD_VARIABLE, "gated": GATE_FD_VARIABLE, "free": None}
+"""The pipe at which a process waits for its turn."""
 _BY_PARENT, _BY_COMPILER = "parent", "compiler"
 """Who has paused a trial: it goes on when nobody has."""
 
@@ -70,8 +89,7 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._alone: Child | None = None
         """Its compiler times candidates."""
-        self._want_alone: list[Child] = []
-        self._deferred: list[dict[str, Any]] = []
+        self._deferred: list[Turn | Pause] = []
         """Orders that begin a timing, until no compiler times candidates."""
         self._wakeup_read, self._wakeup_write = os.pipe()
         for descriptor in (self._wakeup_read, self._wakeup_write):
@@ -88,7 +106,7 @@ class Supervisor:
     def serve(self) -> None:
         """Until stdin closes: start trials, forward their stages, kill those that time out, reap those that end."""
         try:
-            self._tell(event="ready")
+            self._tell(Ready())
             while self._react():
                 pass
         finally:
@@ -100,10 +118,10 @@ class Supervisor:
 
     def _react(self) -> bool:
         """Block until something happens, and handle it. Returns False when the parent is gone."""
-        seconds = min((each.seconds_left() for each in self._children.values()), default=LONGEST_WAIT_S)
+        seconds = min((child.seconds_left() for child in self._children.values()), default=LONGEST_WAIT_S)
         ready = {key.fd for key, _ in self._selector.select(min(max(seconds, 0), LONGEST_WAIT_S))}
         for child in self._children.values():
-            if child.stages in ready and not self._forward_stages(child):
+            if child.stages in ready and not self._hear(child):
                 self._selector.unregister(child.stages)
             for log in child.logs:
                 if log.pipe in ready and not log.forward():
@@ -111,13 +129,12 @@ class Supervisor:
         if self._wakeup_read in ready:
             _drain(self._wakeup_read)
             self._reap()
-        for child in [each for each in self._children.values() if each.seconds_left() <= 0]:
-            if child.timed_out is None:
-                child.timed_out, child.killed_at = child.stage, time.monotonic()
-                kill_group(child.pid)
-            else:
+        for child in [child for child in self._children.values() if child.seconds_left() <= 0]:
+            if child.state is State.KILLED:
                 unkillable.add(child.pid)
                 self._end(child, status=signal.SIGKILL, stuck=True)
+            else:
+                child.kill(timed_out=True)
         return self._orders not in ready or self._read_orders()
 
     def _read_orders(self) -> bool:
@@ -125,41 +142,43 @@ class Supervisor:
         received = os.read(self._orders, 65536)
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
-            self._execute(json.loads(line))
+            order = decode(line)
+            assert isinstance(order, Order), "the parent gives orders"
+            self._execute(order)
         return received != b""
 
-    def _execute(self, order: dict[str, Any]) -> None:
-        if order["order"] == "start":
+    def _execute(self, order: Order) -> None:
+        if isinstance(order, Start):
             self._take_in(order)
             return
-        held = self._children.get(order["folder"])
-        if held is None or held.turns is None:
-            return  # It has ended; the parent has the event or will get it.
-        match order["order"]:
-            case "turn" if self._alone is not None:
+        child = self._children.get(order.job)
+        if child is None or (child.turns is None and not isinstance(order, Kill)):
+            return  # It has ended, or is about to; the parent has the event or will get it.
+        match order:
+            case Turn() if self._alone is not None:
                 self._deferred.append(order)
-            case "pause" if held is self._alone:
+            case Pause() if child is self._alone:
                 self._deferred.append(order)
-            case "pause":
-                held.pause(_BY_PARENT)
-            case "resume":
-                held.resume(_BY_PARENT)
+            case Pause():
+                child.pause(_BY_PARENT)
+            case Resume():
+                child.resume(_BY_PARENT)
                 self._let_one_be_alone()
-            case "kill":
-                held.kill()
-            case "finish":
-                held.wake()
-                held.close_turns()
-            case "turn":
-                held.wake()
-                held.answer()
+            case Kill():
+                child.kill(timed_out=False)
+            case Finish():
+                child.wake()
+                child.close_turns()
+            case Turn():
+                child.wake()
+                child.answer()
 
-    def _take_in(self, order: dict[str, Any]) -> None:
+    def _take_in(self, order: Start) -> None:
         """Start a trial, or tell that it cannot be started."""
         try:
             child = self._start(order)
         except HarnessError as error:
-            self._tell(event="refused", folder=order["folder"], error=str(error))
+            self._tell(Refused(order.job, str(error)))
             return
         self._children[child.folder] = child
         for descriptor in (child.stages, *(log.pipe for log in child.logs)):
@@ -167,21 +186,21 @@ class Supervisor:
         if self._alone is not None:
             child.pause(_BY_COMPILER)
 
-    def _start(self, order: dict[str, Any]) -> Child:
-        folder = TrialFolder(Path(order["folder"]))
+    def _start(self, order: Start) -> Child:
+        folder = TrialFolder(Path(order.job))
         stages, told = os.pipe()
-        waits_at = {"live": TURN_FD_VARIABLE, "gated": GATE_FD_VARIABLE, "free": None}[order["waits"]]
+        waits_at = _WAITS_AT[order.waits]
         turn, turns = os.pipe() if waits_at is not None else (None, None)
         for_child = {STAGE_FD_VARIABLE: told}
         if waits_at is not None and turn is not None:
             for_child[waits_at] = turn
-        ours = [each for each in (stages, turns) if each is not None]
+        ours = [pipe for pipe in (stages, turns) if pipe is not None]
         logs: list[BoundedLog] = []
         try:
-            for path in () if order["echo"] else (folder.stdout, folder.stderr):
+            for path in () if order.echo else (folder.stdout, folder.stderr):
                 logs.append(BoundedLog(path))
             outputs = [log.end for log in logs]
-            if self._preloaded and not order["fresh"]:
+            if self._preloaded and not order.fresh:
                 inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
                 pid = fork_worker(folder, for_child, outputs, inherited, self._ahead)
             else:
@@ -194,7 +213,7 @@ class Supervisor:
         finally:
             for descriptor in (*for_child.values(), *(log.end for log in logs)):
                 os.close(descriptor)
-        return Child(order["folder"], pid, stages, turns, stops=order["stops"], limits=order["limits"], logs=logs)
+        return Child(order.job, pid, stages, turns, stops=order.stops, limits=order.limits, logs=logs)
 
     def _close_logs(self, logs: Sequence[BoundedLog]) -> None:
         for log in logs:
@@ -204,49 +223,44 @@ class Supervisor:
 
     def _descriptors(self) -> list[int]:
         """All file descriptors that a forked trial must close."""
-        of_others = [pipe for each in self._children.values() for pipe in (each.stages, each.turns) if pipe is not None]
-        of_logs = [each for child in self._children.values() for each in _descriptors_of(child.logs)]
+        of_others = [
+            pipe for child in self._children.values() for pipe in (child.stages, child.turns) if pipe is not None
+        ]
+        of_logs = [pipe for child in self._children.values() for pipe in _descriptors_of(child.logs)]
         return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others, *of_logs]
 
-    def _forward_stages(self, child: Child) -> bool:
-        """Forward the child's stages to the parent. Returns False when the pipe is closed."""
-        told = os.read(child.stages, 4096).decode().split()
-        for word in told:
-            if word in (QUEUED, SERVED):
-                child.note_queue(word)
-                if word == QUEUED:
-                    self._tell(event=word, folder=child.folder)
-            elif word == ALONE:
-                self._want_alone.append(child)
-                self._let_one_be_alone()
-            elif word == TOGETHER:
-                self._end_alone(child)
-            else:
-                child.enter(word)
-                self._tell(event="stage", folder=child.folder, stage=word)
-        return bool(told)
+    def _hear(self, child: Child) -> bool:
+        """Take in what the child says, and tell the parent. Returns False when its pipe is closed."""
+        said = os.read(child.stages, 4096).decode().split()
+        for word in said:
+            match child.hear(word):
+                case State.QUEUED:
+                    self._tell(Queued(child.folder))
+                case State.ASKING:
+                    self._let_one_be_alone()
+                case State() if child is self._alone:
+                    self._end_alone()
+                case State() if word == child.stage:
+                    self._tell(StageReached(child.folder, Stage(word)))
+        return bool(said)
 
     def _let_one_be_alone(self) -> None:
         """One that the parent has paused is not: another one is timed."""
-        chosen = next((each for each in self._want_alone if not each.paused_by), None)
+        asking = (child for child in self._children.values() if child.state is State.ASKING and not child.paused_by)
+        chosen = next(asking, None)
         if self._alone is not None or chosen is None:
             return
-        self._want_alone.remove(chosen)
-        self._alone = chosen
-        for each in self._children.values():
-            if each is not chosen:
-                each.pause(_BY_COMPILER)
+        self._alone, chosen.state = chosen, State.ALONE
+        for child in self._children.values():
+            if child is not chosen:
+                child.pause(_BY_COMPILER)
         chosen.answer()
 
-    def _end_alone(self, child: Child) -> None:
+    def _end_alone(self) -> None:
         """It is done, or has ended."""
-        if child in self._want_alone:
-            self._want_alone.remove(child)
-        if child is not self._alone:
-            return
         self._alone = None
-        for each in self._children.values():
-            each.resume(_BY_COMPILER)
+        for child in self._children.values():
+            child.resume(_BY_COMPILER)
         deferred, self._deferred = self._deferred, []
         for order in deferred:
             self._execute(order)
@@ -255,7 +269,7 @@ class Supervisor:
     def _reap(self) -> None:
         """Reap every ended descendant; if it was a trial's main process, kill the processes that it left."""
         for pid, status in reap_children():
-            child = next((each for each in self._children.values() if each.pid == pid), None)
+            child = next((child for child in self._children.values() if child.pid == pid), None)
             if child is not None:
                 self._end(child, status)
 
@@ -267,19 +281,20 @@ class Supervisor:
         kill_group(child.pid)
         kill_descendants(None if not self._children else child.folder)
         self._close_logs(child.logs)
-        self._end_alone(child)
+        if child is self._alone:
+            self._end_alone()
         child.close_turns()
         os.close(child.stages)
-        self._tell(event="ended", folder=child.folder, status=status, timed_out=child.timed_out, stuck=stuck)
+        self._tell(Exited(child.folder, status, child.timed_out, stuck))
 
-    def _tell(self, **event: Any) -> None:
+    def _tell(self, event: Event) -> None:
         # If the parent is gone, the closed stdin ends this process soon.
         with suppress(BrokenPipeError):
-            os.write(self._events, (json.dumps(event) + "\n").encode())
+            os.write(self._events, encode(event))
 
 
 def _descriptors_of(logs: Sequence[BoundedLog]) -> list[int]:
-    return [each for log in logs for each in log.descriptors]
+    return [descriptor for log in logs for descriptor in log.descriptors]
 
 
 def _drain(descriptor: int) -> None:

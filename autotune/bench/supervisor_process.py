@@ -1,23 +1,25 @@
-"""`SupervisorProcess`: the supervisor as seen from the parent, which starts it, gives orders, reads events, ends it."""
+"""`SupervisorProcess`: the supervisor as its parent sees it, who starts it, gives orders, reads events, ends it; and
+`Following`, the one of the next block, which imports while this block's processes become warm."""
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from autotune.bench.messages import Event, Order, decode, encode
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
 from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command, package_path
 from autotune.trial.process_start import start_when_possible
 
+_IMPORT_LIMIT_S = 120.0
 _ENDS_WITHIN_S = 30.0
 """A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
 
@@ -59,18 +61,19 @@ class SupervisorProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, order: Mapping[str, Any]) -> None:
+    def send(self, order: Order) -> None:
         """Raises BrokenPipeError where it has ended."""
         stdin = _pipe(self._process.stdin)
-        stdin.write((json.dumps(order) + "\n").encode())
+        stdin.write(encode(order))
         stdin.flush()
 
-    def next_event(self) -> dict[str, Any] | None:
+    def next_event(self) -> Event | None:
         """Waits for one; None where it has ended."""
         line = _pipe(self._process.stdout).readline()
         if not line:
             return None
-        event: dict[str, Any] = json.loads(line)
+        event = decode(line)
+        assert isinstance(event, Event), "a supervisor tells events"
         return event
 
     def close(self) -> None:
@@ -80,6 +83,38 @@ class SupervisorProcess:
             self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             _kill_session(self._process)
+
+
+class Following:
+    """One at a time; where it fails there is none, and the block goes on with the supervisor that it has."""
+
+    def __init__(self) -> None:
+        self._process: SupervisorProcess | None = None
+
+    def begin(self, start: Callable[[], SupervisorProcess]) -> None:
+        """Let it start, and do not wait for it. Raises HarnessError where no process can be started."""
+        self._process = start()
+
+    def settle(self) -> None:
+        """Wait until it has imported what it needs, and rests: nothing may be timed before."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait_until_ready(_IMPORT_LIMIT_S)
+        except HarnessError:
+            self._process = None
+
+    def take(self) -> SupervisorProcess | None:
+        """It, once it rests; it is nobody's following any more."""
+        self.settle()
+        process, self._process = self._process, None
+        return process
+
+    def close(self) -> None:
+        """End it, and wait for that."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
 
 def _popen(modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:

@@ -25,7 +25,7 @@ def say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: b
     """The answer to `--dry-run`. Nothing is written."""
     from autotune.answer.expected_cost import expected_cost, study_of
     from autotune.render.expected_cost import plan_document, plan_lines
-    from autotune.tuning.busy_machine import how_busy
+    from autotune.tuning.attempts import how_busy
 
     study = study_of(manifest, studies)
     try:

@@ -92,15 +92,15 @@ def _nothing_tuned() -> NoUsableTrialError:
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bool) -> Tail:
     """Raises NoUsableTrialError."""
     from autotune.answer.result import StudyResult
-    from autotune.api.running import runners_of
+    from autotune.api.running import bench_here
     from autotune.tuning.session import Session
     from autotune.tuning.tail_latency import confirm_tail
 
     best = StudyResult(study).best
     if best is None:
         raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
-    with live_display(quiet=quiet) as display, runners_of(study) as trials:
-        return confirm_tail(Session(study, budget, trials, display, deadline), best)
+    with live_display(quiet=quiet) as display, bench_here(study) as bench:
+        return confirm_tail(Session(study, budget, bench, display, deadline), best)
 
 
 def _print_one(name: str, study: Study, *, profiled: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import get_args
 
 from autotune.backends.registry import bundled_names, framework_version
+from autotune.bench.messages import WorkerSettings
 from autotune.bench.ray.cluster import cluster_for
 from autotune.bench.ray.links import Link
-from autotune.bench.ray.messages import WorkerSettings
 from autotune.doctor.machine import MachineFinding
 from autotune.environment import Environment
 from autotune.errors import MissingDeviceError, MissingFrameworkError

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autotune.backends.protocol import Reports
 from autotune.backends.registry import entry_of, framework_version, reports_of
-from autotune.bench.trials import Trials
+from autotune.bench.bench import Bench
 from autotune.command_line import asked, command
 from autotune.config import Config, Scalar
 from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
@@ -75,11 +75,11 @@ class DiagnosisCase:
 class Diagnoser:
     """Of one case. `folder` takes the trials, `tell` hears what is being measured."""
 
-    def __init__(self, case: DiagnosisCase, trials: Trials, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, case: DiagnosisCase, bench: Bench, folder: Path, tell: Callable[[str], None]) -> None:
         self._workload = case.workload
         self._untuned = case.untuned
         self._config = case.config
-        self._trials = trials
+        self._bench = bench
         self._folder = folder
         self._tell = tell
 
@@ -134,7 +134,7 @@ class Diagnoser:
             profile_in=str(folder.path) if profiled else None,
             variables={} if reports is None else reports.VARIABLES,
         )
-        return self._trials.run(folder, request, fresh=True)
+        return self._bench.run(folder, request, fresh=True)
 
     def _diagnosis(self, outcome: Outcome) -> Diagnosis:
         """What the process recorded, and what it wrote to stderr."""

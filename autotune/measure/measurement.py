@@ -35,7 +35,7 @@ class Stage(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a trial failed. Every reason except the last two is attributed to the config."""
+    """Why a trial failed. Every reason except the last three is attributed to the config."""
 
     INVALID = "invalid"
     COMPILE_ERROR = "compile_error"
@@ -49,6 +49,8 @@ class Reason(StrEnum):
     HARNESS = "harness"
     OUT_OF_TIME = "out_of_time"
     """The run's time was used up, which says nothing about the config: the next run tries it again."""
+    LOST = "lost"
+    """The worker that ran it died. No study records it: the config is tried again."""
 
 
 RAGGED = -1
@@ -338,7 +340,7 @@ class Failure(Record):
 
     @property
     def blames_config(self) -> bool:
-        return self.reason not in (Reason.HARNESS, Reason.OUT_OF_TIME)
+        return self.reason not in (Reason.HARNESS, Reason.OUT_OF_TIME, Reason.LOST)
 
     @property
     def shows_fault(self) -> bool:

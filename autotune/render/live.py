@@ -17,6 +17,7 @@ from rich.text import Text
 from autotune.answer.configs import config_text
 from autotune.answer.format import count, num_bytes, percent, promise, seconds, short_interval, times
 from autotune.answer.objectives import shown, stopped
+from autotune.bench.workers import NeighboursFound, WorkerChanged
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
 from autotune.render.constraints import misses
@@ -36,7 +37,6 @@ from autotune.tuning.events import (
     Event,
     MachineBusy,
     ModelSaved,
-    NeighboursFound,
     NoiseFloorMeasured,
     SearchEnded,
     SearchStarted,
@@ -44,7 +44,6 @@ from autotune.tuning.events import (
     TrialDisturbed,
     TrialEnded,
     TrialLost,
-    WorkerChanged,
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from autotune.answer.format import about, clock, short_interval
 from autotune.answer.objectives import shown
+from autotune.bench.workers import NeighboursStarted, WorkerChanged
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.objective import LATENCY
 from autotune.study.records import TrialRecord
@@ -18,7 +19,6 @@ from autotune.tuning.events import (
     DriftCheckStarted,
     Event,
     ModelChecked,
-    NeighboursStarted,
     NoiseFloorStarted,
     SearchStarted,
     StageEntered,
@@ -27,7 +27,6 @@ from autotune.tuning.events import (
     TrialEnded,
     TrialsCompiling,
     TrialStarted,
-    WorkerChanged,
 )
 
 _DOING = {

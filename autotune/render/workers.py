@@ -9,7 +9,7 @@ from rich.text import Text
 from autotune.answer.format import count, percent, seconds
 from autotune.answer.result import StudyResult
 from autotune.answer.workers import WorkerShares, worker_shares
-from autotune.study.neighbours import Neighbours
+from autotune.bench.workers import Neighbours
 
 COLUMNS = ("worker", "host", "device", "trials", "lost", "time", "untuned")
 TEXTS = frozenset(COLUMNS[:3])

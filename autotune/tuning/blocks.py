@@ -14,19 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.bench.trials import LiveTrial, PreparedTrials, Trials
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.bench.bench import Bench, Lost, Running
+from autotune.config import Config
+from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.measure.statistics import Comparison
 from autotune.study.budget import BlockPlan
+from autotune.study.own_files import clear_runs
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-
-UNTUNED_ATTEMPTS = 4
-"""MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
-that must not end a study."""
-CONFIG_ATTEMPTS = 2
-"""A config that crashes once may have hit the same random crash; one that crashes twice in a block is the cause."""
+from autotune.tuning.attempts import may_be_random
+from autotune.tuning.session import Session, picks_by_timing, trial_request
 
 
 @dataclass(frozen=True)
@@ -56,25 +54,29 @@ class BlockedRun:
     to the end, those that cannot win as well: how they scatter says how much the blocks prove
     (docs/decisions/0040-all-take-part.md). No block begins that is unlikely to end before the `deadline`, and a block
     in which the deadline ended a process is dropped; `was_cut_short` is set then.
+
+    Where a worker is lost all begins anew, since the figures of two machines cannot be compared. That ends: a worker
+    that is lost twice gets no further work.
     """
 
-    trials: Trials
+    bench: Bench
     folder: Path
     contestants: list[Contestant]
     plan: BlockPlan
     value: Callable[[Measurement], float]
     seed: int = 0
     on_stage: Callable[[Stage], None] | None = None
+    on_begin: Callable[[], None] = lambda: None
     on_block: Callable[[dict[str, float]], None] = lambda _: None
     deadline: Deadline = NEVER
-    prepared_trials: PreparedTrials | None = None
-    """The same as `trials`, where processes can be started ahead."""
     num_at_once: int = 1
     """Processes that become warm at the same time."""
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
     mishaps: list[tuple[str, Failure]] = field(default_factory=list)
     was_cut_short: bool = False
+    _was_lost: bool = False
+    """A worker was lost with a process of the block that is being measured."""
     _longest_block_s: float = 0.0
     _num_failed: Counter[str] = field(default_factory=Counter)
     """Processes of each contestant that failed in the block that is being measured."""
@@ -88,6 +90,18 @@ class BlockedRun:
 
         Returns None if all but the base failed, or if the base failed or the time was up before the first look.
         """
+        entered = list(self.contestants)
+        while True:
+            self.on_begin()
+            self._was_lost = False
+            comparison = self._measure(is_clear)
+            if not self._was_lost:
+                return comparison
+            self.contestants = list(entered)
+            for evidence in (self.blocks, self.failures, self.mishaps, self._num_failed):
+                evidence.clear()
+
+    def _measure(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
         begun = self.deadline.clock()
         comparison = None
         for look in range(self.plan.num_looks):
@@ -106,8 +120,9 @@ class BlockedRun:
         return comparison
 
     def _is_late(self, begun: float) -> bool:
-        """The base failed, the deadline is near, or the plan's time is used up and the blocks can be looked at."""
-        if self.base.name in self.failures:
+        """The base failed or all was lost, the deadline is near, or the plan's time is used up and the blocks can be
+        looked at."""
+        if self._was_lost or self.base.name in self.failures:
             return True
         is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
         return self._is_over() or (is_pair and self.deadline.clock() - begun > self.plan.max_s)
@@ -124,16 +139,17 @@ class BlockedRun:
     def _measure_block(self) -> None:
         begun = self.deadline.clock()
         number = len(self.blocks) + 1
-        if self.prepared_trials is not None and any(not each.request.untuned for each in self.contestants):
-            self.prepared_trials.next_block()
+        if any(not each.request.untuned for each in self.contestants):
+            self.bench.new_block()
         live = self._start_all(number, self._starting_order(number))
         is_whole = len(live) == len(self.contestants) and self._give_turns(live, random.Random(f"{self.seed}.{number}"))
         outcomes = {name: trial.finish() for name, trial in live.items()}
         self._longest_block_s = max(self._longest_block_s, self.deadline.clock() - begun)
-        if is_whole:
+        self._was_lost = any(isinstance(outcome, Lost) for outcome in outcomes.values())
+        if is_whole and not self._was_lost:
             self._take_in(outcomes)
 
-    def _give_turns(self, live: dict[str, LiveTrial], chance: random.Random) -> bool:
+    def _give_turns(self, live: dict[str, Running], chance: random.Random) -> bool:
         """Run as many rounds as there is time for. Returns False if the deadline came before `fewest_rounds`."""
         ends = self.deadline.clock() + self.plan.max_sampling_s
         names = [each.name for each in self.contestants]
@@ -145,6 +161,8 @@ class BlockedRun:
             chance.shuffle(names)
             for name in names:
                 live[name].turn()
+                if isinstance(live[name].outcome, Lost):
+                    return False
         return True
 
     def _starting_order(self, number: int) -> list[Contestant]:
@@ -153,43 +171,41 @@ class BlockedRun:
         random.Random(f"{self.seed}.{(number - 1) // 2}.order").shuffle(order)
         return order if number % 2 == 1 else order[::-1]
 
-    def _start_all(self, number: int, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
+    def _start_all(self, number: int, order: Sequence[Contestant]) -> dict[str, Running]:
+        """Warm processes and failed ones by name; not all of them where the time was up or a worker was lost."""
         folder = self.folder / f"block-{number:02d}"
         left = [(TrialFolder((folder / each.name).resolve()), each.request_in(number, folder)) for each in order]
-        warming: dict[TrialFolder, TrialRequest] = {}
-        live: dict[str, LiveTrial] = {}
+        warming: dict[str, tuple[Running, TrialFolder, TrialRequest]] = {}
+        live: dict[str, Running] = {}
         while left or warming:
-            if live and self.deadline.left_s() <= 0:
-                if self.prepared_trials is not None:
-                    self.prepared_trials.drop_prepared()
+            is_lost = any(isinstance(running.outcome, Lost) for running in live.values())
+            if is_lost or (live and self.deadline.left_s() <= 0):
+                self.bench.drop([running for running, _, _ in warming.values()])
                 break
             while left and len(warming) < self.num_at_once:
-                warming |= [self._prepare(*left.pop(0))]
-            ready = next(iter(warming))
-            if self.prepared_trials is not None and len(warming) > 1:
-                ready = self.prepared_trials.next_ready(list(warming))
-            live[ready.path.name] = self._start(ready, warming.pop(ready))
+                place, request = left.pop(0)
+                warming[place.path.name] = (self._start(place, request), place, request)
+            started = [running for running, _, _ in warming.values()]
+            ready = self.bench.first_ready(started) if len(started) > 1 else started[0]
+            name = next(name for name, (running, _, _) in warming.items() if running is ready)
+            live[name] = self._warmed(*warming.pop(name))
         return live
 
-    def _prepare(self, folder: TrialFolder, request: TrialRequest) -> tuple[TrialFolder, TrialRequest]:
-        if self.prepared_trials is not None and self.num_at_once > 1:
-            self.prepared_trials.prepare_live(folder, self._capped(request))
-        return folder, request
+    def _start(self, folder: TrialFolder, request: TrialRequest) -> Running:
+        return self.bench.start(folder, request.limited_to(self.deadline.cap(request.limits)), "live")
 
-    def _capped(self, request: TrialRequest) -> TrialRequest:
-        return request.limited_to(self.deadline.cap(request.limits))
-
-    def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
+    def _warmed(self, running: Running, folder: TrialFolder, request: TrialRequest) -> Running:
         """A warm process, or a failed one that is not retried."""
-        name = folder.path.name
-        while True:
-            capped = self._capped(request)
-            live = self.trials.hold(folder, capped, on_stage=self.on_stage)
-            if not isinstance(live.outcome, Failure) or not self._gets_another(name, request, live.outcome):
-                return live
+        running.warm(self.on_stage)
+        while isinstance(running.outcome, Failure) and self._gets_another(folder.path.name, request, running.outcome):
+            running = self._start(folder, request)
+            running.warm(self.on_stage)
+        return running
 
     def _gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
         """Whether the failure is retried in another process."""
+        if isinstance(failure, Lost):
+            return False
         self._num_failed[name] += 1
         if self.deadline.left_s() <= 0 or not may_be_random(request, failure, self._num_failed[name]):
             return False
@@ -212,22 +228,40 @@ class BlockedRun:
         self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
 
 
-def may_be_random(request: TrialRequest, failure: Failure, num_failed: int) -> bool:
-    """Whether another process may succeed after so many failures in a row: of the untuned model, which worked before,
-    after any failure; of a config after a crash, since frameworks sometimes crash at random.
+def blocked_run(
+    session: Session,
+    folder: Path,
+    entries: list[tuple[str, int, Config]],
+    plan: BlockPlan,
+    *,
+    on_begin: Callable[[], None],
+    on_block: Callable[[dict[str, float]], None] = lambda _: None,
+) -> BlockedRun:
+    """A blocked run of `(name, trial number, config)`, the base first.
+
+    Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
+    shelf, unless the objective is about what compiling costs. What an earlier run left in the folder is removed
+    first: a cache of a killed process may be half written.
     """
-    if request.untuned:
-        return num_failed < UNTUNED_ATTEMPTS
-    return failure.reason is Reason.CRASH and num_failed < CONFIG_ATTEMPTS
-
-
-def attempt(
-    trials: Trials, folder: TrialFolder, request: TrialRequest, on_stage: Callable[[Stage], None] | None = None
-) -> Outcome:
-    """Run a trial to its end; an untuned model that crashes gets further processes."""
-    outcome = trials.run(folder, request, on_stage=on_stage)
-    for _ in range(UNTUNED_ATTEMPTS - 1):
-        if not (request.untuned and isinstance(outcome, Failure) and outcome.reason is Reason.CRASH):
-            break
-        outcome = trials.run(folder, request, on_stage=on_stage)
-    return outcome
+    clear_runs(folder)
+    contestants = []
+    for name, number, config in entries:
+        request = trial_request(session.study, number, config, TrialFolder(folder / name), session.budget)
+        request = session.with_kernels(request)
+        cache, cold = (folder / "cache" / name).resolve(), session.objective.compiles_cold
+        if not cold:
+            session.caches.copy(number, cache)
+        contestants.append(Contestant(name, request.cached_in(cache, cold=cold), picks_by_timing(request)))
+    return BlockedRun(
+        session.bench,
+        folder,
+        contestants,
+        plan.fit_for(session.objective),
+        session.value,
+        seed=session.study.manifest.workload.seed,
+        on_stage=session.notify_stage,
+        on_begin=on_begin,
+        on_block=on_block,
+        deadline=session.deadline,
+        num_at_once=session.num_jobs if session.bench.is_here else 1,
+    )

@@ -10,6 +10,7 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.study.records import TrialRecord
 from autotune.trial.folder import TrialFolder
+from autotune.tuning.attempts import Attempts
 from autotune.tuning.events import ConfigProbed
 from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.session import Session, trial_request
@@ -18,18 +19,27 @@ ERRORS_IN_A_ROW = 3
 """After this many trials with the same error a config that worked before is run again."""
 ERRORS_WITHOUT_SUCCESS = 5
 """After this many the environment is blamed if no compiled config ever worked."""
+HARNESS_FAILURES_IN_A_ROW = 2
+"""After this many the machine is at fault, and the search ends."""
 
 
 class CircuitBreaker:
     """Stops a search in which one error ends trial after trial, whatever the config."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, attempts: Attempts) -> None:
         self._session = session
+        self._attempts = attempts
         self._excused: set[str] = set()
         """Errors that the configs cause, as a config that still works has shown."""
 
     def check(self, records: Sequence[TrialRecord], last: TrialRecord) -> None:
-        """Raises HarnessError if the last trials end in one error and a config that worked before does so too."""
+        """Raises HarnessError if trial after trial could not be run, or if the last ones end in one error and a config
+        that worked before does so too."""
+        if isinstance(last.outcome, Failure) and self._attempts.harness_failures >= HARNESS_FAILURES_IN_A_ROW:
+            raise HarnessError(
+                f"trial {last.number} could not be run: {last.outcome.error}",
+                tip=f"full log: {last.outcome.evidence}",
+            )
         streak = same_error_at_the_end(records)
         if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
             return
@@ -58,7 +68,7 @@ class CircuitBreaker:
         session = self._session
         session.notify(ConfigProbed(worked))
         folder = TrialFolder((session.study.folder / "again" / "probe").resolve())
-        outcome = session.attempt(
+        outcome = self._attempts.once(
             folder, trial_request(session.study, worked.number, worked.config, folder, session.budget)
         )
         return isinstance(outcome, Failure) and signature_of(outcome) == signature

@@ -12,7 +12,8 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, margin_above, verdict_of
 from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
-from autotune.tuning.blocks import UNTUNED_ATTEMPTS, BlockedRun
+from autotune.tuning.attempts import UNTUNED_ATTEMPTS
+from autotune.tuning.blocks import BlockedRun, blocked_run
 from autotune.tuning.confirmed_caches import keep_confirmed
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
 from autotune.tuning.expected_time import blocked_run_s, process_start_s
@@ -138,11 +139,14 @@ class _Contestants:
 
     def _compare(self, chosen: list[TrialRecord]) -> Confirmation | None:
         session = self.session
-        session.notify(ConfirmationStarted(chosen, session.budget.confirmation.most_blocks))
+        plan = session.budget.confirmation
         folder = session.study.folder / "confirm"
         entries = [("untuned", self.untuned.number, self.untuned.config)]
         entries += [(_name(each), each.number, each.config) for each in chosen]
-        blocked = session.blocked_run(folder, entries, session.budget.confirmation, on_block=self._tell_block)
+        started = ConfirmationStarted(chosen, plan.most_blocks)
+        blocked = blocked_run(
+            session, folder, entries, plan, on_begin=lambda: session.notify(started), on_block=self._tell_block
+        )
 
         def taking_part() -> list[TrialRecord]:
             return [each for each in chosen if _takes_part(blocked, each)]

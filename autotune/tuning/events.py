@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.bench.workers import WorkerEvent
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup
 from autotune.space.space import SearchSpace
-from autotune.study.neighbours import Neighbours
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules import FailureRule
@@ -207,27 +207,6 @@ class TimeLeftEstimated:
 
 
 @dataclass(frozen=True)
-class WorkerChanged:
-    """A worker of a cluster does something else now; or it is ready, was lost or is left out, which `stays`."""
-
-    worker: str
-    what: str
-    stays: bool
-
-
-@dataclass(frozen=True)
-class NeighboursStarted:
-    """The untuned model is about to be timed alone and beside the other workers of its machine."""
-
-
-@dataclass(frozen=True)
-class NeighboursFound:
-    """Whether the workers of a machine disturb each other: measured now, or by an earlier run of the study."""
-
-    found: Neighbours
-
-
-@dataclass(frozen=True)
 class TrialLost:
     """A trial's worker was lost; its config is tried again."""
 
@@ -259,9 +238,7 @@ Event = (
     | BlockMeasured
     | ConfirmationLooked
     | TimeLeftEstimated
-    | WorkerChanged
-    | NeighboursStarted
-    | NeighboursFound
     | TrialLost
+    | WorkerEvent
 )
 Notify = Callable[[Event], None]

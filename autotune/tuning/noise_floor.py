@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shutil
 
-from autotune.bench.many_devices import ManyDevices
 from autotune.command_line import asked
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
-from autotune.study.records import DriftCheck, NoiseFloor
-from autotune.study.study import Study
-from autotune.tuning.busy_machine import BusyMachine
-from autotune.tuning.events import DriftChecked, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
+from autotune.study.records import NoiseFloor
+from autotune.tuning.attempts import Attempts
+from autotune.tuning.blocks import blocked_run
+from autotune.tuning.events import DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.session import Session, harness_error
 
 
@@ -22,12 +21,12 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
     with the reference as well: what differs here is the model's own nondeterminism. Raises HarnessError.
     """
-    session.notify(NoiseFloorStarted())
     study = session.study
     untuned = study.manifest.space.untuned()
     folder = study.folder / "noise_floor"
     entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
-    blocked = session.blocked_run(folder, entries, session.budget.noise_floor, on_block=lambda _: None)
+    plan = session.budget.noise_floor
+    blocked = blocked_run(session, folder, entries, plan, on_begin=lambda: session.notify(NoiseFloorStarted()))
     try:
         comparison = blocked.run(is_clear=lambda _: True)
     finally:
@@ -50,24 +49,12 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     return floor
 
 
-def check_drift(session: Session, quiet: BusyMachine, after: int, first_s: float) -> DriftCheck | None:
-    """Time the untuned model again, briefly, after trial `after`. None if its process failed: no reading, no harm."""
+def check_drift(session: Session, attempts: Attempts, after: int) -> None:
+    """Time the untuned model again, briefly, after trial `after`. Its process may fail: no reading, no harm."""
     session.notify(DriftCheckStarted())
-    folder, request = session.untuned_again(f"sentinel-{after:04d}")
-    outcome = quiet.attempt(folder, request.sampled_by(session.budget.sentinel))
-    if not isinstance(outcome, Measurement):
-        return None
-    sentinel = DriftCheck(after=after, latency_s=outcome.latency.p50)
-    session.notify(DriftChecked(sentinel, first_s))
-    return sentinel
-
-
-def note_drift(session: Session, devices: ManyDevices, after: int, first_s: float) -> None:
-    """Store what workers measured of the untuned model between their trials."""
-    for change in devices.take_drift():
-        check = DriftCheck(after=after, latency_s=first_s * change)
-        Study.drift_checks.add(session.study, check)
-        session.notify(DriftChecked(check, first_s))
+    outcome = attempts.run(*session.untuned_again(f"sentinel-{after:04d}", is_brief=True))
+    if isinstance(outcome, Measurement):
+        session.note_drift(outcome.latency.p50, after)
 
 
 def _failed(failure: Failure) -> HarnessError:

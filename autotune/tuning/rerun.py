@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Outcome
 from autotune.study.budget import Budget
 from autotune.study.study import Study
@@ -32,6 +32,5 @@ def rerun_trial(study: Study, number: int, *, profiled: bool = False, log: Path 
         request = trial_request(study, number, record.config, folder, Budget())
     if profiled:
         request = request.profiled_in(study.trial_folder(number).path.resolve())
-    framework = request.workload.framework
-    with Runner(framework, study.manifest.variables, preload=False, log=log) as runner:
-        return runner.run(folder, request, fresh=True), repeat_command(folder, request)
+    with LocalBench(study.manifest.variables, preload=False, log=log) as bench:
+        return bench.run(folder, request, fresh=True), repeat_command(folder, request)

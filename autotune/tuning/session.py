@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from autotune.backends.registry import entry_of
-from autotune.bench.many_devices import ManyDevices
-from autotune.bench.trials import PreparedTrials, Trials
+from autotune.bench.bench import Bench
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
-from autotune.study.budget import BlockPlan, Budget
-from autotune.study.own_files import clear_runs
+from autotune.study.budget import Budget
+from autotune.study.records import DriftCheck
 from autotune.study.study import Study
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import Limits, TrialRequest
-from autotune.tuning.blocks import BlockedRun, Contestant, attempt
+from autotune.trial.request import TrialRequest
 from autotune.tuning.cache_store import CacheStore
-from autotune.tuning.events import Notify, StageEntered
+from autotune.tuning.events import DriftChecked, Notify, StageEntered
 from autotune.tuning.jobs import may_compile_ahead, num_jobs_in
 
 PIPELINED_CALLS = 8
@@ -37,15 +33,9 @@ class Session:
 
     study: Study
     budget: Budget
-    trials: Trials
+    bench: Bench
     notify: Notify
     deadline: Deadline = NEVER
-    prepared_trials: PreparedTrials | None = None
-    """The same, where trials can be started ahead."""
-    devices: ManyDevices | None = None
-    """The same, where trials run on several devices side by side."""
-    _prepared: dict[Path, tuple[float, Limits]] = field(default_factory=dict)
-    """Folders of the trials that were: when, and under which limits."""
 
     @property
     def objective(self) -> Objective:
@@ -59,90 +49,40 @@ class Session:
 
     @property
     def num_jobs(self) -> int:
-        """Trials that may be compiled at the same time, or run on several devices. The untuned model runs alone: it
-        leaves the reference."""
-        if self.devices is not None:
-            return 1 if self.study.untuned_record() is None else self.devices.num_workers
-        return 1 if self.prepared_trials is None else num_jobs_in(self.study, self.budget.num_jobs)
+        """Trials that may be under way at the same time. The untuned model runs alone: it leaves the reference."""
+        if self.study.untuned_record() is None:
+            return 1
+        width = self.bench.width
+        return num_jobs_in(self.study, self.budget.num_jobs) if width is None else width
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""
         return self.objective.value(measurement)
-
-    def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
-        """Run once, within the run's time. An untuned model that crashes gets further processes.
-
-        A trial that the end of that time (or `longest_s`) cut off is a failure that no config is blamed for.
-        """
-        begun, limits = self._prepared.pop(folder.path, (self.deadline.clock(), None))
-        limits = limits or self.deadline.cap(request.limits, longest_s)
-        capped = request.limited_to(limits)
-        outcome = attempt(self.trials, folder, capped, on_stage=self.notify_stage)
-        was_cut = limits.total < request.limits.total and self.deadline.clock() - begun >= limits.total
-        return _cut_off(outcome) if was_cut else outcome
-
-    def prepare(self, folder: TrialFolder, request: TrialRequest, longest_s: float) -> None:
-        """Start a trial ahead of its `attempt`."""
-        assert self.prepared_trials is not None, "the caller has looked"
-        limits = self.deadline.cap(request.limits, longest_s)
-        self._prepared[folder.path] = (self.deadline.clock(), limits)
-        self.prepared_trials.prepare(folder, request.limited_to(limits))
 
     def with_kernels(self, request: TrialRequest) -> TrialRequest:
         """The request, whose compiler finds the kernels that earlier trials of this run compiled.
 
         As many threads compile as there are cores for each of the trials that compile side by side.
         """
-        if request.untuned or self.devices is not None or not may_compile_ahead(self.study):
+        if request.untuned or not self.bench.is_here or not may_compile_ahead(self.study):
             return request
         return request.with_kernels(self.caches.kernels, max(num_usable_cores() // self.num_jobs, 1))
 
-    def untuned_again(self, name: str) -> tuple[TrialFolder, TrialRequest]:
-        """Folder and request of a run of the untuned model that is no trial."""
+    def untuned_again(self, name: str, *, is_brief: bool = False) -> tuple[TrialFolder, TrialRequest]:
+        """Folder and request of a run of the untuned model that is no trial. A brief one only shows whether it became
+        slower."""
         folder = TrialFolder((self.study.folder / "again" / name).resolve())
         untuned = self.study.manifest.space.untuned()
-        return folder, trial_request(self.study, 0, untuned, folder, self.budget)
+        request = trial_request(self.study, 0, untuned, folder, self.budget)
+        return folder, request.sampled_by(self.budget.sentinel) if is_brief else request
 
-    def blocked_run(
-        self,
-        folder: Path,
-        entries: list[tuple[str, int, Config]],
-        plan: BlockPlan,
-        on_block: Callable[[dict[str, float]], None],
-    ) -> BlockedRun:
-        """A blocked run of `(name, trial number, config)`, the base first.
-
-        Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
-        shelf, unless the objective is about what compiling costs. What an earlier run left in the folder is removed
-        first: a cache of a killed process may be half written.
-        """
-        clear_runs(folder)
-        contestants = []
-        for name, number, config in entries:
-            request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)
-            request = self.with_kernels(request)
-            cache, cold = (folder / "cache" / name).resolve(), self.objective.compiles_cold
-            if not cold:
-                self.caches.copy(number, cache)
-            contestants.append(Contestant(name, request.cached_in(cache, cold=cold), picks_by_timing(request)))
-        return BlockedRun(
-            self.trials,
-            folder,
-            contestants,
-            plan.fit_for(self.objective),
-            self.value,
-            seed=self.study.manifest.workload.seed,
-            on_stage=self.notify_stage,
-            on_block=on_block,
-            deadline=self.deadline,
-            prepared_trials=self.prepared_trials,
-            num_at_once=1 if self.devices is not None else self.num_jobs,
-        )
-
-    def untuned_of_worker(self, name: str, is_first: bool) -> tuple[TrialFolder, TrialRequest]:
-        """As `untuned_again`; all but a worker's first run are short, since they only show whether it drifts."""
-        folder, request = self.untuned_again(name)
-        return folder, request if is_first else request.sampled_by(self.budget.sentinel)
+    def note_drift(self, latency_s: float, after: int) -> None:
+        """The untuned model takes so long now, after a trial of this number."""
+        untuned = self.study.untuned_record()
+        assert untuned is not None, "it was measured before"
+        check = DriftCheck(after=after, latency_s=latency_s)
+        Study.drift_checks.add(self.study, check)
+        self.notify(DriftChecked(check, untuned.measurement.latency.p50))
 
     def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))
@@ -182,14 +122,6 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         limits=budget.limits,
         variables=manifest.variables,
     )
-
-
-def _cut_off(outcome: Outcome) -> Outcome:
-    """A process that the end of the run's time ended. One that failed by itself just then is tried again as well."""
-    if isinstance(outcome, Measurement) or outcome.reason not in (Reason.TIMEOUT, Reason.HARNESS):
-        return outcome
-    error = "stopped: the run's time was used up"
-    return outcome.model_copy(update={"reason": Reason.OUT_OF_TIME, "error": error})
 
 
 def harness_error(doing: str, failure: Failure) -> HarnessError:

@@ -17,6 +17,7 @@ from autotune.study.records import TrialRecord
 from autotune.study.slots import Slot
 from autotune.trial.folder import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
+from autotune.tuning.attempts import Attempts
 from autotune.tuning.session import Session, trial_request
 
 _TAIL = Slot("tail", Tail)
@@ -64,7 +65,7 @@ def _run(session: Session, answer: TrialRecord, folder: TrialFolder, *, is_first
     request = trial_request(session.study, answer.number, answer.config, folder, session.budget)
     sampling = session.budget.tail.sampling(session.budget.sampling)
     once = request.cached_in(folder.path.parent / "cache", cold=is_first).sampled_by(sampling)
-    return session.attempt(folder, once)
+    return Attempts(session).once(folder, once)
 
 
 def _not_confirmed(failure: Failure) -> NoUsableTrialError:

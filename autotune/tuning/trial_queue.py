@@ -6,36 +6,23 @@ What compiling costs is measured beside other compilations then, and steady call
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+from autotune.bench.bench import Running
 from autotune.study.study import AskedTrial
-from autotune.trial.folder import TrialFolder
-from autotune.trial.request import TrialRequest
+from autotune.tuning.attempts import Attempts, QueuedTrial
 from autotune.tuning.compile_limit import CompileLimit, compile_limit
 from autotune.tuning.events import TrialsCompiling
 from autotune.tuning.reuse import with_reuse
 from autotune.tuning.session import Session, trial_request
 
 
-@dataclass(frozen=True)
-class QueuedTrial:
-    """A trial to run: what the study asked for, its folder, and its request."""
-
-    asked: AskedTrial
-    folder: TrialFolder
-    request: TrialRequest
-    is_ahead: bool = False
-    """It was started already."""
-    compile_limit: CompileLimit | None = None
-    """Where it is stricter than the budget's."""
-
-
 class TrialQueue:
     """As long as `Session.num_jobs`. What was started ahead comes out when it is ready to be timed, whichever is first;
     all else in the order in which it was put in."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, attempts: Attempts) -> None:
         self._session = session
+        self._attempts = attempts
         self._queued: deque[QueuedTrial] = deque()
 
     def __len__(self) -> int:
@@ -52,12 +39,11 @@ class TrialQueue:
         request = session.with_kernels(with_reuse(request, session.study, session.caches))
         try:
             is_ahead = session.num_jobs > 1
-        except BaseException:  # No worker is left.
+            ahead = self._attempts.start_ahead(folder, request, longest_s) if is_ahead else None
+        except BaseException:
             session.study.abandon(asked)
             raise
-        self._queued.append(QueuedTrial(asked, folder, request, is_ahead, limit))
-        if is_ahead:
-            session.prepare(folder, request, longest_s)
+        self._queued.append(QueuedTrial(asked, folder, request, ahead, limit))
 
     def _compile_limit(self, asked: AskedTrial) -> CompileLimit | None:
         session = self._session
@@ -68,15 +54,15 @@ class TrialQueue:
 
     def pop(self) -> QueuedTrial:
         """The next one; waits until it is ready, if it was started ahead."""
-        ahead = [each for each in self._queued if each.is_ahead]
-        if self._session.prepared_trials is None or not ahead:
+        bench, running = self._session.bench, self._running()
+        if not running:
             return self._queued.popleft()
-        if len(ahead) > 1 and self._session.devices is None:
-            self._session.notify(TrialsCompiling(tuple(each.asked.number for each in ahead)))
-        ready = self._session.prepared_trials.next_ready([each.folder for each in ahead])
-        queued = next(each for each in ahead if each.folder == ready)
-        self._queued.remove(queued)
-        return queued
+        if len(running) > 1 and bench.is_here:
+            self._session.notify(TrialsCompiling(tuple(queued.asked.number for queued, _ in running)))
+        ready = bench.first_ready([process for _, process in running])
+        chosen = next(queued for queued, process in running if process is ready)
+        self._queued.remove(chosen)
+        return chosen
 
     def numbers(self) -> list[int]:
         """Of the trials in it."""
@@ -84,7 +70,10 @@ class TrialQueue:
 
     def drop(self) -> None:
         """End what was started, and give back what was asked for."""
-        if self._queued and self._session.prepared_trials is not None:
-            self._session.prepared_trials.drop_prepared()
+        if running := self._running():
+            self._session.bench.drop([process for _, process in running])
         while self._queued:
             self._session.study.abandon(self._queued.popleft().asked)
+
+    def _running(self) -> list[tuple[QueuedTrial, Running]]:
+        return [(queued, queued.ahead.running) for queued in self._queued if queued.ahead is not None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.bench.trials import Trials
+from autotune.bench.bench import Bench
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import HarnessError
@@ -24,7 +24,8 @@ from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.tuning.blocks import BlockedRun, Contestant, attempt
+from autotune.tuning.attempts import run_through_crashes
+from autotune.tuning.blocks import BlockedRun, Contestant
 from autotune.workload.workload import Workload
 
 OnBlock = Callable[[float, float], None]
@@ -169,7 +170,7 @@ class ComparisonResult:
 
 
 def measure(
-    pair: PairedRun, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None
+    pair: PairedRun, bench: Bench, budget: Budget, on_block: OnBlock = lambda _first, _second: None
 ) -> ComparisonResult:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
@@ -178,14 +179,14 @@ def measure(
     deadline = Deadline.after(budget.wall_s)
     folder = TrialFolder((pair.folder / "untuned").resolve())
     request = _request(pair, budget, pair.untuned, "untuned")
-    untuned = attempt(trials, folder, request.limited_to(deadline.cap(request.limits)))
+    untuned = run_through_crashes(bench, folder, request.limited_to(deadline.cap(request.limits)))
     if isinstance(untuned, Failure) and deadline.left_s() <= 0:
         raise _too_little_time(budget)
     if isinstance(untuned, Failure):
         return ComparisonResult(None, failure=untuned, failed="untuned")
     _require_same_model(pair.untuned, untuned)
     contest = BlockedRun(
-        trials,
+        bench,
         pair.folder,
         [Contestant(name, _request(pair, budget, side, name)) for name, side in _sides(pair).items()],
         budget.confirmation.fit_for(pair.objective),
@@ -204,11 +205,11 @@ def measure(
     return ComparisonResult(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
 
 
-def second_failure(pair: PairedRun, trials: Trials, budget: Budget) -> Failure | None:
+def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | None:
     """How one process of `second` fails; None where it does not, or the untuned model does."""
     for name, side in {"untuned": pair.untuned, "second": pair.second}.items():
         folder = TrialFolder((pair.folder / name).resolve())
-        outcome = attempt(trials, folder, _request(pair, budget, side, name))
+        outcome = run_through_crashes(bench, folder, _request(pair, budget, side, name))
         if isinstance(outcome, Failure):
             return outcome if name == "second" else None
     return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from autotune.bench.trials import Trials
+from autotune.bench.bench import Bench
 from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError
 from autotune.measure.constraint import Constraint
@@ -38,7 +38,7 @@ class Verification:
 def verify(
     tuned: TunedConfig,
     pair: PairedRun | None,
-    trials: Trials,
+    bench: Bench,
     budget: Budget,
     on_block: OnBlock,
     *,
@@ -49,18 +49,18 @@ def verify(
     A loss of up to `max_loss` of the promised speed-up is no regression. Raises HarnessError where the untuned model
     cannot be measured or is not the one that was tuned.
     """
-    found = _verify(tuned, pair, trials, budget, on_block, max_loss=max_loss)
+    found = _verify(tuned, pair, bench, budget, on_block, max_loss=max_loss)
     return replace(found, objective=Objective.parse(tuned.workload.objective))
 
 
 def _verify(
-    tuned: TunedConfig, pair: PairedRun | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float
+    tuned: TunedConfig, pair: PairedRun | None, bench: Bench, budget: Budget, on_block: OnBlock, *, max_loss: float
 ) -> Verification:
     promised = tuned.evidence.speedup
     if pair is None:
         return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
     constraints = [Constraint.parse(text) for text in tuned.workload.constraints]  # Before anything takes time.
-    result = measure(pair, trials, budget, on_block)
+    result = measure(pair, bench, budget, on_block)
     if result.failure is not None:
         return _of_failure(result, promised)
     assert result.second is not None

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from autotune.bench.runner import Runner
-from autotune.bench.trials import Trials
+from autotune.bench.bench import Bench
+from autotune.bench.local import LocalBench
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Reason
 from autotune.measure.sampling import SamplingPlan
@@ -60,7 +60,7 @@ class Subject:
 class Session:
     """Runs trials on the device until the time is used up. A context manager: its scratch folder is removed."""
 
-    def __init__(self, device: Device, *, small: bool, minutes: float, trials: Trials | None = None) -> None:
+    def __init__(self, device: Device, *, small: bool, minutes: float, trials: Bench | None = None) -> None:
         self.device: Device = device
         self.small = small
         self._begun = time.monotonic()
@@ -68,7 +68,7 @@ class Session:
         self._scratch = tempfile.TemporaryDirectory(prefix="autotune-device-")
         self.folder = Path(self._scratch.name)
         self._given = trials
-        self._runner: Runner | None = None
+        self._runner: LocalBench | None = None
         self._untuned: dict[str, Tried] = {}
         self._tried: dict[str, Tried] = {}
         self._num_trials = 0
@@ -136,11 +136,11 @@ class Session:
         return Tried.of(dict(config), outcome)
 
     @property
-    def _trials(self) -> Trials:
+    def _trials(self) -> Bench:
         if self._given is not None:
             return self._given
         if self._runner is None:
-            self._runner = Runner("torch", {}, preload=True, log=self.folder / "supervisor.log")
+            self._runner = LocalBench({}, preload=True, log=self.folder / "supervisor.log")
         return self._runner
 
     def _limits(self) -> Limits:

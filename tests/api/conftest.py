@@ -58,7 +58,7 @@ def scripted(monkeypatch, measurement):
 
     def script(override=lambda config: None):
         trials = ScriptedTrials(partial(outcome, override=override))
-        monkeypatch.setattr(running, "runners_of", lambda *_: nullcontext(trials))
+        monkeypatch.setattr(running, "bench_here", lambda *_: nullcontext(trials))
 
     script()
     return script
@@ -70,4 +70,4 @@ def scripted_pairs(monkeypatch, measurement):
     trials = ScriptedTrials(
         lambda name, block, config: with_latency(measurement, float(config.get("latency_ms")) / 1e3)
     )
-    monkeypatch.setattr(side_by_side, "runners_in", lambda *_: nullcontext(trials))
+    monkeypatch.setattr(side_by_side, "bench_in", lambda *_: nullcontext(trials))

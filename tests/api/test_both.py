@@ -177,7 +177,7 @@ class TestRun:
             def usual(study, own, ends, of_it):
                 Tuner(study, own, PlainTrials(scripted), deadline=ends, sources=of_it).run()
 
-            monkeypatch.setattr(both, "runners_in", lambda *_: PlainTrials(scripted))
+            monkeypatch.setattr(both, "bench_in", lambda *_: PlainTrials(scripted))
             studies = {}
             for name in seconds:
                 there = workload.model_copy(update={"framework": name})

@@ -17,7 +17,7 @@ import autotune
 from autotune.answer.export_cache import ConfirmedCaches, prewarm
 from autotune.apply.warm_start import key_here
 from autotune.backends.undo import UndoLog
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job.stats import recorder_of
@@ -28,7 +28,7 @@ from autotune.trial.request import ShippedCache
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack
 from autotune.tuned.tuned_config import load_tuned
 from autotune_fake.backend import FakeBackend
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, OneByOne
 from tests.tuned.test_cache_file import KEY
 
 SLOW_TO_COMPILE = """
@@ -77,7 +77,7 @@ def test_the_export(tune, tmp_path, cli, model_file):
     assert load_tuned(tmp_path / "best.yaml").artifact is None
 
 
-class Compiles:
+class Compiles(OneByOne):
     """Trials whose first call compiles for so many seconds, cold and with an artifact."""
 
     def __init__(self, measurement, cold_s, shipped_s, **changes):
@@ -145,7 +145,7 @@ CONFIG = {"execution": "compile", "behaviour": "right", "latency_ms": 1, "compil
 @pytest.fixture
 def trial(tmp_path, make_request):
     """Run the config in a new process with what is asked for; with an artifact, from empty caches."""
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         runner.run(TrialFolder(tmp_path / "untuned"), make_request())
 
         def run(name, settings=CONFIG, **asked):

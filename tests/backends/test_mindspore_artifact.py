@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from autotune.answer.export_cache import prewarm
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import SamplingPlan
@@ -82,7 +82,7 @@ def made(tmp_path_factory):
         reference=str(folder / "reference.npz"), cache=str(folder / "cache"), cold=True,
         sampling=SamplingPlan(min_samples=5, max_samples=5, max_warmup_s=0.5),
     )  # fmt: skip
-    with Runner("mindspore", {}, preload=False, log=folder / "log") as runner:
+    with LocalBench({}, preload=False, log=folder / "log") as runner:
         # PyNative's first operator may crash on a CPU.
         assert any(isinstance(runner.run(TrialFolder(folder / "untuned"), request), Measurement) for _ in range(4))
         tuned = request.model_copy(update={"config": Config(CONFIG), "untuned": False})
@@ -143,7 +143,7 @@ def test_a_stale_graph_fails_a_trial(made):
     untuned = {"config": Config({"execution": "pynative"}), "untuned": True}
     reference = {"reference": str(folder / "changed.npz")}
     try:
-        with Runner("mindspore", {}, preload=False, log=folder / "log") as runner:
+        with LocalBench({}, preload=False, log=folder / "log") as runner:
             asked = request.model_copy(update={**untuned, **reference})
             assert any(isinstance(runner.run(TrialFolder(folder / "new"), asked), Measurement) for _ in range(4))
             stale = runner.run(TrialFolder(folder / "stale"), shipped.model_copy(update=reference), fresh=True)

@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from autotune.backends.undo import UndoLog
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.measurement import Reason
@@ -397,7 +397,7 @@ def run_untuned(tmp_path, make_request, workload):
         reference = f"{__file__}:{function}"
         model = workload.model_copy(update={"framework": "mindspore", "reference": reference, "model": function})
         request = make_request(None, workload=model, config=Config(PYNATIVE), **overrides)
-        with Runner("mindspore", {}, preload=True, log=tmp_path / "log") as runner:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
             for _ in range(4):
                 outcome = runner.run(TrialFolder(tmp_path / "untuned"), request)
                 if getattr(outcome, "reason", None) is not Reason.CRASH:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Axis, Measurement
@@ -62,7 +62,7 @@ def trial_of(tmp_path: Path, framework: str, source: str, config: dict, *, shape
         traffic=traffic, stream_calls=num_calls, search_path=str(tmp_path),
     )  # fmt: skip
     untuned = {"execution": "eager" if framework == "torch" else "pynative"}
-    with Runner(framework, {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "supervisor.log") as runner:
         for name, settings in {"untuned": untuned, "trial": config}.items():
             request = TrialRequest(
                 schema=1, number=0, workload=workload, config=Config(settings), untuned=name == "untuned",

@@ -238,12 +238,12 @@ class TestMissingCapabilities:
 
 def test_the_core_alone_measures(install_backend, tmp_path, make_request, workload):
     """A trial of a backend that offers the core alone: timed, checked, no digest, no device memory."""
-    from autotune.bench.runner import Runner
+    from autotune.bench.local import LocalBench
     from autotune.trial.folder import TrialFolder
 
     install_backend("tiny", "tiny_backend", TINY)
     request = make_request({"speed": "slow"}, untuned=True, workload=workload.model_copy(update={"framework": "tiny"}))
-    with Runner("tiny", {}, preload=False, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=False, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "untuned"), request)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.program is None

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from autotune.answer.export_cache import prewarm
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
@@ -71,7 +71,7 @@ def made(tmp_path_factory):
         reference=str(folder / "reference.npz"), cache=str(folder / "cache"), cold=True,
         sampling=SamplingPlan(min_samples=5, max_samples=5, max_warmup_s=0.5),
     )  # fmt: skip
-    with Runner("torch", {}, preload=False, log=folder / "log") as runner:
+    with LocalBench({}, preload=False, log=folder / "log") as runner:
         assert isinstance(runner.run(TrialFolder(folder / "untuned"), request), Measurement)
         tuned = request.model_copy(update={"config": Config(CONFIG), "untuned": False})
         artifact = prewarm(tuned, folder / "prewarm", folder / "best.cache", runner)
@@ -87,7 +87,7 @@ def test_everything_is_found_in_the_artifact(made):
     folder, request, artifact = made
     shipped = ShippedCache(artifact=artifact, home=str(folder))
     asked = {"shipped": shipped, "cache": str(folder / "from-artifact")}
-    with Runner("torch", {}, preload=False, log=folder / "log") as runner:
+    with LocalBench({}, preload=False, log=folder / "log") as runner:
         outcome = runner.run(TrialFolder(folder / "shipped"), request.model_copy(update=asked), fresh=True)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.diagnosis.cache_hits == 2

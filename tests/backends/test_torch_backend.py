@@ -10,7 +10,7 @@ import pytest
 
 from autotune.backends.registry import framework_version
 from autotune.backends.undo import UndoLog
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -108,7 +108,7 @@ def run_torch(tmp_path, make_request, workload, no_toolchain):
     def run(function, settings, *, preload=True, **overrides):
         overrides = {"limits": Limits(), **overrides}
         model = workload.model_copy(update={"framework": "torch", "reference": f"{path}:{function}", "model": function})
-        with Runner("torch", {}, preload=preload, log=tmp_path / "log") as runner:
+        with LocalBench({}, preload=preload, log=tmp_path / "log") as runner:
             untuned = make_request(None, workload=model, config=Config({"execution": "eager"}), **overrides)
             first = runner.run(TrialFolder(tmp_path / "untuned"), untuned)
             request = make_request(settings, workload=model, **overrides)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
@@ -54,7 +54,7 @@ def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch, cpp_wra
     workload = Workload(
         model=f"{model}:model", reference=f"{model}:model", framework="torch", device="cpu", search_path=str(tmp_path)
     )
-    with Runner("torch", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         for settings in ({"execution": "eager"}, {"execution": "compile", "cpp_wrapper": cpp_wrapper}):
             is_untuned = settings["execution"] == "eager"
             folder = TrialFolder(tmp_path / settings["execution"])

@@ -40,7 +40,7 @@ def test_an_earlier_study_of_the_model_tells_what_a_trial_takes(tune_fake, cli):
 
 def test_a_busy_machine_is_said(tune_fake, monkeypatch):
     """Before anything is started."""
-    monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 1.5)
+    monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: 1.5)
     assert "busy: 1.5 of " in tune_fake("--dry-run").stdout
 
 

@@ -145,7 +145,7 @@ def test_a_report_is_written(cli, model_file, space_file, measurement, tmp_path,
     monkeypatch.setitem(registry.BACKENDS, "fake", with_space)
     broken = Diagnosis(compiled=True, num_graphs=2, graph_breaks=(GraphBreak(reason="told to", location="model.py:7"),))
     trials = ScriptedTrials(lambda *_: with_latency(measurement, 0.006, diagnosis=broken))
-    monkeypatch.setattr(diagnosing, "runners_in", lambda *_: nullcontext(trials))
+    monkeypatch.setattr(diagnosing, "bench_in", lambda *_: nullcontext(trials))
     asked = ("--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu", "--knob", "behaviour=breaks")
     ended = cli("diagnose", *asked, "--json", "--report", "r.html")
     assert ended.returncode == 0, ended.stderr

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import autotune
-from autotune.bench.runners import Runners
+from autotune.bench.local import LocalBench
 from autotune.errors import InputError
 from autotune.trial.folder import TrialFolder
 from autotune.workload.workload import Workload
@@ -141,7 +141,7 @@ class TestRunners:
         """One framework's trial starts one supervisor; leaving the context leaves no process of either."""
         fake = make_request({"execution": "eager"}, workload=target("fake"), untuned=True)
         sham = make_request({"execution": "eager"}, workload=target("sham"))
-        with Runners({}, preload=True, log=tmp_path / "log") as runners:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as runners:
             first = runners.hold(TrialFolder(tmp_path / "fake"), fake)
             assert len(supervisors()) == 1
             second = runners.hold(TrialFolder(tmp_path / "sham"), sham)
@@ -178,11 +178,11 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from autotune.planning.manifest import require_same_question
-from autotune.bench.runners import Runners
+from autotune.bench.local import LocalBench
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 home = Path(sys.argv[1])
-with Runners({}, preload=True, log=home / "log") as runners:
+with LocalBench({}, preload=True, log=home / "log") as runners:
     for name in ("fake", "sham"):
         request = TrialRequest.model_validate_json((home / f"{name}.json").read_text())
         assert runners.hold(TrialFolder(home / name), request).outcome is None

@@ -23,7 +23,7 @@ import pytest
 from autotune.backends.registry import BACKENDS
 from autotune.bench import supervisor_process
 from autotune.bench.bounded_log import MAX_BYTES
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.study.folder import FolderStudies
@@ -98,7 +98,7 @@ LIMITS = Limits(compile=20, check=20, run=20)
 @pytest.fixture(scope="module")
 def one_runner(tmp_path_factory):
     """One supervisor for all: a fault of one trial must not touch the next."""
-    with Runner("fake", {}, preload=True, log=tmp_path_factory.mktemp("log") / "log") as shared:
+    with LocalBench({}, preload=True, log=tmp_path_factory.mktemp("log") / "log") as shared:
         yield shared
 
 
@@ -179,7 +179,7 @@ class TestMachine:
             return real(*args, **kwargs)
 
         monkeypatch.setattr(supervisor_process.subprocess, "Popen", popen)
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             assert isinstance(trials.run(TrialFolder(tmp_path / "0"), make_request()), Measurement)
 
     def test_no_room_at_all(self, tmp_path, make_request, monkeypatch):
@@ -191,7 +191,7 @@ class TestMachine:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
         monkeypatch.setattr(supervisor_process.subprocess, "Popen", popen)
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             outcome = trials.run(TrialFolder(tmp_path / "0"), make_request())
         assert outcome.reason is Reason.HARNESS
         assert outcome.error == "this machine can start no further process: Resource temporarily unavailable"
@@ -200,7 +200,7 @@ class TestMachine:
     def test_no_room_for_a_trial(self, tmp_path, make_request, monkeypatch, fresh):
         """The supervisor could be started and no trial: the same sentence, and the supervisor serves on."""
         monkeypatch.setattr(supervisor_process, "module_command", lambda *_: [sys.executable, "-c", _NO_FORK])
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             for number in range(2):
                 outcome = trials.run(TrialFolder(tmp_path / f"{number}"), make_request(), fresh=fresh)
                 assert outcome.reason is Reason.HARNESS
@@ -210,7 +210,7 @@ class TestMachine:
         """A framework on a network disk that does not answer: the limit of the stage `start` holds."""
         (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
         monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, preload="hangs"))
-        with Runner("fake", {"PYTHONPATH": str(tmp_path)}, preload=True, log=tmp_path / "log") as trials:
+        with LocalBench({"PYTHONPATH": str(tmp_path)}, preload=True, log=tmp_path / "log") as trials:
             outcome = trials.run(TrialFolder(tmp_path / "0"), make_request(limits=Limits(start=1)))
             assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.START)
             assert "importing hangs took longer than 1 s" in outcome.error
@@ -219,9 +219,9 @@ class TestMachine:
     def test_a_supervisor_that_does_not_listen(self, tmp_path, make_request, monkeypatch):
         """Stopped, or in a system call without end: it is killed, and the tool ends."""
         monkeypatch.setattr(supervisor_process, "_ENDS_WITHIN_S", 0.3)
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             trials.run(TrialFolder(tmp_path / "0"), make_request())
-            os.kill(trials._supervisor.pid, signal.SIGSTOP)
+            os.kill(trials._of("fake").supervisor.pid, signal.SIGSTOP)
 
     def test_a_process_that_cannot_be_killed(self):
         """State D: named, left, and no longer waited for."""

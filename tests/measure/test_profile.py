@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
@@ -132,7 +132,7 @@ def test_a_trial_under_the_frameworks_profiler(
     """Untuned and compiled, the operator that does the work is found with a time, and a Chrome trace is left."""
     pytest.importorskip(framework)
     model = make_workload("bert_small", {"depth": 1, "seq": 8}, framework, "cpu", 0)
-    with Runner(framework, {}, preload=framework == "torch", log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=framework == "torch", log=tmp_path / "log") as runner:
         for settings in (untuned, compiled):
             kept = TrialFolder(tmp_path / settings["execution"] / "kept")
             request = make_request(

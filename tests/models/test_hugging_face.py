@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune.backends.outputs import output_arrays
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.measurement import Measurement
@@ -235,7 +235,7 @@ def test_a_trial_of_a_model_by_name(make_request, tmp_path):
     model = make_workload("hf:llama", {"head": "causal", "seq": 8}, "torch", "cpu", 0)
     untuned = make_request(None, workload=model, config=Config({"execution": "eager"}))
     compiled = make_request({"execution": "compile", "backend": "aot_eager", "dynamic": None}, workload=model)
-    with Runner("torch", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), untuned), Measurement)
         outcome = runner.run(TrialFolder(tmp_path / "trial"), compiled)
     assert isinstance(outcome, Measurement)

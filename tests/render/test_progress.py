@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from autotune.answer.format import about, clock
+from autotune.bench.workers import WorkerChanged
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
@@ -29,7 +30,6 @@ from autotune.tuning.events import (
     TimeLeftEstimated,
     TrialEnded,
     TrialStarted,
-    WorkerChanged,
 )
 from autotune.tuning.remaining_work import RemainingWork
 from tests.conftest import with_latency

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autotune.backends.outputs import Observed
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import load_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
@@ -160,7 +160,7 @@ def run_untuned(tmp_path, make_request, model_file):
 
     def run(content, *, runs=1, **overrides):
         model_file.write_text("import sys\nimport numpy as np\n" + content)
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
             request = make_request(**overrides)
             return [runner.run(TrialFolder(tmp_path / f"{number}"), request) for number in range(runs)]
 

@@ -10,37 +10,46 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.bench import Bench
+from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import Speedup
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.tuning.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockedRun, Contestant
+from autotune.tuning.attempts import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS
+from autotune.tuning.blocks import BlockedRun, Contestant
 from tests.conftest import ScriptedTrials, own_children, with_latency
 
 ONE_LOOK = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
 
 
-class Noting:
-    """A runner that notes what is held, in order, and lets a test meddle with it."""
+class Noting(Bench):
+    """A bench that notes what is held, in order, and lets a test meddle with it."""
 
     def __init__(self, runner, after_hold=lambda name, block: None):
         self._runner = runner
         self._after_hold = after_hold
         self.held: list[tuple[int, str]] = []
 
-    def hold(self, folder, request, *, on_stage=None):
+    def start(self, folder, request, waits="live", *, fresh=False):
         block = int(folder.path.parent.name.removeprefix("block-"))
         self.held.append((block, folder.path.name))
-        live = self._runner.hold(folder, request, on_stage=on_stage)
+        live = self._runner.start(folder, request, waits)
+        live.warm()
         self._after_hold(folder.path.name, block)
         return live
+
+    def first_ready(self, started):
+        return self._runner.first_ready(started)
+
+    def drop(self, started):
+        self._runner.drop(started)
 
 
 @pytest.fixture
 def runner(tmp_path):
-    with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "supervisor.log") as runner:
         yield runner
 
 
@@ -376,14 +385,14 @@ class TestLimits:
         first_turn = []
 
         class Hanging(Noting):
-            def hold(self, folder, request, *, on_stage=None):
-                live = super().hold(folder, request, on_stage=on_stage)
+            def start(self, folder, request, waits="live", *, fresh=False):
+                live = super().start(folder, request, waits)
                 first_turn.append(folder.path.name)
                 if len(first_turn) == 3:  # All are warm.
                     flag.touch()
                 return live
 
-        held.trials = Hanging(held.trials)
+        held.bench = Hanging(held.bench)
         comparison = held.run(lambda _: True)
         assert (held.failures["bad"].reason, held.failures["bad"].stage) == (Reason.TIMEOUT, Stage.RUN)
         assert "stage run" in held.failures["bad"].error

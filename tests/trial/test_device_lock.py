@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.runners import Runners
+from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Measurement, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
@@ -157,7 +157,7 @@ def test_a_trial_waits_for_it_and_no_limit_counts_that(tmp_path, make_request, l
         told.append("queued")
         threading.Timer(1.2, holder.kill).start()
 
-    with Runners({}, preload=True, log=tmp_path / "log", on_queued=on_queued) as runners:
+    with LocalBench({}, preload=True, log=tmp_path / "log", on_queued=on_queued) as runners:
         outcome = runners.run(TrialFolder(tmp_path / "a"), make_request(limits=limits))
     assert isinstance(outcome, Measurement), outcome
     assert told == ["queued"]
@@ -167,7 +167,7 @@ def test_a_trial_waits_for_it_and_no_limit_counts_that(tmp_path, make_request, l
 
 def test_turns_alternate_with_those_of_another_run(tmp_path, make_request, locks):
     """A live process has the device in its turns alone, so that two blocks can go on beside each other."""
-    with Runners({}, preload=True, log=tmp_path / "log") as runners:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runners:
         assert isinstance(runners.run(TrialFolder(tmp_path / "untuned"), make_request()), Measurement)
         live = [runners.hold(TrialFolder(tmp_path / name), make_request(COMPILED)) for name in "ab"]
         for _ in range(2):

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench, _Supervised
 from autotune.measure.measurement import Measurement
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
@@ -47,7 +47,7 @@ def make_runner(tmp_path, monkeypatch, make_request):
         (tmp_path / "ahead_of_fake.py").write_text(module)
         monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
         variables = {"PYTHONPATH": f"{tmp_path}:{FAKE_BACKEND}"}
-        made.append(Runner("fake", variables, preload=True, log=tmp_path / "supervisor.log"))
+        made.append(LocalBench(variables, preload=True, log=tmp_path / "supervisor.log"))
         outcome = made[-1].run(TrialFolder(tmp_path / "untuned"), make_request())
         assert isinstance(outcome, Measurement), outcome
         return made[-1]
@@ -107,7 +107,7 @@ def blocked_run(runner, tmp_path, make_request, settings, on_block=lambda _: Non
     plan = BlockPlan(first_look=4, num_looks=1, num_rounds=2)
     return BlockedRun(
         runner, tmp_path / "blocks", [untuned, other], plan, lambda each: each.latency.p50, seed=0,
-        on_stage=lambda _: None, on_block=on_block, prepared_trials=runner, num_at_once=2,
+        on_stage=lambda _: None, on_block=on_block, num_at_once=2,
     )  # fmt: skip
 
 
@@ -115,13 +115,13 @@ def test_each_block_has_a_process_of_its_own_to_fork(make_runner, tmp_path, make
     """Its contestants come from one, and no two blocks from the same."""
     runner = make_runner(AHEAD)
     seen = []
-    settle = Runner.settle
+    settle = _Supervised.settle
 
     def look(self):
         settle(self)
         seen.append(parents(tmp_path / "blocks"))
 
-    monkeypatch.setattr(Runner, "settle", look)
+    monkeypatch.setattr(_Supervised, "settle", look)
     blocked_run(runner, tmp_path, make_request, TUNED).run(lambda _: False)
     per_block = {frozenset(each) for each in seen if each}
     assert len(per_block) == 4
@@ -132,7 +132,7 @@ def test_each_block_has_a_process_of_its_own_to_fork(make_runner, tmp_path, make
 def test_a_following_process_that_does_not_come_is_done_without(make_runner, tmp_path, make_request, monkeypatch):
     """The blocks are forks of the one that is there."""
     runner = make_runner(AHEAD)
-    monkeypatch.setattr("autotune.bench.following._IMPORT_LIMIT_S", 0.5)
+    monkeypatch.setattr("autotune.bench.supervisor_process._IMPORT_LIMIT_S", 0.5)
     (tmp_path / "ahead_of_fake.py").write_text("import time; time.sleep(600)")
     run = blocked_run(runner, tmp_path, make_request, TUNED)
     comparison = run.run(lambda _: False)

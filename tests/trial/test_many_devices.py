@@ -14,24 +14,34 @@ import pytest
 
 from autotune.answer.result import StudyResult
 from autotune.answer.workers import worker_shares
+from autotune.bench.messages import (
+    Begin,
+    Ended,
+    Finish,
+    Refused,
+    StageReached,
+    Store,
+    Turn,
+    WorkerFacts,
+    WorkerSettings,
+)
 from autotune.bench.ray import device_worker, worker_caches
+from autotune.bench.ray.bench import RayBench
 from autotune.bench.ray.device_worker import DeviceWorker
 from autotune.bench.ray.links import LinkLostError
-from autotune.bench.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
 from autotune.bench.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
-from autotune.bench.ray.trials import ClusterTrials
 from autotune.bench.ray.worker_caches import packed_cache
+from autotune.bench.workers import NEIGHBOURS, NeighboursFound
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Failure, Measurement, Reason, Samples
+from autotune.measure.measurement import Failure, Measurement, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.console import PlainConsole
 from autotune.render.html.sections import sections
 from autotune.render.workers import about_neighbours, about_workers, workers_table
-from autotune.study.neighbours import NEIGHBOURS
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.request import ColdCompile, TrialRequest
-from autotune.tuning.events import NeighboursFound, SearchEnded, TrialLost
+from autotune.tuning.events import SearchEnded, TrialLost
 from autotune.tuning.loop import Tuner
 from autotune.tuning.time_budget import TimeBudget
 from tests.conftest import QUICK_BUDGET, with_latency
@@ -67,7 +77,7 @@ class ScriptedLink:
                 case Turn():
                     slower = self.cluster.disturbance if self.cluster.is_busy_beside(self) else 1.0
                     self.turns[order.job].append(slower * self.live[order.job])
-                    self.waiting.append(Warm(order.job))
+                    self.waiting.append(StageReached(order.job, Stage.WAIT))
                 case Finish():
                     self.unfinished.discard(order.job)
                     seconds = self.turns[order.job] or [self.live[order.job]]
@@ -86,7 +96,7 @@ class ScriptedLink:
         if order.is_live:
             self.live[order.job], self.turns[order.job] = latency_s, []
             self.unfinished.add(order.job)
-            self.waiting.append(Warm(order.job))
+            self.waiting.append(StageReached(order.job, Stage.WAIT))
             return
         self.sent.append(request)
         is_first = not any(each.place == REFERENCE for each in order.files)
@@ -144,7 +154,7 @@ class ScriptedCluster:
                 return [(link, LinkLostError("it was killed"))]
         heard = []
         for link in reversed(links):
-            if link.waiting and (not heard or any(isinstance(each, Warm) for each in link.waiting)):
+            if link.waiting and (not heard or any(isinstance(each, StageReached) for each in link.waiting)):
                 heard.append((link, link.waiting))
                 link.waiting = []
         assert heard, "nobody would ever report"
@@ -168,8 +178,8 @@ def tune(measurement):
         cluster = ScriptedCluster(measurement, slowness, **scripted)
         events: list[object] = []
         untuned = study.untuned_record()
-        with ClusterTrials(cluster, SETTINGS, None if untuned is None else untuned.outcome) as devices:
-            tuner = Tuner(study, budget, devices, events.append, devices=devices)
+        with RayBench(cluster, SETTINGS, None if untuned is None else untuned.outcome) as devices:
+            tuner = Tuner(study, budget, devices, events.append)
             return tuner.run(), events, cluster
 
     return run
@@ -435,20 +445,17 @@ def test_a_cache_made_on_one_worker_serves_another_one_of_the_same_key(make_requ
     compiled = {"execution": "compile", "latency_ms": 2}
     shelf = [tmp_path / "caches" / f"{number:04d}" for number in range(2)]
     made = [make_request(compiled).cached_in(place, cold=True) for place in shelf]
-    with ClusterTrials(cluster, SETTINGS, measurement) as devices:
+    with RayBench(cluster, SETTINGS, measurement) as devices:
         folders = [TrialFolder(tmp_path / f"{number}") for number in range(3)]
-        for folder, request in zip(folders, made, strict=False):
-            devices.prepare(folder, request)
-        for folder, request in zip(folders, made, strict=False):
-            devices.run(folder, request)
+        for started in [devices.start(*each, "gated") for each in zip(folders, made, strict=False)]:
+            started.finish()
         a, b = cluster.links
         assert [link.begun[-1].cache for link in (a, b)] == [None, None]
         devices.hold(folders[2], made[1].cached_in(shelf[1], cold=False))
         assert (a.begun[-1].cache == hashlib.sha256(b"made by b").hexdigest()) == (key == "key")
 
         again = made[0].compiled_already(ColdCompile(trial=0, compile_s=1.0, peak_memory_bytes=None))
-        devices.prepare(folders[1], again)
-        assert devices.run(folders[1], again)
+        devices.start(folders[1], again, "gated").finish()
         assert (b.begun[-1].cache is not None) == (b.sent[-1].compiled_before is not None) == (key == "key")
         assert b.sent[-1].cold == (key != "key")
 
@@ -516,8 +523,8 @@ def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
     homes.mkdir()
     monkeypatch.setattr(device_worker.tempfile, "tempdir", str(homes))
     study = make_study()
-    with ClusterTrials(ThreadCluster(2), SETTINGS) as devices:
-        confirmation = Tuner(study, QUICK_BUDGET, devices, devices=devices).run()
+    with RayBench(ThreadCluster(2), SETTINGS) as devices:
+        confirmation = Tuner(study, QUICK_BUDGET, devices).run()
     assert confirmation.verdict is Verdict.FASTER
     assert study.reference.exists()
     for each in study.records():
@@ -544,8 +551,8 @@ def test_timings_of_workers_that_disturb_each_other_do_not_overlap(make_study, t
     def note(event):
         at.setdefault(type(event), time.monotonic())
 
-    with ClusterTrials(ThreadCluster(2, settings), settings) as devices:
-        Tuner(study, SEARCH.but(num_trials=12), devices, note, devices=devices).run()
+    with RayBench(ThreadCluster(2, settings), settings) as devices:
+        Tuner(study, SEARCH.but(num_trials=12), devices, note).run()
     (found,) = NEIGHBOURS.read(study)
     assert found.disturb
     spans = log.timed_spans(at[NeighboursFound], at[SearchEnded])
@@ -560,7 +567,7 @@ def test_a_refused_order_is_answered():
     try:
         worker.order([Store("digest", b"content"), Begin("j", "{}", (), {})])
         (ended,) = worker.reports()
-        assert isinstance(ended, Ended)
-        assert ended.refused
+        assert isinstance(ended, Refused)
+        assert ended.error
     finally:
         worker.close()

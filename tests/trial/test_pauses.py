@@ -95,11 +95,11 @@ def test_a_pause_begins_when_all_are_stopped(child, folder, monkeypatch):
 
 def test_a_pause_in_the_queue_counts_once(child):
     """It is a part of the wait for the device."""
-    child.note_queue(QUEUED)
+    child.hear(QUEUED)
     child.passes(1.0)
     child.pause("compiler")
     child.passes(5.0)
     child.resume("compiler")
-    child.note_queue(SERVED)
+    child.hear(SERVED)
     child.passes(3.0)
     assert child.seconds_left() == 57.0

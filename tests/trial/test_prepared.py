@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.bench import Bench
+from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
@@ -23,7 +24,7 @@ TIMES_CANDIDATES = {"execution": "compile", "latency_ms": 2, "candidates_ms": 90
 @pytest.fixture
 def runner(tmp_path, real_clock, make_request):
     """One whose trials really take their time, after the reference was left."""
-    with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "supervisor.log") as runner:
         assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), make_request()), Measurement)
         yield runner
 
@@ -51,12 +52,12 @@ def states_of(folder: TrialFolder) -> list[str]:
 def test_it_compiles_ahead_and_is_timed_by_its_run(runner, trial):
     """The stages until the samples pass before `run`; the outcome is that of any trial."""
     ahead = trial("ahead", SLOW_COMPILE)
-    runner.prepare(*ahead)
+    ahead_started = runner.start(*ahead, "gated")
     while ahead[0].read_stage() is not Stage.WAIT:
         time.sleep(0.01)
     assert not ahead[0].outcome_file.exists()
     stages: list[Stage] = []
-    outcome = runner.run(*ahead, on_stage=stages.append)
+    outcome = ahead_started.finish(stages.append)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.compile_s > 0.5
     assert stages[-1] is Stage.RUN
@@ -65,7 +66,7 @@ def test_it_compiles_ahead_and_is_timed_by_its_run(runner, trial):
 def test_it_is_paused_while_another_is_timed(runner, trial):
     """Its processes are stopped as long as the other takes samples, and its compile time is without the pause."""
     ahead, other = trial("ahead", SLOW_COMPILE), trial("other", {"execution": "compile", "latency_ms": 40})
-    runner.prepare(*ahead)
+    ahead_started = runner.start(*ahead, "gated")
     while ahead[0].read_stage() is not Stage.COMPILE:
         time.sleep(0.01)
     seen: list[list[str]] = []
@@ -77,7 +78,7 @@ def test_it_is_paused_while_another_is_timed(runner, trial):
 
     assert isinstance(runner.run(*other, on_stage=look), Measurement)
     assert seen == [[psutil.STATUS_STOPPED]]
-    outcome = runner.run(*ahead)
+    outcome = ahead_started.finish()
     assert isinstance(outcome, Measurement), outcome
     assert ahead[0].read_paused_s() > 1.4
     assert outcome.compile_s < ahead[0].read_paused_s(), "less the pause, all of which was within its compile"
@@ -90,12 +91,11 @@ def test_what_has_compiled_first_comes_first(runner, trial):
         trial("quick", {"execution": "compile", "latency_ms": 2}),
         trial("broken", {"execution": "compile", "behaviour": "crash"}),
     )
-    for each in (slow, quick, broken):
-        runner.prepare(*each)
-    assert runner.next_ready([slow[0], quick[0]]) == quick[0]
-    assert runner.next_ready([slow[0], broken[0]]) == broken[0]
-    assert runner.next_ready([slow[0]]) == slow[0]
-    assert runner.next_ready([quick[0], slow[0]]) == quick[0]
+    slow, quick, broken = (runner.start(*each, "gated") for each in (slow, quick, broken))
+    assert runner.first_ready([slow, quick]) is quick
+    assert runner.first_ready([slow, broken]) is broken
+    assert runner.first_ready([slow]) is slow
+    assert runner.first_ready([quick, slow]) is quick
 
 
 def wait_until(is_true, longest_s=20.0):
@@ -116,12 +116,12 @@ def test_a_compiler_that_times_candidates_is_alone(runner, trial):
     before it is done."""
     picking = trial("picking", {**TIMES_CANDIDATES, "candidates_ms": 1500})
     beside, quick = trial("beside", {**SLOW_COMPILE, "compile_ms": 800}), trial("quick", {"execution": "compile"})
-    runner.prepare(*beside)
-    runner.prepare(*picking)
+    beside_started = runner.start(*beside, "gated")
+    picking_started = runner.start(*picking, "gated")
     wait_until(lambda: is_stopped(beside[0]))
-    runner.prepare(*quick)
+    quick_started = runner.start(*quick, "gated")
     wait_until(lambda: is_stopped(quick[0]))
-    outcomes = [runner.run(*each) for each in (quick, picking, beside)]
+    outcomes = [each.finish() for each in (quick_started, picking_started, beside_started)]
     assert all(isinstance(each, Measurement) for each in outcomes), outcomes
     assert beside[0].read_paused_s() > 1
     assert outcomes[2].compile_s < 1.3
@@ -130,23 +130,21 @@ def test_a_compiler_that_times_candidates_is_alone(runner, trial):
 def test_no_trial_is_timed_while_a_compiler_times_candidates(runner, trial):
     """Its order to begin waits."""
     timed, picking = trial("timed", {"execution": "compile"}), trial("picking", TIMES_CANDIDATES)
-    runner.prepare(*timed)
-    runner.next_ready([timed[0]])
-    runner.prepare(*picking)
+    timed_started = runner.start(*timed, "gated")
+    runner.first_ready([timed_started])
+    picking_started = runner.start(*picking, "gated")
     wait_until(lambda: picking[0].read_stage() is Stage.COMPILE)
     time.sleep(0.3)
     begun = time.monotonic()
-    assert isinstance(runner.run(*timed), Measurement)
+    assert isinstance(timed_started.finish(), Measurement)
     assert time.monotonic() - begun > 0.3, "it waited for the candidates"
-    assert isinstance(runner.run(*picking), Measurement)
+    assert isinstance(picking_started.finish(), Measurement)
 
 
 def test_two_compilers_time_candidates_one_after_the_other(runner, trial):
     """Each has its own time alone; what it waits for the other is no part of its compile time."""
     both = [trial(name, TIMES_CANDIDATES) for name in ("one", "two")]
-    for each in both:
-        runner.prepare(*each)
-    outcomes = [runner.run(*each) for each in both]
+    outcomes = [each.finish() for each in [runner.start(*each, "gated") for each in both]]
     assert all(isinstance(each, Measurement) for each in outcomes), outcomes
     assert max(each[0].read_paused_s() for each in both) > 0.4
     assert max(each.compile_s for each in outcomes) < 1.4
@@ -157,12 +155,12 @@ def test_a_compiler_that_dies_alone_lets_the_others_go_on(runner, trial):
     limits = {"compile": 0.8, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
     picking = trial("picking", {**TIMES_CANDIDATES, "candidates_ms": 60_000}, limits=limits)
     beside = trial("beside", SLOW_COMPILE)
-    runner.prepare(*picking)
-    runner.prepare(*beside)
-    outcome = runner.run(*picking)
+    picking_started = runner.start(*picking, "gated")
+    beside_started = runner.start(*beside, "gated")
+    outcome = picking_started.finish()
     assert isinstance(outcome, Failure)
     assert outcome.reason is Reason.TIMEOUT
-    assert isinstance(runner.run(*beside), Measurement)
+    assert isinstance(beside_started.finish(), Measurement)
 
 
 def test_a_pause_is_not_what_a_limit_ends(runner, trial):
@@ -170,19 +168,19 @@ def test_a_pause_is_not_what_a_limit_ends(runner, trial):
     limits = {"compile": 2.5, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
     ahead = trial("ahead", SLOW_COMPILE, limits=limits)
     other = trial("other", {"execution": "compile", "latency_ms": 2})
-    runner.prepare(*ahead)
+    ahead_started = runner.start(*ahead, "gated")
     while ahead[0].read_stage() is not Stage.COMPILE:
         time.sleep(0.01)
     assert isinstance(runner.run(*other, on_stage=lambda s: time.sleep(2.6) if s is Stage.RUN else None), Measurement)
-    assert isinstance(runner.run(*ahead), Measurement)
+    assert isinstance(ahead_started.finish(), Measurement)
 
 
 @pytest.mark.parametrize("behaviour", ["compile_error", "crash", "wrong"])
 def test_it_may_fail_ahead(runner, trial, behaviour):
     """What goes wrong before it is timed is its outcome, as of any trial."""
     ahead = trial("ahead", {"execution": "compile", "behaviour": behaviour})
-    runner.prepare(*ahead)
-    outcome = runner.run(*ahead)
+    ahead_started = runner.start(*ahead, "gated")
+    outcome = ahead_started.finish()
     assert isinstance(outcome, Failure)
     assert outcome.reason.value in {behaviour, "wrong_result"}
 
@@ -191,8 +189,8 @@ def test_a_hang_is_ended_by_its_limit(runner, trial):
     """One that hangs while it compiles ahead is killed when its own time is over, also if nobody runs it yet."""
     limits = {"compile": 0.5, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
     ahead = trial("ahead", {"execution": "compile", "behaviour": "hang"}, limits=limits)
-    runner.prepare(*ahead)
-    outcome = runner.run(*ahead)
+    ahead_started = runner.start(*ahead, "gated")
+    outcome = ahead_started.finish()
     assert isinstance(outcome, Failure)
     assert outcome.reason is Reason.TIMEOUT
 
@@ -200,11 +198,10 @@ def test_a_hang_is_ended_by_its_limit(runner, trial):
 def test_what_is_dropped_leaves_nothing(runner, trial):
     """Waiting, compiling or paused: it is killed, and its temporary files are removed."""
     folders = [trial(name, {**SLOW_COMPILE, "compile_ms": ms}) for name, ms in (("done", 0), ("busy", 60_000))]
-    for each in folders:
-        runner.prepare(*each)
+    started = [runner.start(*each, "gated") for each in folders]
     while folders[0][0].read_stage() is not Stage.WAIT:
         time.sleep(0.01)
-    runner.drop_prepared()
+    runner.drop(started)
     for folder, _ in folders:
         assert states_of(folder) == []
         assert not folder.temporary.exists()
@@ -213,60 +210,59 @@ def test_what_is_dropped_leaves_nothing(runner, trial):
 def test_a_live_process_is_not_started_beside_it(runner, trial):
     """Prepared trials are paused before a live process is warm, and go on with the next `run`."""
     ahead = trial("ahead", {**SLOW_COMPILE, "compile_ms": 300})
-    runner.prepare(*ahead)
+    ahead_started = runner.start(*ahead, "gated")
     while ahead[0].read_stage() is not Stage.COMPILE:
         time.sleep(0.01)
     live = runner.hold(*trial("live", {"execution": "compile", "latency_ms": 2}))
     live.turn()
     assert states_of(ahead[0]) == [psutil.STATUS_STOPPED]
     assert isinstance(live.finish(), Measurement)
-    assert isinstance(runner.run(*ahead), Measurement)
+    assert isinstance(ahead_started.finish(), Measurement)
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2, 9])
 def test_processes_of_a_block_become_warm_beside_each_other(runner, trial, tmp_path, num_jobs):
     """At most so many start at a time; each is there once, and the samples are taken in turns as ever."""
 
-    class Noting:
-        def __init__(self):
-            self.did = []
+    did = []
 
-        def next_block(self):
-            self.did.append("block")
+    class Noting(Bench):
+        def new_block(self):
+            did.append("block")
 
-        def prepare_live(self, folder, request):
-            self.did.append("prepare")
-            runner.prepare_live(folder, request)
+        def start(self, folder, request, waits, *, fresh=False):
+            did.append("start")
+            running = runner.start(folder, request, waits)
+            warm = running.warm
+            running.warm = lambda on_stage: did.append("warm") or warm(on_stage)
+            return running
 
-        def hold(self, folder, request, **more):
-            self.did.append("hold")
-            return runner.hold(folder, request, **more)
+        def first_ready(self, started):
+            return runner.first_ready(started)
 
-        def next_ready(self, folders):
-            return runner.next_ready(folders)
+        def drop(self, started):
+            runner.drop(started)
 
-    noting = Noting()
     names = ["untuned", "a", "b"]
     contestants = [Contestant(name, trial(name, {"latency_ms": 2}, untuned=name == "untuned")[1]) for name in names]
     plan = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
     run = BlockedRun(
-        noting, tmp_path / "blocks", contestants, plan, lambda measured: measured.latency.p50,
-        prepared_trials=noting, num_at_once=num_jobs,
+        Noting(), tmp_path / "blocks", contestants, plan, lambda measured: measured.latency.p50, num_at_once=num_jobs,
     )  # fmt: skip
     assert run.run(lambda _: True) is not None
     expected = {
-        1: ["block", *["hold"] * 3],
-        2: ["block", "prepare", "prepare", "hold", "prepare", "hold", "hold"],
-        9: ["block", *["prepare"] * 3, *["hold"] * 3],
+        1: ["block", *["start", "warm"] * 3],
+        2: ["block", "start", "start", "warm", "start", "warm", "warm"],
+        9: ["block", *["start"] * 3, *["warm"] * 3],
     }
-    assert noting.did == expected[num_jobs] * 2
+    assert did == expected[num_jobs] * 2
     assert [len(each.samples.turns) for block in run.blocks for each in block.values()] == [3] * 6
 
 
 def test_the_parent_dies(tmp_path, runner, trial):
     """Closing the runner ends what was prepared: waiting processes do not hold the supervisor."""
     ahead = trial("ahead", {**SLOW_COMPILE, "compile_ms": 0})
-    runner.prepare(*ahead)
+    runner.start(*ahead, "gated")
     while ahead[0].read_stage() is not Stage.WAIT:
         time.sleep(0.01)
     runner.close()

@@ -18,9 +18,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
+from autotune.bench.messages import WorkerSettings  # noqa: E402
+from autotune.bench.ray.bench import RayBench  # noqa: E402
 from autotune.bench.ray.cluster import SLOTS, RayCluster  # noqa: E402
-from autotune.bench.ray.messages import WorkerSettings  # noqa: E402
-from autotune.bench.ray.trials import ClusterTrials  # noqa: E402
 from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
 from autotune.study.budget import BlockPlan  # noqa: E402
@@ -92,9 +92,9 @@ def two_nodes():
 
 def tune(study, budget=SEARCH, on_change=lambda _: None):
     """Tune on the cluster that is connected; `on_change` is told the trials' side of it, once it is there."""
-    with ClusterTrials(RayCluster("ray"), SETTINGS) as devices:
+    with RayBench(RayCluster("ray"), SETTINGS) as devices:
         on_change(devices)
-        return Tuner(study, budget, devices, devices=devices).run(), devices
+        return Tuner(study, budget, devices).run(), devices
 
 
 def trials_that_run() -> list[psutil.Process]:
@@ -133,7 +133,7 @@ def test_a_killed_actor_costs_no_trial(make_study):
     study = make_study()
 
     def kill(devices):
-        pid = ray.get(devices.members[1].link.actor.pid.remote())
+        pid = ray.get(devices.workers.members[1].link.actor.pid.remote())
         kill_at_its_trial(study, 2, lambda: os.kill(pid, signal.SIGKILL))
 
     budget = SEARCH.model_copy(update={"num_trials": 4})
@@ -141,7 +141,7 @@ def test_a_killed_actor_costs_no_trial(make_study):
     assert confirmation is not None
     assert study.num_recorded() == 4
     assert {each.measurement.worker.host for each in study.records() if isinstance(each.outcome, Measurement)}
-    assert devices.members[1].num_lost == 1
+    assert devices.workers.members[1].num_lost == 1
     wait_until(lambda: not trials_that_run())
 
 
@@ -173,7 +173,7 @@ def test_a_killed_node_costs_no_trial(three_nodes, make_study):
     confirmation, devices = tune(study, budget)
     assert confirmation.verdict is Verdict.FASTER
     assert study.num_recorded() == len(study.records()) - len([e for e in study.records() if e.state == "lost"])
-    assert sum(not each.is_in for each in devices.members) <= 1
+    assert sum(not each.is_in for each in devices.workers.members) <= 1
     wait_until(lambda: not trials_that_run())
 
 

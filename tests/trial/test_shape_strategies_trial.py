@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.planning.models import make_workload
@@ -39,7 +39,7 @@ def trial(tmp_path, monkeypatch):
 
     def run(model, **knobs):
         workload = make_workload(f"net.py:{model}", {"rows": 8}, "fake", "cpu", 0, traffic=traffic, num_calls=16)
-        with Runner("fake", {}, preload=True, log=tmp_path / "log.txt") as runner:
+        with LocalBench({}, preload=True, log=tmp_path / "log.txt") as runner:
             for name, config in (("untuned", {"execution": "eager"}), ("tuned", knobs)):
                 outcome = runner.run(
                     TrialFolder(tmp_path / name),

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
@@ -77,7 +77,7 @@ def run(tmp_path, make_request):
 
     def run(*requests, fresh=False, folder=None, variables=None):
         variables = variables or {}
-        with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:
+        with LocalBench(variables, preload=True, log=tmp_path / "log") as runner:
             runner.run(TrialFolder(tmp_path / "untuned"), make_request(variables=variables))
             return [runner.run(TrialFolder(folder or tmp_path / "t"), each, fresh=fresh) for each in requests]
 

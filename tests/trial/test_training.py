@@ -16,7 +16,7 @@ from autotune.backends.mindspore.knobs import compile_arguments
 from autotune.backends.registry import load_backend
 from autotune.backends.torch.knobs import require_for_training, settings_of
 from autotune.backends.undo import UndoLog
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
@@ -113,7 +113,7 @@ def run_steps(tmp_path, make_request):
     def run(content, *configs, framework="fake", untuned=None, name="parts", arguments=None, **overrides):
         workload = workload_of(tmp_path / "steps.py", content, name, framework, arguments=arguments or {})
         outcomes = []
-        with Runner(framework, {}, preload=framework != "mindspore", log=tmp_path / "log") as runner:
+        with LocalBench({}, preload=framework != "mindspore", log=tmp_path / "log") as runner:
             for number, config in enumerate((None, *configs)):
                 limits = Limits(compile=300, check=300, run=60) if framework != "fake" else Limits()
                 fields = {"workload": workload, "untuned": config is None, "limits": limits, **overrides}
@@ -150,7 +150,7 @@ def test_what_is_missing_to_train_is_said_in_a_sentence(run_steps, returned, wor
 def test_a_function_for_training_serves_inference_too(tmp_path, make_request):
     """The same mapping is tuned for inference: loss, targets and optimizer are left alone."""
     workload = workload_of(tmp_path / "steps.py", DESCENT).model_copy(update={"task": "infer"})
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "trial"), make_request(workload=workload))
     assert isinstance(outcome, Measurement)
     assert len(outcome.signature.inputs) == 1
@@ -688,7 +688,7 @@ def test_fusion_with_transpositions_is_caught(tmp_path, make_request):
     )  # fmt: skip
     fused = {"execution": "graph", "onednn_isa": "AVX2", "enable_graph_kernel": True}
     outcomes = []
-    with Runner("mindspore", {}, preload=False, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=False, log=tmp_path / "log") as runner:
         for number, config in enumerate([None, fused, {**fused, "graph_kernel_transpose": True}]):
             request = make_request(config or PYNATIVE, workload=workload, untuned=config is None)
             request = request.model_copy(update={"cache": str(tmp_path / f"cache-{number}")})

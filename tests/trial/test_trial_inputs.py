@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.errors import AutotuneError, InputError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
@@ -50,7 +50,7 @@ def run(tmp_path, make_request, model_file, workload):
     def run(content: str, settings: dict[str, object] | None = None, *, inputs: object = None, **overrides: object):
         model_file.write_text("import numpy as np\n" + content)
         overrides["workload"] = workload.model_copy(update={"inputs": None if inputs is None else str(inputs)})
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
             return [
                 runner.run(TrialFolder(tmp_path / f"{number}"), make_request(each, **overrides))
                 for number, each in enumerate([None, settings or {"latency_ms": 1}])

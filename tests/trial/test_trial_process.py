@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
@@ -64,7 +64,7 @@ def test_a_right_trial_brings_back_a_measurement(run_trial):
 
 def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, make_request):
     """The reference has no error of its own: null, not 0."""
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         first = runner.run(TrialFolder(tmp_path / "a"), make_request())
         again = runner.run(TrialFolder(tmp_path / "b"), make_request())
     assert (first.relative_error, again.relative_error) == (None, 0)
@@ -90,7 +90,7 @@ def test_the_total_limit_holds_over_all_stages(run_trial):
 
 def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
     """After a crash, a hang and a wrong result, the same supervisor runs a right trial."""
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         runner.run(TrialFolder(tmp_path / "0"), make_request())
         for behaviour in ("crash", "wrong", "silence"):
             runner.run(TrialFolder(tmp_path / behaviour), make_request({"behaviour": behaviour}))
@@ -101,7 +101,7 @@ def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
 @pytest.mark.usefixtures("new_python")
 def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_request):
     """If the supervisor itself is killed, that trial blames the harness, and the next one runs."""
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         runner.run(TrialFolder(tmp_path / "0"), make_request())
 
         def kill_supervisor(stage: Stage) -> None:
@@ -119,7 +119,7 @@ def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_r
 def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request, model_file):
     """A crash while the model is built blames the harness, whatever config would have come next."""
     model_file.write_text("import os\ndef tiny():\n    os._exit(7)\n")
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "0"), make_request({"behaviour": "right"}))
     assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.BUILD)
     assert "exit status 7" in outcome.error
@@ -129,7 +129,7 @@ def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request,
 @pytest.mark.slow
 def test_variables_that_python_changes_itself_do_no_harm(tmp_path, make_request, variables):
     """A worker starts anew once at the most, and always imports this very package."""
-    with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench(variables, preload=True, log=tmp_path / "log") as runner:
         for fresh in (False, True):
             outcome = runner.run(TrialFolder(tmp_path / "0"), make_request(variables=variables), fresh=fresh)
             assert isinstance(outcome, Measurement)
@@ -148,7 +148,7 @@ def test_declared_variables_stand_in_the_child_and_are_recorded(tmp_path, make_r
         "    return (lambda x: x), np.ones((2, 2))\n"
     )
     variables = {"DECLARED": "yes"}
-    with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench(variables, preload=True, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "0"), make_request(variables=variables))
     assert outcome.environment.variables == variables
 
@@ -160,7 +160,7 @@ def test_variables_of_a_config_stand_in_the_child(tmp_path, make_request, model_
         "import os, numpy as np\ndef tiny():\n    found = os.environ.get('GOMP_SPINCOUNT', 'none')\n"
         f"    open(os.path.join({str(tmp_path)!r}, found), 'w').close()\n    return (lambda x: x), np.ones((2, 2))\n"
     )
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         runner.run(TrialFolder(tmp_path / "untuned"), make_request())
         (tmp_path / "none").unlink()
         config = {"behaviour": "right", "env.GOMP_SPINCOUNT": 7}
@@ -209,7 +209,7 @@ MODEL_MISTAKES = [
 def test_a_mistake_in_the_model_file_blames_the_harness(tmp_path, make_request, model_file, content, words):
     """A model file that does not import, raises or returns the wrong thing is no config's fault."""
     model_file.write_text(content)
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "0"), make_request())
     assert outcome.reason is Reason.HARNESS
     assert words in outcome.error
@@ -225,7 +225,7 @@ def test_state_that_changes_from_call_to_call_is_seen(tmp_path, make_request, mo
     )
     flag = tmp_path / "flag"
     flag.touch()
-    with Runner("fake", {"FLAG": str(flag)}, preload=True, log=tmp_path / "log") as runner:
+    with LocalBench({"FLAG": str(flag)}, preload=True, log=tmp_path / "log") as runner:
         runner.run(TrialFolder(tmp_path / "0"), make_request())
         flag.unlink()
         outcome = runner.run(TrialFolder(tmp_path / "1"), make_request({"execution": "compile"}))

@@ -13,7 +13,7 @@ from autotune.render.live import LiveDisplay
 from autotune.render.summary import summary, trials_table
 from autotune.study.budget import BusyMachinePlan
 from autotune.trial.deadline import Deadline
-from autotune.tuning.busy_machine import BusyMachine
+from autotune.tuning.attempts import Attempts
 from autotune.tuning.events import DriftChecked, MachineBusy, TrialDisturbed, TrialEnded
 from autotune.tuning.loop import Tuner
 from autotune.tuning.session import Session, trial_request
@@ -88,20 +88,20 @@ class TestRepeating:
             return loud_one
 
         trials = ScriptedTrials(outcome_of)
-        bench = Session(study, BUDGET, trials, lambda _: None, Deadline.after(100, clock=lambda: now[0]))
-        folder, request = bench.untuned_again("untuned")
-        assert BusyMachine(bench).attempt(folder, request) == loud_one
+        session = Session(study, BUDGET, trials, lambda _: None, Deadline.after(100, clock=lambda: now[0]))
+        folder, request = session.untuned_again("untuned")
+        assert Attempts(session).run(folder, request) == loud_one
         assert now == [60.0]
 
     def test_a_wait_in_vain_is_the_last_one(self, make_study, loud_one, monkeypatch):
         """A machine that is busy for good is waited for once."""
         looks = []
-        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda seconds: looks.append(seconds) or 1.0)
+        monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda seconds: looks.append(seconds) or 1.0)
         budget = BUDGET.model_copy(update={"quiet": BusyMachinePlan(look_s=0.5, max_wait_s=2.0)})
-        bench = Session(make_study(), budget, ScriptedTrials(lambda *_: loud_one), lambda _: None)
-        quiet = BusyMachine(bench)
+        session = Session(make_study(), budget, ScriptedTrials(lambda *_: loud_one), lambda _: None)
+        attempts = Attempts(session)
         for _ in range(3):
-            quiet.attempt(*bench.untuned_again("untuned"))
+            attempts.run(*session.untuned_again("untuned"))
         assert looks == [0.5] * 4
 
     def test_memory_needs_no_quiet_machine(self, make_study, loud_one):
@@ -110,8 +110,8 @@ class TestRepeating:
 
         study = make_study(objectives=(Objective.parse("memory"),))
         calls = []
-        bench = Session(study, BUDGET, ScriptedTrials(lambda *_: calls.append(1) or loud_one), lambda _: None)
-        BusyMachine(bench).attempt(*bench.untuned_again("untuned"))
+        session = Session(study, BUDGET, ScriptedTrials(lambda *_: calls.append(1) or loud_one), lambda _: None)
+        Attempts(session).run(*session.untuned_again("untuned"))
         assert calls == [1]
 
 
@@ -166,7 +166,7 @@ class TestBeforeTheStart:
 
     def test_a_busy_machine_is_said(self, tune, monkeypatch):
         """One line, before the first trial."""
-        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 1.0)
+        monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: 1.0)
         tune()
         kinds = [type(each) for each in tune.events]
         assert kinds.count(MachineBusy) == 1
@@ -180,7 +180,7 @@ class TestBeforeTheStart:
 
     def test_a_quiet_one_is_not(self, tune, monkeypatch):
         """Nor one that does not tell."""
-        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: None)
+        monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: None)
         tune()
         assert not any(isinstance(each, MachineBusy) for each in tune.events)
 
@@ -279,8 +279,8 @@ def test_a_repeat_is_the_same_trial(make_study, loud_one, quiet_one):
             return super().run(folder, request, **more)
 
     outcomes = iter([loud_one, quiet_one])
-    bench = Session(study, BUDGET, Trials(lambda *_: next(outcomes)), lambda _: None)
+    session = Session(study, BUDGET, Trials(lambda *_: next(outcomes)), lambda _: None)
     folder = study.trial_folder(0)
     request = trial_request(study, 0, study.manifest.space.untuned(), folder, BUDGET)
-    assert BusyMachine(bench).attempt(folder, request) == quiet_one
+    assert Attempts(session).run(folder, request) == quiet_one
     assert requests[0] == requests[1]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
@@ -137,9 +137,9 @@ class TestInAStudy:
             events.append(event)
             notify(event)
 
-        with Runner("fake", {}, preload=True, log=study.folder / "supervisor.log") as runner:
+        with LocalBench({}, preload=True, log=study.folder / "supervisor.log") as runner:
             try:
-                return Tuner(study, EXHAUSTIVE, runner, hear).run(), events
+                return Tuner(study, EXHAUSTIVE.but(num_jobs=1), runner, hear).run(), events
             except HarnessError as error:
                 return error, events
 

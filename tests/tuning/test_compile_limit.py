@@ -14,6 +14,7 @@ from autotune.tuning.circuit_breaker import ERRORS_IN_A_ROW
 from autotune.tuning.compile_limit import SHORTEST_S, CompileLimit, compile_limit
 from autotune.tuning.events import ConfigProbed, RuleLearned, TrialEnded
 from autotune.tuning.loop import Tuner
+from tests.conftest import OneByOne
 from tests.tuning.test_time_budget import PLAN, SPACE, UNTUNED, Clock, Deadline, Live, compiled
 
 GENERAL_S = Limits().compile
@@ -31,7 +32,7 @@ def like_a_vit(config):
 
 
 @dataclass
-class CompilingTrials:
+class CompilingTrials(OneByOne):
     """Processes that compile as long as `says` has it, and are killed at the limit of that stage."""
 
     clock: Clock

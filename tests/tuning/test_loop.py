@@ -9,7 +9,7 @@ from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
@@ -37,8 +37,8 @@ EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
 
 
 def tune(study, budget=EXHAUSTIVE, notify=lambda _: None):
-    with Runner("fake", study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
-        return Tuner(study, budget, runner, notify).run()
+    with LocalBench(study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
+        return Tuner(study, budget.but(num_jobs=1), runner, notify).run()
 
 
 def space_of(tmp_path, knobs: str):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
@@ -89,8 +89,8 @@ def study_of(tmp_path, make_study):
 
 
 def tune(study, budget=ALL, notify=lambda _: None):
-    with Runner("fake", study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
-        return Tuner(study, budget, runner, notify).run()
+    with LocalBench(study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
+        return Tuner(study, budget.but(num_jobs=1), runner, notify).run()
 
 
 def up_to(num_trials):

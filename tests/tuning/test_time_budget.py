@@ -12,6 +12,7 @@ from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
+from autotune.bench.bench import Running
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
@@ -26,6 +27,7 @@ from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
 from autotune.tuning.events import ConfirmationStarted, SearchEnded
 from autotune.tuning.loop import Tuner
+from tests.conftest import OneByOne
 
 SPACE = """
 schema: 1
@@ -60,7 +62,7 @@ class Clock:
 
 
 @dataclass
-class Live:
+class Live(Running):
     """A live process whose turns take time; with a `hang`, one turn takes that much and kills it."""
 
     clock: Clock
@@ -74,13 +76,16 @@ class Live:
             self.outcome = STOPPED
         self.clock.now += TURN_S if self.outcome is None else 0.0
 
-    def finish(self):
+    def warm(self, on_stage=None):
+        """It is."""
+
+    def finish(self, on_stage=None):
         self.outcome = self.outcome or self.end
         return self.outcome
 
 
 @dataclass
-class TimedTrials:
+class TimedTrials(OneByOne):
     """Processes that take the time they are said to, and are killed at their limits as real ones are.
 
     `says` gives by config: ms a call, seconds to compile. From the second block on a live process compiles with caches,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bench.runner import Runner
+from autotune.bench.local import LocalBench
 from autotune.errors import HarnessError
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
@@ -13,35 +13,35 @@ from autotune.tuning import jobs
 from autotune.tuning.events import TrialEnded, TrialStarted
 from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
 from autotune.tuning.loop import Tuner
-from autotune.tuning.session import Session
 from tests.conftest import QUICK_BUDGET, own_children
 
 SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
 
 
-class NotingRunner(Runner):
+class NotingRunner(LocalBench):
     """Notes what is started, run and dropped, in order."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.did: list[tuple[str, str]] = []
 
-    def prepare(self, folder, request):
-        self.did.append(("prepare", folder.path.name))
-        super().prepare(folder, request)
+    def start(self, folder, request, waits="free", *, fresh=False):
+        started = super().start(folder, request, waits, fresh=fresh)
+        if waits == "gated":
+            self.did.append(("prepare", folder.path.name))
+        if waits != "live":
+            finish = started.finish
+            started.finish = lambda on_stage=None: self.did.append(("run", folder.path.name)) or finish(on_stage)
+        return started
 
-    def run(self, folder, request, **more):
-        self.did.append(("run", folder.path.name))
-        return super().run(folder, request, **more)
-
-    def drop_prepared(self):
+    def drop(self, started):
         self.did.append(("drop", ""))
-        super().drop_prepared()
+        super().drop(started)
 
 
 @pytest.fixture
 def runner(tmp_path):
-    with NotingRunner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+    with NotingRunner({}, preload=True, log=tmp_path / "supervisor.log") as runner:
         yield runner
 
 
@@ -50,7 +50,7 @@ def tune(runner):
     """Tune a study with so many trials at a time."""
 
     def run(study, num_jobs=2, budget=SEARCH_ALL, notify=lambda _: None):
-        return Tuner(study, budget.but(num_jobs=num_jobs), runner, notify, prepared_trials=runner).run()
+        return Tuner(study, budget.but(num_jobs=num_jobs), runner, notify).run()
 
     return run
 
@@ -150,10 +150,3 @@ def test_the_number_of_jobs_follows_from_the_machine(monkeypatch):
     assert fitting_jobs(10**15) == 1
     monkeypatch.setattr(jobs, "num_usable_cores", lambda: 64)
     assert fitting_jobs(None) <= MOST_JOBS
-
-
-def test_without_a_runner_that_can_it_is_one_at_a_time(make_study, runner):
-    """Scripted and replayed trials cannot be started ahead."""
-    study = make_study()
-    session = Session(study, SEARCH_ALL, runner, lambda _: None)
-    assert session.num_jobs == 1

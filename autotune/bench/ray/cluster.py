@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
 from autotune.bench.ray.device_worker import DeviceWorker
 from autotune.bench.ray.links import Cluster, Link, LinkLostError
-from autotune.bench.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError, MissingDeviceError
 
@@ -49,7 +49,7 @@ class RayLink:
     actor: Any
     open_call: Any
 
-    def send(self, orders: Sequence[Order]) -> None:
+    def send(self, orders: Sequence[WorkerOrder]) -> None:
         self.actor.order.remote(list(orders))
 
     def kill(self) -> None:

@@ -22,25 +22,25 @@ from pathlib import Path
 
 from autotune import environment
 from autotune.backends.registry import framework_version
-from autotune.bench.probe import find_devices
-from autotune.bench.ray.messages import (
+from autotune.bench.bench import Running
+from autotune.bench.local import LocalBench
+from autotune.bench.messages import (
     Begin,
     Ended,
     File,
     Finish,
-    Order,
+    Refused,
     Report,
     StageReached,
     Store,
     Turn,
-    Warm,
     WorkerFacts,
+    WorkerOrder,
     WorkerSettings,
 )
+from autotune.bench.probe import find_devices
 from autotune.bench.ray.parcel import CACHE, REFERENCE, request_there
 from autotune.bench.ray.worker_caches import code_key, packed_cache
-from autotune.bench.runners import Runners
-from autotune.bench.trials import LiveTrial
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.trial.command import code_sha256
@@ -67,10 +67,10 @@ class DeviceWorker:
         self._lock = (self._home / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         log = self._home / "supervisor.log"
-        self._runners = Runners(settings.variables, preload=settings.device == "cpu", log=log)
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._bench = LocalBench(settings.variables, preload=settings.device == "cpu" or None, log=log)
+        self._orders: queue.SimpleQueue[WorkerOrder | None] = queue.SimpleQueue()
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
-        self._live: dict[str, tuple[LiveTrial, TrialFolder]] = {}
+        self._live: dict[str, tuple[Running, TrialFolder]] = {}
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -108,7 +108,7 @@ class DeviceWorker:
         """Number of its process."""
         return os.getpid()
 
-    def order(self, orders: list[Order]) -> None:
+    def order(self, orders: list[WorkerOrder]) -> None:
         """Execute these after the earlier ones."""
         for each in orders:
             self._orders.put(each)
@@ -124,7 +124,7 @@ class DeviceWorker:
     def close(self) -> None:
         """End all processes and remove the folder."""
         self._orders.put(None)
-        self._runners.__exit__(None, None, None)
+        self._bench.close()
         self._lock.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
@@ -137,11 +137,11 @@ class DeviceWorker:
             except Exception:  # A driver that waits for a report must get one.
                 self._refuse(order, traceback.format_exc())
 
-    def _refuse(self, order: Order, why: str) -> None:
+    def _refuse(self, order: WorkerOrder, why: str) -> None:
         if not isinstance(order, Store):
-            self._reports.put(Ended(order.job, refused=why))
+            self._reports.put(Refused(order.job, why))
 
-    def _execute(self, order: Order) -> None:
+    def _execute(self, order: WorkerOrder) -> None:
         match order:
             case Store():
                 self._content(order.digest).parent.mkdir(exist_ok=True)
@@ -151,7 +151,7 @@ class DeviceWorker:
             case Turn():
                 live, folder = self._live[order.job]
                 live.turn()
-                self._tell_live(order.job, live, folder)
+                self._tell_if_over(order.job, live, folder)
             case Finish():
                 live, folder = self._live.pop(order.job)
                 self._reports.put(self._ended(order.job, live.finish(), folder, None))
@@ -160,11 +160,11 @@ class DeviceWorker:
         folder = TrialFolder(self._home / "trials" / _digest(order.job))
         request, made = self._request(order)
         if order.is_live:
-            live = self._runners.hold(folder, request, on_stage=lambda stage: self._tell_stage(order.job, stage))
+            live = self._bench.hold(folder, request, on_stage=lambda stage: self._tell_stage(order.job, stage))
             self._live[order.job] = (live, folder)
-            self._tell_live(order.job, live, folder)
+            self._tell_if_over(order.job, live, folder)
             return
-        outcome = self._runners.run(
+        outcome = self._bench.run(
             folder, request, fresh=order.fresh, on_stage=lambda stage: self._tell_stage(order.job, stage)
         )
         ended = self._ended(order.job, outcome, folder, made)
@@ -194,11 +194,9 @@ class DeviceWorker:
     def _tell_stage(self, job: str, stage: Stage) -> None:
         self._reports.put(StageReached(job, stage))
 
-    def _tell_live(self, job: str, live: LiveTrial, folder: TrialFolder) -> None:
-        """Ready for the next turn, or over before it was told to be."""
-        if live.outcome is None:
-            self._reports.put(Warm(job))
-        else:
+    def _tell_if_over(self, job: str, live: Running, folder: TrialFolder) -> None:
+        """One that ended before it was told to. That it is ready for a turn is a stage like any other."""
+        if live.outcome is not None:
             del self._live[job]
             self._reports.put(self._ended(job, live.outcome, folder, None))
 

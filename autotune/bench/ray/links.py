@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from autotune.bench.ray.messages import Order, Report, WorkerFacts, WorkerSettings
+from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
 from autotune.errors import HarnessError
 
 
@@ -24,7 +24,7 @@ class Link(Protocol):
     def facts(self) -> WorkerFacts:
         """As the worker told them."""
 
-    def send(self, orders: Sequence[Order]) -> None:
+    def send(self, orders: Sequence[WorkerOrder]) -> None:
         """Does not wait. That the worker is dead is found when its reports are read."""
 
     def kill(self) -> None:

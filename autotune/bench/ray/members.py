@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autotune.bench.bench import Process, StageCallback
+from autotune.bench.messages import Finish, Turn
 from autotune.bench.ray.links import Link
 from autotune.command_line import asked
 from autotune.environment import Environment
@@ -17,24 +19,28 @@ MOST_LOSSES = 2
 """A worker that was lost this often gets no further trial."""
 
 
-@dataclass(eq=False)
-class Job:
+class Job(Process):
     """A trial that was sent to a worker."""
 
-    name: str
-    folder: TrialFolder
-    request: TrialRequest
-    member: Member
-    is_live: bool = False
-    is_reading: bool = False
-    """It times the untuned model for the worker's own sake, and is no trial."""
-    on_stage: Callable[[Stage], None] | None = None
-    stage: Stage = Stage.START
-    is_warm: bool = False
-    """A live process waits for its next turn."""
-    outcome: Outcome | None = None
-    lost: str | None = None
-    """Why its worker was lost, or left out before the trial began."""
+    def __init__(
+        self,
+        name: str,
+        folder: TrialFolder,
+        request: TrialRequest,
+        member: Member,
+        listen: Callable[[], None],
+        *,
+        is_live: bool = False,
+        is_reading: bool = False,
+    ) -> None:
+        super().__init__(listen)
+        self.name = name
+        self.folder = folder
+        self.request = request
+        self.member = member
+        self.is_live = is_live
+        self.is_reading = is_reading
+        """It times the untuned model for the worker's own sake, and is no trial."""
 
     @property
     def title(self) -> str:
@@ -42,8 +48,28 @@ class Job:
         return "untuned model" if self.is_reading or self.request.untuned else f"trial {self.request.number}"
 
     @property
-    def is_over(self) -> bool:
-        return self.outcome is not None or self.lost is not None
+    def is_ready(self) -> bool:
+        return self.outcome is not None or (self.is_live and self.stage is Stage.WAIT)
+
+    def warm(self, on_stage: StageCallback | None = None) -> None:
+        self.watch(on_stage)
+        self.wait_until_ready()
+
+    def turn(self) -> None:
+        self.begin_turn()
+        self.wait_until_ready()
+
+    def begin_turn(self) -> None:
+        """Let it take its samples once, and do not wait."""
+        if self.outcome is None:
+            self.stage = Stage.RUN
+            self.member.link.send([Turn(self.name)])
+
+    def finish(self, on_stage: StageCallback | None = None) -> Outcome:
+        self.watch(on_stage)
+        if self.is_live and self.outcome is None:
+            self.member.link.send([Finish(self.name)])
+        return self.wait()
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.bench.ray.messages import Begin, File
+from autotune.bench.messages import Begin, File
 from autotune.trial.request import TrialRequest
 from autotune.workload.workload import split_reference
 

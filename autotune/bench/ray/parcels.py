@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.bench.ray.messages import Ended
+from autotune.bench.messages import Ended, Refused
 from autotune.bench.ray.parcel import REFERENCE, Parcel, parcel_of
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
@@ -40,8 +40,6 @@ class Parcels:
 def outcome_in(folder: TrialFolder, ended: Ended) -> Outcome:
     """Write the files of a trial into the driver's folder, and read the outcome there."""
     evidence = str(folder.stderr)
-    if ended.refused is not None:
-        return Failure(reason=Reason.HARNESS, stage=Stage.START, error=ended.refused, evidence=evidence)
     for name, content in ended.files.items():
         write_whole(folder.path / name, content)
     outcome = folder.read_outcome()
@@ -52,3 +50,8 @@ def outcome_in(folder: TrialFolder, ended: Ended) -> Outcome:
         outcome = outcome.model_copy(update={"evidence": evidence})  # The log lies here as well.
         folder.write_outcome(outcome)
     return outcome
+
+
+def refusal_in(folder: TrialFolder, refused: Refused) -> Failure:
+    """The outcome of a trial that a worker could not start."""
+    return Failure(reason=Reason.HARNESS, stage=Stage.START, error=refused.error, evidence=str(folder.stderr))

@@ -1,9 +1,11 @@
-"""What a study keeps of its workers: whether those of one machine disturb each other, and the trials lost with them."""
+"""What a bench with several workers tells of them, and what a study keeps: whether those of one machine disturb each
+other, and the trials that were lost with them."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import dataclass
 
 from autotune.measure.statistics import MARGIN
 from autotune.schema import Record
@@ -40,3 +42,27 @@ class Neighbours(Record):
 NEIGHBOURS = ListSlot("neighbours", Neighbours)
 LOST_TRIALS = ListSlot("lost_trials", str)
 """The worker of each trial that was lost."""
+
+
+@dataclass(frozen=True)
+class WorkerChanged:
+    """A worker of a cluster does something else now; or it is ready, was lost or is left out, which `stays`."""
+
+    worker: str
+    what: str
+    stays: bool
+
+
+@dataclass(frozen=True)
+class NeighboursStarted:
+    """The untuned model is about to be timed alone and beside the other workers of its machine."""
+
+
+@dataclass(frozen=True)
+class NeighboursFound:
+    """Whether the workers of a machine disturb each other: measured now, or by an earlier run of the study."""
+
+    found: Neighbours
+
+
+WorkerEvent = WorkerChanged | NeighboursStarted | NeighboursFound

@@ -1,0 +1,269 @@
+"""`Attempts`: the ladder of attempts at one trial, and what becomes of one that goes wrong by no fault of its config.
+
+A trial is one process at best. The rungs, from the lowest; each may let another process take its place:
+
+    its worker was lost      it says nothing. A trial of the search is given back and its config tried by another trial;
+                             lost again, it is recorded as a failure of the harness. All else is run again, which ends:
+                             a worker that is lost twice gets no further work
+    the untuned model        any number of its crashes up to `UNTUNED_ATTEMPTS` processes: it worked before, and some
+    crashed                  frameworks die now and then whatever they run (MindSpore's PyNative: 8 of 52 processes)
+    the run's time ended it  nobody is blamed: the next run tries it again
+    others used the machine  once more, after a wait, a few times a run; its first figures stand if that fails
+    it failed, from a copy   once more from empty caches: another trial's caches must not be what a config is blamed for
+    of caches
+    it crashed               once more from empty caches; what the first process left is put aside. Figures:
+                             docs/decisions/0019-random-crashes.md
+    its compile was cut off  no further process, but a name: it is slow, which its timeout does not say
+
+`once` climbs the first three, `run` all but the last, and `trial` all, for a trial of the search, which it also starts,
+records and tells of. Live processes of blocks have no ladder but a rule, `may_be_random`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.bench.bench import Bench, Lost, Running, StageCallback
+from autotune.bench.workers import LOST_TRIALS
+from autotune.config import Config
+from autotune.environment import num_usable_cores
+from autotune.measure.disturbance import disturbance_of
+from autotune.measure.machine_load import taken_cores
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.study.budget import BusyMachinePlan
+from autotune.study.records import TrialRecord
+from autotune.study.study import AskedTrial
+from autotune.trial.folder import FIRST_CRASH, TrialFolder
+from autotune.trial.request import Limits, TrialRequest
+from autotune.tuning.compile_limit import CompileLimit
+from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialStarted
+from autotune.tuning.finalists import likely_finalists
+from autotune.tuning.reuse import keep_caches
+from autotune.tuning.session import Session
+
+UNTUNED_ATTEMPTS = 4
+"""MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
+that must not end a study."""
+CONFIG_ATTEMPTS = 2
+"""A config that crashes once may have hit the same random crash; one that crashes twice in a block is the cause."""
+BUSY = 0.2
+"""Cores that others use: below it is what any system does by itself."""
+WAIT_SHARE = 0.05
+"""Of the time that a run with a time budget has left, the most that one wait may take."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A process that was started before it is anybody's turn: when, and under which limits."""
+
+    running: Running
+    begun: float
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class QueuedTrial:
+    """A trial to run: what the study asked for, its folder, and its request."""
+
+    asked: AskedTrial
+    folder: TrialFolder
+    request: TrialRequest
+    ahead: Ahead | None = None
+    """It was started already."""
+    compile_limit: CompileLimit | None = None
+    """Where it is stricter than the budget's."""
+
+
+def how_busy(plan: BusyMachinePlan) -> MachineBusy | None:
+    """What other programs use right now; None where that is nothing to speak of, or not known."""
+    taken = taken_cores(plan.look_s)
+    if taken is None or taken <= BUSY:
+        return None
+    return MachineBusy(taken, num_usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
+
+
+class Attempts:
+    """See above. Counts over one run what was repeated, whether waiting helped, and what was lost."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._plan = session.budget.quiet
+        self._repeats_left = self._plan.max_repeats
+        self._may_wait = True
+        self._num_lost: Counter[Config] = Counter()
+        self.harness_failures = 0
+        """Trials in a row that ended in one, but for configs that were lost before."""
+
+    def look(self) -> None:
+        """Tell whether other programs use this machine right now."""
+        if self._session.bench.is_here and (busy := how_busy(self._plan)) is not None:
+            self._session.notify(busy)
+
+    def start_ahead(self, folder: TrialFolder, request: TrialRequest, longest_s: float) -> Ahead:
+        """Start a trial ahead of its turn."""
+        deadline = self._session.deadline
+        limits = deadline.cap(request.limits, longest_s)
+        running = self._session.bench.start(folder, request.limited_to(limits), "gated")
+        return Ahead(running, deadline.clock(), limits)
+
+    def once(
+        self,
+        folder: TrialFolder,
+        request: TrialRequest,
+        longest_s: float | None = None,
+        ahead: Ahead | None = None,
+        *,
+        may_be_lost: bool = False,
+    ) -> Outcome:
+        """Run it, within the run's time and `longest_s`. `Lost` only where it may be."""
+        session, deadline = self._session, self._session.deadline
+        begun, limits = (deadline.clock(), None) if ahead is None else (ahead.begun, ahead.limits)
+        limits = limits or deadline.cap(request.limits, longest_s)
+        capped = request.limited_to(limits)
+        running = session.bench.start(folder, capped) if ahead is None else ahead.running
+        outcome = running.finish(session.notify_stage)
+        while isinstance(outcome, Lost) and not may_be_lost:
+            outcome = session.bench.run(folder, capped, on_stage=session.notify_stage)
+        outcome = _through_crashes(session.bench, folder, capped, outcome, session.notify_stage)
+        was_cut = limits.total < request.limits.total and deadline.clock() - begun >= limits.total
+        return _cut_off(outcome) if was_cut else outcome
+
+    def run(
+        self,
+        folder: TrialFolder,
+        request: TrialRequest,
+        longest_s: float | None = None,
+        ahead: Ahead | None = None,
+        *,
+        may_be_lost: bool = False,
+    ) -> Outcome:
+        """Run it, and once more for each rung that asks for that and has the time."""
+        clock = self._session.deadline.clock
+        begun = clock()
+        most_s = math.inf if longest_s is None else longest_s
+
+        def again(request: TrialRequest) -> Outcome:
+            return self.once(folder, request, most_s - (clock() - begun), may_be_lost=may_be_lost)
+
+        outcome = self.once(folder, request, longest_s, ahead, may_be_lost=may_be_lost)
+        why, spare_s = self._why_repeat(outcome), self._spare_s(most_s, clock() - begun)
+        if why is not None and spare_s >= 0:
+            self._repeats_left -= 1
+            self._session.notify(TrialDisturbed(request.number, why))
+            self._wait(spare_s)
+            quieter = again(request)
+            outcome = outcome if _says_nothing(quieter) else quieter
+        if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
+            outcome = again(request.from_empty_caches())
+        if isinstance(outcome, Failure) and outcome.reason is Reason.CRASH and not request.untuned:
+            kept = _put_aside(folder)
+            outcome = again(request.from_empty_caches()).model_copy(update={"first_crash": str(kept)})
+        return outcome
+
+    def trial(self, queued: QueuedTrial, longest_s: float, others: Sequence[int]) -> TrialRecord | None:
+        """Run and record a trial of the search, of at most `longest_s`; `others` are queued. None: its worker was lost
+        and it was given back; an interrupted one is given back too.
+        """
+        session, study, asked = self._session, self._session.study, queued.asked
+        try:
+            session.notify(TrialStarted(asked.number, asked.config))
+            outcome = self.run(queued.folder, queued.request, longest_s, queued.ahead, may_be_lost=True)
+        except BaseException:
+            study.abandon(asked)
+            raise
+        was_lost = asked.config in self._num_lost
+        if isinstance(outcome, Lost):
+            self._num_lost[asked.config] += 1
+            if not was_lost:
+                study.abandon(asked)
+                session.notify(TrialLost(asked.number, outcome.error))
+                LOST_TRIALS.add(study, outcome.worker)
+                return None
+            outcome = outcome.as_harness_failure(queued.folder)
+        if queued.compile_limit is not None:
+            outcome = queued.compile_limit.named(outcome)
+        study.tell(asked, outcome)
+        record = study.record(asked.number)
+        keep_caches(record, [*(each.number for each in likely_finalists(session)), *others], study, session.caches)
+        # That another worker fails too says nothing of this machine.
+        is_harness = isinstance(outcome, Failure) and outcome.reason is Reason.HARNESS and not was_lost
+        self.harness_failures = self.harness_failures + 1 if is_harness else 0
+        session.notify(TrialEnded(record))
+        return record
+
+    def _why_repeat(self, outcome: Outcome) -> str | None:
+        if self._repeats_left == 0 or not isinstance(outcome, Measurement):
+            return None
+        is_timed = any(objective.is_timed for objective in self._session.study.manifest.objectives)
+        return disturbance_of(outcome) if is_timed else None
+
+    def _spare_s(self, most_s: float, took_s: float) -> float:
+        """What is left when the trial has run twice."""
+        return min(self._session.deadline.left_s() + took_s, most_s) - 2 * took_s
+
+    def _wait(self, spare_s: float) -> None:
+        """Until the machine is quiet. Once that did not come in time, nothing is waited for any more."""
+        session, plan = self._session, self._plan
+        if not self._may_wait or not session.bench.is_here:
+            return
+        at_most_s = min(plan.max_wait_s, spare_s, WAIT_SHARE * session.deadline.left_s())
+        for _ in range(math.ceil(at_most_s / plan.look_s)):
+            taken = taken_cores(plan.look_s)
+            if taken is None or taken <= BUSY:
+                return
+        self._may_wait = False
+
+
+def run_through_crashes(
+    bench: Bench, folder: TrialFolder, request: TrialRequest, on_stage: StageCallback | None = None
+) -> Outcome:
+    """Run a trial to its end; an untuned model that crashes gets further processes."""
+    return _through_crashes(bench, folder, request, bench.run(folder, request, on_stage=on_stage), on_stage)
+
+
+def _through_crashes(
+    bench: Bench, folder: TrialFolder, request: TrialRequest, outcome: Outcome, on_stage: StageCallback | None
+) -> Outcome:
+    for _ in range(UNTUNED_ATTEMPTS - 1):
+        if not (request.untuned and isinstance(outcome, Failure) and outcome.reason is Reason.CRASH):
+            break
+        outcome = bench.run(folder, request, on_stage=on_stage)
+    return outcome
+
+
+def may_be_random(request: TrialRequest, failure: Failure, num_failed: int) -> bool:
+    """Whether another process may succeed after so many failures in a row: of the untuned model, which worked before,
+    after any failure; of a config after a crash, since frameworks sometimes crash at random.
+    """
+    if request.untuned:
+        return num_failed < UNTUNED_ATTEMPTS
+    return failure.reason is Reason.CRASH and num_failed < CONFIG_ATTEMPTS
+
+
+def _says_nothing(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and outcome.reason in (Reason.OUT_OF_TIME, Reason.HARNESS, Reason.LOST)
+
+
+def _cut_off(outcome: Outcome) -> Outcome:
+    """A process that the end of the run's time ended. One that failed by itself just then is tried again as well."""
+    if isinstance(outcome, Measurement) or outcome.reason not in (Reason.TIMEOUT, Reason.HARNESS):
+        return outcome
+    error = "stopped: the run's time was used up"
+    return outcome.model_copy(update={"reason": Reason.OUT_OF_TIME, "error": error})
+
+
+def _put_aside(folder: TrialFolder) -> Path:
+    """The next process starts from an empty record, so what this one said is moved."""
+    kept = folder.path / FIRST_CRASH
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True, exist_ok=True)
+    for file in (folder.outcome_file, folder.stdout, folder.stderr):
+        if file.exists():
+            file.replace(kept / file.name)
+    return kept
