@@ -47,22 +47,9 @@ def spaces(
     device: Annotated[str, typer.Option("--device", help="cpu, gpu or ascend.")] = "cpu",
     framework: Annotated[str | None, typer.Option("--framework", help="torch or mindspore. [each by itself]")] = None,
     task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
-    rules: Annotated[
-        bool,
-        typer.Option("--rules", hidden=True, help="No effect: failure rules hold only in their own study (see show)."),
-    ] = False,
-    forget: Annotated[
-        str | None,
-        typer.Option("--forget", metavar="RULE_ID", hidden=True, help="No effect: no rules are kept between studies."),
-    ] = None,
-    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,  # noqa: ARG001  Belonged to the rules.
     as_json: AsJson = False,
 ) -> None:
     """List the search spaces and their knobs for the installed releases and a device."""
-    if rules or forget is not None:
-        none = "no rules are kept between studies; `show STUDY` lists what a study does not try"
-        print_line("[]" if as_json else none)
-        return
     from autotune.planning.spaces import describe_spaces
 
     described = describe_spaces(device, framework, one_of("--task", task, "infer", "train"))

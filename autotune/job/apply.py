@@ -231,9 +231,6 @@ class Application:
         limits = self._limits(tuned)
         if limits is None or self._recipe is not None:
             return None
-        if limits.background:
-            what = "background is ignored: shapes are compiled by the job's own calls"
-            self._recorder.note("version", f"{self._loaded.path}: {what}")
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             put_back(self._changes.undo, self._recorder)

@@ -118,7 +118,7 @@ def _difference(what: str, then: object, here: object) -> str | None:
 
 
 def _known_difference(what: str, then: str | None, here: str | None) -> str | None:
-    """None as well where one of them is not known: an older record, or a system that does not say."""
+    """None as well where one of them is not known: a system that does not say."""
     return _difference(what, then, here) if then and here else None
 
 

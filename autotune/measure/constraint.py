@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-from pydantic import model_validator
+from typing import Literal, NamedTuple
 
 from autotune.command_line import asked
 from autotune.errors import InputError
@@ -76,17 +74,6 @@ class Constraint(Record):
     """A key of `QUANTITIES`, or `total:N`."""
     relation: Relation
     bound: float
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_it_was(cls, content: Any) -> Any:
-        """Older manifests say `exact` where there are three relations now."""
-        if isinstance(content, dict) and "exact" in content:
-            return {
-                **{k: v for k, v in content.items() if k != "exact"},
-                "relation": "==" if content["exact"] else "<=",
-            }
-        return content
 
     @classmethod
     def parse(cls, text: str) -> Constraint:

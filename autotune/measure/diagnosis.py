@@ -65,7 +65,7 @@ class GraphBreak(Record):
     location: str | None = None
     count: int = 1
     ailment: BreakKind | None = None
-    """None in records of older releases."""
+    """None: not known."""
     hint: str | None = None
     """The framework's own advice."""
     gives_up: bool = False

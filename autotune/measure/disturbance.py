@@ -31,7 +31,7 @@ def disturbance_of(measurement: Measurement) -> str | None:
         return None
     interrupted = f"{hit:.0%} of the calls were interrupted"
     if usage.taken_s is None:
-        # Older records: the process used less than one core although it was not waiting.
+        # Where the system does not say: the process used less than one core although it was not waiting.
         return f"other programs ran while it was timed: {interrupted}" if sum(usage.cpu_s) < 0.9 * wall_s else None
     taken = usage.taken_s / wall_s
     if taken < TAKEN_SHARE:

@@ -154,15 +154,14 @@ class Usage(Record):
     involuntary_switches: tuple[NonNegativeInt, ...]
     taken_s: NonNegativeFloat | None = None
     """CPU seconds of the usable cores that others (programs, the hypervisor) used while all of these samples were
-    taken. None where the system does not report it, and in records of older releases. Source: /proc/stat."""
+    taken. None where the system does not report it. Source: /proc/stat."""
 
 
 class Samples(Record):
     """Per-call wall times in seconds, device-synchronised, in the order taken.
 
     `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median was precise
-    enough, there were enough samples, the time was used up, or (a live process) there were no more turns. In records of
-    older releases it may be `slower`: the config was clearly slower than the best one.
+    enough, there were enough samples, the time was used up, or (a live process) there were no more turns.
 
     Under traffic they are whole passes of the stream, in its order: each shape has its share, and the percentiles are
     those of the traffic.
@@ -171,7 +170,7 @@ class Samples(Record):
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
     warmup_s: tuple[PositiveFloat, ...] = ()
     steady: bool
-    ended_by: Literal["precision", "num_samples", "time", "slower", "turns"]
+    ended_by: Literal["precision", "num_samples", "time", "turns"]
     turns: tuple[PositiveInt, ...] = ()
     """Number of samples in each turn of a live process; empty where all were taken in one go."""
     usage: Usage | None = None
@@ -179,12 +178,7 @@ class Samples(Record):
     calls_per_sample: PositiveInt = 1
     """More than one: each sample is the mean of so many calls with one wait for the device at their end."""
     device: DeviceState | None = None
-    """None without an accelerator whose driver tells, and in older records."""
-
-    @property
-    def are_whole(self) -> bool:
-        """Whether sampling was not cut short and the warm-up had settled."""
-        return self.steady and self.ended_by != "slower"
+    """None without an accelerator whose driver tells."""
 
 
 class OnWorker(Record):
@@ -210,8 +204,8 @@ class Compiled(Record):
     first_call_s: float
     """Wrapping the model plus its first call, by the child's clock."""
     second_call_s: NonNegativeFloat | None = None
-    """The second call, where something is still recorded in it (CUDA graphs); None where the first one does it all, and
-    in older records. It counts as compiling."""
+    """The second call, where something is still recorded in it (CUDA graphs); None where the first one does it all. It
+    counts as compiling."""
     compile_s: float
     """First call minus a steady call, and so the second where something is recorded in it (`second_call_s`): cold,
     unless the request let earlier caches stand. See `compiled_from`. Under traffic it is about the first pass."""
@@ -231,7 +225,7 @@ class Checked(Record):
     relative_error: float | None
     """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
     output_errors: tuple[float, ...] | None = None
-    """The largest error of each output tensor, in order; None for the reference, and in records of older releases."""
+    """The largest error of each output tensor, in order; None for the reference."""
     not_compared: tuple[str, ...] = ()
     """What calls give or leave behind and no check looks into: names of outputs with their classes, in words."""
     not_varied: tuple[str, ...] = ()
@@ -245,11 +239,10 @@ class Timed(Record):
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     device_times: DeviceTimes | None = None
-    """The same calls by the device's own clock, and pipelined; None without an accelerator, under traffic, and in older
-    records."""
+    """The same calls by the device's own clock, and pipelined; None without an accelerator, and under traffic."""
     copies_s: NonNegativeFloat | None = None
     """Of each call, what it takes to copy the outputs of a captured graph, which the next replay writes over: a part of
-    each latency. None where nothing is copied, under traffic, in training, and in older records."""
+    each latency. None where nothing is copied, under traffic, and in training."""
 
 
 class Measurement(Compiled, Checked, Timed):
@@ -264,9 +257,6 @@ class Measurement(Compiled, Checked, Timed):
     program: str | None = None
     """Digest of the code that the compiler emitted and of the settings under which it runs, as read back in the
     process: two configs with the same program behave the same. None: the framework does not report it."""
-    reused_from: int | None = None
-    """Trial with the same program whose samples and running peak memory these are, in records of older releases; None:
-    measured here."""
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
     first_crash: str | None = None

@@ -61,10 +61,6 @@ class SamplingPlan(Record):
     """Taken even when the time is used up: a model of 10 s a call gets this many."""
     longest_s: PositiveFloat | None = None
     """Limit of the process. A model of 60 s a call gets one sample, a stream one pass, instead of none."""
-    clearly_slower: PositiveFloat = 0.10
-    """Read and ignored, so that earlier budgets and requests load: sampling of a slow config used to end early."""
-    samples_to_judge: PositiveInt = 7
-    """The same."""
     turn_s: PositiveFloat = 0.1
     """A turn of a live process lasts this long, but at least `fewest_in_turn` samples."""
     fewest_in_turn: PositiveInt = 2

@@ -51,7 +51,6 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
         "closest_miss": answer.closest_miss and _misses(answer.closest_miss),
         "excluded_by": dict(exclusions(answer.records)),
         "rules": [_failure_rule(each, manifest, answer) for each in answer.failure_rules],
-        "rules_problem": None,
         "priors": [_prior(each, answer) for each in answer.priors],
         "near_best_after": answer.near_best_after,
         "failures": dict(failures_by_reason(answer.records)),
@@ -64,24 +63,14 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
 
 
 def _failure_rule(rule: FailureRule, manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
-    """`scope` and `created` are kept for those who read them: a rule holds in its own study alone."""
     return {
         "id": rule.id,
         "pattern": rule.pattern,
         "reason": rule.reason.value,
         "stage": rule.stage.value,
         "error": rule.error,
-        "scope": None,
         "knobs": [knob.name for knob in manifest.space.knobs],
-        "evidence": {
-            "study": answer.study,
-            "failed": list(rule.failed),
-            "worked": [],
-            "proof": "counts",
-            "chance": None,
-            "trials_spent": 0,
-        },
-        "created": "",
+        "evidence": {"study": answer.study, "failed": list(rule.failed)},
     }
 
 
@@ -137,13 +126,12 @@ def _misses(record: TrialRecord) -> dict[str, Any]:
 def _derived(record: TrialRecord) -> dict[str, Any]:
     """What scripts would otherwise compute from the samples, or look for in the outcome."""
     if not isinstance(record.outcome, Measurement):
-        return {"latency_s": None, "throughput": None, "program": None, "reused_from": None}
+        return {"latency_s": None, "throughput": None, "program": None}
     measured = record.outcome
     return {
         "latency_s": measured.latency.model_dump(),
         "throughput": measured.throughput,
         "program": measured.program,
-        "reused_from": measured.reused_from,
     }
 
 

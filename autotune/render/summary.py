@@ -132,10 +132,8 @@ def _remarks(record: TrialRecord, outcome: Measurement) -> tuple[str | None, ...
 
 
 def _aliases(records: Sequence[TrialRecord]) -> dict[int, int]:
-    """Trial -> the first one that ran the same program. In studies of older releases, the one whose samples it has."""
-    classes = equivalence_classes(records)
-    first = {each.number: names[0].number for names in classes for each in names[1:]}
-    return first | {each.number: each.reused_from for each in records if each.reused_from is not None}
+    """Trial -> the first one that ran the same program."""
+    return {name.number: names[0].number for names in equivalence_classes(records) for name in names[1:]}
 
 
 def _state(record: TrialRecord, alias: int | None) -> str:

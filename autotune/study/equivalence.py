@@ -39,11 +39,11 @@ def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
 
 
 def representative_of(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
-    """A class as one trial: its simplest name, with a classmate's samples where those are whole and its own are not."""
+    """A class as one trial: its simplest name, with a classmate's samples where its own never settled."""
     chosen = simplest(names, space)
-    if chosen.measurement.samples.are_whole:
+    if chosen.measurement.samples.steady:
         return chosen
-    better = next((each for each in names if each.measurement.samples.are_whole), chosen)
+    better = next((name for name in names if name.measurement.samples.steady), chosen)
     outcome = chosen.measurement.model_copy(update={"samples": better.measurement.samples})
     return replace(chosen, outcome=outcome)
 

@@ -14,8 +14,6 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Literal
 
-from pydantic import AliasChoices, Field
-
 from autotune.config import Config
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.disturbance import disturbance_of
@@ -74,12 +72,10 @@ class Confirmation(Record):
     """Number of the trial that the verdict is about: the winner, or what came closest."""
     contestants: tuple[int, ...] = ()
     """Trial numbers, a column each; the untuned model's first."""
-    blocks: tuple[tuple[float, ...], ...] = Field((), validation_alias=AliasChoices("blocks", "blocks_s"))
+    blocks: tuple[tuple[float, ...], ...] = ()
     """Seconds (of a call, an item, the first call or the whole job) or bytes."""
     speedups: tuple[Speedup, ...] = ()
     """Of each contestant but the first over the untuned model; the intervals hold for all at once."""
-    retired: dict[int, Speedup] = {}
-    """Of an earlier version's study: trials that were left out after a look, since they could not win any more."""
     margin: float = MARGIN
     """Share by which the whole interval had to exceed 1."""
     compile_warm_s: float | None = None
@@ -87,8 +83,7 @@ class Confirmation(Record):
     num_trials: int
     """Trials recorded when it was made: more of them make it outdated."""
     why: str | None = None
-    """What kept it from a comparison, or cut this one off, other than the machine's noise; in records of older releases
-    the run's time is not told here either."""
+    """What kept it from a comparison, or cut this one off, other than the machine's noise."""
     note: str | None = None
     cut_short: bool = False
     """The time did not hold all of it: it is made again when the study goes on."""
@@ -100,8 +95,8 @@ class Confirmation(Record):
 
     @property
     def compared(self) -> dict[int, Speedup]:
-        """Trial -> its speed-up over the untuned model, for all that took part to the end or were left out early."""
-        return {**dict(zip(self.contestants[1:], self.speedups, strict=True)), **self.retired}
+        """Trial -> its speed-up over the untuned model, for all that took part to the end."""
+        return dict(zip(self.contestants[1:], self.speedups, strict=True))
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
@@ -148,11 +143,6 @@ class TrialRecord:
         if isinstance(self.outcome, Failure):
             return "failed"
         return "running" if self.running else "lost"
-
-    @property
-    def reused_from(self) -> int | None:
-        """The trial whose samples these are, in studies of older releases; None: its own, or none at all."""
-        return self.outcome.reused_from if isinstance(self.outcome, Measurement) else None
 
     @property
     def measurement(self) -> Measurement:

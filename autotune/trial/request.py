@@ -108,15 +108,11 @@ class TrialRequest(Record):
     """Absolute path of a folder that keeps what the first call compiles (`KEPT_CACHES`) and its key (`KEY_FILE`)."""
     shipped: ShippedCache | None = None
     """The first call must start from these caches; otherwise the trial fails."""
-    known_programs: dict[str, str] = {}
-    """Read and ignored, so that earlier requests load: a trial used to take over the samples of an equal program."""
     sampling: SamplingPlan = SamplingPlan()
     without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True
     """Compare the outputs with the reference; a model whose outputs are not repeatable fails."""
-    incumbent_s: PositiveFloat | None = None
-    """Read and ignored, so that earlier requests load: sampling of a slow config used to end early."""
     profile_in: str | None = None
     """Absolute path of a trial's folder. After the measurement the model is profiled, and the profile is written
     there."""

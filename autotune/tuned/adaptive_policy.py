@@ -20,5 +20,3 @@ class AdaptivePolicy(Record):
     """After so many in a row nothing more is compiled."""
     trust: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the break-even that is waited for where recent calls say that it will be reached; 1: the whole."""
-    background: Annotated[bool, Field(json_schema_extra={"deprecated": True})] = False
-    """Read and ignored, so that files of earlier releases load (docs/decisions/0020-what-was-deleted.md)."""

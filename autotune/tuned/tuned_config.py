@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
@@ -77,9 +77,7 @@ class Evidence(Record):
     speedup: Speedup | None
     """Untuned value of the objective over the tuned one, over blocks of live processes; None if nothing was worth
     comparing."""
-    process_pairs: Annotated[
-        tuple[tuple[float, float], ...], Field(validation_alias=AliasChoices("process_pairs", "process_pairs_s"))
-    ]
+    process_pairs: tuple[tuple[float, float], ...]
     """(untuned, tuned) values of the objective in each block, in seconds or bytes."""
     noise_floor: float | None
     """Share by which two processes of the untuned model differed on that machine."""

@@ -125,14 +125,8 @@ REFUSED = [
     ({**COMPILE, "torchair_mode": "max-autotune"}, "knob torchair_mode: is for backend=torchair only"),
     ({**EAGER, "precision": "int8"}, "knob precision: 'int8' is none of None, bf16_autocast"),
     ({**EAGER, "matmul_precision": "low"}, "knob matmul_precision: 'low' is none of"),
-    ({**EAGER, "memory_format": "channels_first"}, "knob memory_format"),
-    ({**EAGER, "memory_format": "channels_last"}, "'channels_last' is no longer applied"),
-    ({**EAGER, "precision": "bf16_cast"}, "'bf16_cast' is no longer applied"),
-    ({**EAGER, "inference_mode": True}, "inference_mode: True is no longer applied"),
     ({**COMPILE, "cpp_wrapper": 1}, "knob cpp_wrapper: 1 is none of False, True"),
     ({**COMPILE, "freezing": "yes"}, "knob freezing: 'yes' is none of"),
-    ({**EAGER, "inference_mode": "yes"}, "knob inference_mode"),
-    ({**EAGER, "inference_mode": 1}, "knob inference_mode"),
     ({**EAGER, "shapes": "static"}, "knob shapes: is for execution=compile only"),
     ({**COMPILE, "shapes": "some"}, "knob shapes: 'some' is none of automatic, static"),
     ({**COMPILE, "shapes": "static", "dynamic": False}, "knob dynamic: shapes says it already"),
@@ -235,7 +229,6 @@ def test_fixed_precision_leaves_numerics_alone():
 
 
 def test_each_knob_of_the_space_has_one_row():
-    """The space and the backend's table name the same knobs, but for those of earlier releases; the numbers of a shape
-    strategy are not the backend's."""
+    """The space and the backend's table name the same knobs; the numbers of a shape strategy are not the backend's."""
     offered = {name for name in read_space_file(bundled_space("torch")).knobs if name not in STRATEGY_NUMBERS}
-    assert offered == set(KNOBS) - {"region", "memory_format", "inference_mode"}
+    assert offered == set(KNOBS) - {"region"}

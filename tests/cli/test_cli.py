@@ -139,23 +139,13 @@ class TestTheMainJob:
 
 
 @pytest.mark.slow
-def test_rules_and_priors(tune_fake, cli, tmp_path):
-    """The best configs of a prior study come first; the flags for rules of other studies are accepted and do nothing,
-    and a file of rules that an older release wrote is no error, whatever is in it."""
-    (tmp_path / "studies").mkdir(exist_ok=True)
-    (tmp_path / "studies" / "rules.yaml").write_text("rules: {")
-    first = document_of(tune_fake("--trials", "14", "--json"))
-    assert first["rules_problem"] is None
-    assert isinstance(first["rules"], list)
-    assert json.loads(cli("spaces", "--rules", "--json").stdout) == []
-    for arguments in (("--rules",), ("--forget", "all"), ("--forget", "r0")):
-        assert "no rules are kept between studies" in cli("spaces", *arguments).stdout
-
+def test_priors(tune_fake, cli):
+    """The best configs of a prior study come first."""
+    tune_fake("--trials", "14")
     second = document_of(tune_fake("--study", "t", "--trials", "5", "--prior", "s", "--json"))
     (prior,) = second["priors"]
     assert (prior["name"], prior["trials"][0], prior["gave_best"]) == ("s", 2, True)
     assert "prior       s (" in cli("show", "t").stdout
-    assert (tmp_path / "studies" / "rules.yaml").read_text() == "rules: {"
 
 
 @pytest.mark.parametrize("prior", ["nobody", "no/best.yaml"])

@@ -1417,7 +1417,6 @@ class TestAFileIsNotCode:
             {**COMPILED, "recompile_limit": 10**9},
             {**COMPILED, "backend": "no_such_backend"},
             {**EAGER, "precision": "bf16_cast"},
-            {**EAGER, "memory_format": "channels_last"},
         ],
         ids=str,
     )

@@ -678,15 +678,6 @@ class TestLoaded:
         assert autotune.stats(autotune.load(path).apply(lambda x: x * 2)).state == "adaptive"
         assert autotune.stats(autotune.load(path).apply(lambda x: x * 2, adaptive=False)).state == "settling"
 
-    @pytest.mark.parametrize(("background", "num_lines"), [(False, 0), (True, 1)])
-    def test_a_file_of_an_earlier_release(self, write, caplog, background, num_lines):
-        """`background` is read and ignored; a file that asks for it is used, and one line says so."""
-        path = write(lambda content: content.update(adaptive={"background": background}))
-        model = autotune.load(path).apply(lambda x: x * 2)
-        assert autotune.stats(model).state == "adaptive"
-        assert len(caplog.records) == num_lines
-        assert ("background is ignored" in caplog.text) == background
-
     def test_a_file_with_a_mistake(self, write, caplog):
         """Is refused as a whole, with file and key."""
         autotune.load(write(lambda content: content.update(adaptive={"max_versions": 0}))).apply(double)

@@ -298,10 +298,3 @@ def test_a_constraint_survives_json() -> None:
     for text in ("peak_memory <= 2GiB", "throughput >= 5", "graph_breaks == 0", "total:7 <= 3min"):
         constraint = Constraint.parse(text)
         assert Constraint.model_validate_json(constraint.model_dump_json()) == constraint
-
-
-@pytest.mark.parametrize(("exact", "relation"), [(False, "<="), (True, "==")])
-def test_a_constraint_of_an_older_manifest_is_read(exact: bool, relation: str) -> None:
-    """It knew two relations, as yes and no."""
-    older = {"text": "graph_breaks ?? 0", "quantity": "graph_breaks", "exact": exact, "bound": 0.0}
-    assert Constraint.model_validate(older).relation == relation

@@ -25,13 +25,6 @@ def test_flags_override_the_file():
     assert (limits.compile, limits.check, limits.total, limits.run) == (10, 10, 20, 180)
 
 
-def test_a_file_of_an_earlier_release_is_accepted():
-    """It may say what was clearly slower, and after how many samples: sampling of such a config used to end early."""
-    written = yaml.safe_load("sampling: {max_samples: 9, clearly_slower: 0.4, samples_to_judge: 5}")
-    sampling = Budget.model_validate(written).sampling
-    assert (sampling.max_samples, sampling.clearly_slower, sampling.samples_to_judge) == (9, 0.4, 5)
-
-
 def test_a_mistake_in_the_file_is_a_sentence(cli, tmp_path, model_file, space_file):
     """File and key are named, and no study is begun."""
     path = tmp_path / "budget.yaml"

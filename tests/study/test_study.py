@@ -199,20 +199,15 @@ def test_why_a_search_ended_is_kept(make_study, tmp_path):
     assert again.stop_reason is None
 
 
-def test_a_manifest_with_one_objective_is_read(make_manifest, tmp_path):
-    """Schema 2 named one, with constraints that knew two relations."""
-    constraints = (Constraint.parse("graph_breaks == 0"), Constraint.parse("compile <= 60s"))
-    manifest = make_manifest(objectives=(Objective(quantity="p99"),), constraints=constraints)
-    content = json.loads(manifest.model_dump_json(by_alias=True))
-    older = {key: value for key, value in content.items() if key != "objectives"}
-    older.update(schema=2, objective={"quantity": "p99"})
-    for each in older["constraints"]:
-        each["exact"] = each.pop("relation") == "=="
-    for each in older["constraints"] + [older["objective"]]:
-        each.pop("num_calls", None)
+def test_a_study_of_another_format_is_one_sentence(make_manifest, tmp_path):
+    """Such as one that was recorded over two frameworks, before the first release."""
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(older))
-    assert read_manifest(path) == manifest
+    path.write_text(
+        json.dumps(json.loads(make_manifest().model_dump_json(by_alias=True)) | {"schema": 3, "others": []})
+    )
+    with pytest.raises(StoreError, match="key schema: Input should be 4") as refused:
+        read_manifest(path)
+    assert "was written by another version of autotune" in refused.value.tip
 
 
 def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study, measurement, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
@@ -10,7 +9,6 @@ from typing import get_type_hints
 import pytest
 
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Changes, ColdCompile, Limits, TrialRequest
 
 BEFORE = ColdCompile(trial=3, compile_s=2.0, peak_memory_bytes=None)
@@ -42,16 +40,6 @@ def test_a_trial_from_empty_caches_takes_nothing_over(make_request):
     """It pays for its own compile."""
     plain = make_request()
     assert plain.compiled_already(BEFORE).from_empty_caches() == plain
-
-
-def test_a_request_of_an_earlier_release_is_read(make_request, tmp_path):
-    """It may name programs whose samples were known, a latency to beat, and what was clearly slower than that."""
-    content = json.loads(make_request().model_dump_json(by_alias=True))
-    content |= {"known_programs": {"p": "/o/outcome.json"}, "incumbent_s": 0.25}
-    content["sampling"] |= {"clearly_slower": 0.3, "samples_to_judge": 9}
-    folder = TrialFolder(tmp_path)
-    (tmp_path / "request.json").write_text(json.dumps(content))
-    assert json.loads(folder.read_request().model_dump_json(by_alias=True)) == content
 
 
 def test_the_type_checker_sees_the_fields_as_they_are() -> None:

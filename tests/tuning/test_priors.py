@@ -109,7 +109,7 @@ class TestFromAStudy:
         second = by_speed(earlier)[1]
         earlier.confirmation = Confirmation(
             verdict=Verdict.FASTER, candidate=second.number, contestants=(0, second.number), num_trials=24,
-            blocks_s=((1.0, 0.5),), speedups=({"median": 2.0, "low": 1.9, "high": 2.1},),
+            blocks=((1.0, 0.5),), speedups=({"median": 2.0, "low": 1.9, "high": 2.1},),
         )  # fmt: skip
         assert read_prior("earlier", FolderStudies(studies_dir)).configs[0] == second.config
 

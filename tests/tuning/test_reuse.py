@@ -17,9 +17,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
-from autotune.render.json import document
 from autotune.render.live import LiveDisplay
-from autotune.render.summary import trials_table
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.trial.folder import TrialFolder
@@ -148,7 +146,6 @@ class TestAClassIsOneConfig:
         for records in by_program(tuned).values():
             assert len(records) == 3
             assert all(Stage.RUN in each.measurement.stage_s for each in records)
-            assert [each.reused_from for each in records] == [None] * 3
             assert len({each.measurement.samples for each in records}) == 3
 
     def test_a_class_is_one_contestant_under_its_simplest_name(self, tuned):
@@ -381,7 +378,6 @@ class TestReports:
     def test_json_has_the_program(self, folder, cli):
         """For scripts, beside the outcome; and what the study says about each knob."""
         shown = json.loads(cli("show", "s", "--studies-dir", str(folder / "studies"), "--json").stdout)
-        assert [each["reused_from"] for each in shown["trials"]] == [None] * 6
         assert {each["program"] for each in shown["trials"]} == {"slow", "fast"}
         verdicts = {each["knob"]: each["verdict"] for each in shown["effects"]}
         assert verdicts["mode"] == "no effect"
@@ -396,23 +392,6 @@ class TestReports:
         with console.capture() as captured, LiveDisplay(console) as display:
             display(TrialEnded(study.record(asked.number)))
         assert "9 s by trial 3" in captured.get()
-
-    def test_a_study_of_an_earlier_release_is_shown_as_before(self, measurement, study_of):
-        """There a second name has the samples of the first, and a slow config was not sampled to the end."""
-        study = study_of(ALIASES)
-        slow = measurement.samples.model_copy(update={"ended_by": "slower"})
-        for number in range(4):
-            asked = study.ask(1)
-            changes = {"reused_from": 2} if number == 3 else {"samples": slow} if number == 1 else {}
-            study.tell(asked, measurement.model_copy(update={"program": f"p{min(number, 2)}", **changes}))
-        result = StudyResult(study)
-        console = Console(width=200)
-        with console.capture() as captured:
-            console.print(trials_table(result))
-        assert captured.get().count("= trial 2") == 1
-        trials = document(study.manifest, result)["trials"]
-        assert [each["reused_from"] for each in trials] == [None, None, None, 2]
-        assert trials[1]["outcome"]["samples"]["ended_by"] == "slower"
 
 
 def test_configs_are_told_apart_by_value(study_of):

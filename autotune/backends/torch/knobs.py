@@ -122,9 +122,6 @@ KNOBS: dict[str, Knob] = {
     "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
     "optimizer_impl": Knob(Goes.OTHER, values=(None, "foreach", "fused")),
     "optimizer_compiled": Knob(Goes.OTHER, values=_SWITCH),
-    # Of earlier releases: taken where they ask for nothing, see `_GIVEN_UP`.
-    "memory_format": Knob(Goes.OTHER, values=(None,)),
-    "inference_mode": Knob(Goes.OTHER, values=(False,)),
 }
 """Knob -> its row."""
 
@@ -140,13 +137,6 @@ OWN_KNOBS: dict[str, str] = {
     "inductor.cpp.threads": "threads",
 }
 """Option -> the knob that sets it: there it is bounded, and what has to stand around it does."""
-
-_GIVEN_UP: dict[str, tuple[Scalar, ...]] = {
-    "precision": ("bf16_cast", "fp16_cast"),
-    "memory_format": ("channels_last",),
-    "inference_mode": (True,),
-}
-"""Knob -> values that earlier releases offered."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +191,6 @@ def settings_of(config: Config) -> Settings:
     execution = config.get("execution")
     if execution not in ("eager", "compile"):
         raise InvalidConfigError(f"knob execution: {execution!r} is neither 'eager' nor 'compile'")
-    _refuse_given_up(config)
     _refuse_unknown(config, compiled=execution == "compile")
     precision = config.get("precision")
     return Settings(
@@ -252,17 +241,6 @@ def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[
 def process_knobs(config: Config) -> tuple[str, ...]:
     """The knobs of a config that set something for the whole process."""
     return tuple(name for name, knob in KNOBS.items() if knob.goes is Goes.PROCESS and config.get(name) is not None)
-
-
-def _refuse_given_up(config: Config) -> None:
-    """A config of an earlier release: what it promised cannot be kept without changing the job's own weights."""
-    for name, values in _GIVEN_UP.items():
-        if any(config.matches({name: value}) for value in values) and name in config.root:
-            raise InvalidConfigError(
-                f"knob {name}: {config[name]!r} is no longer applied: it changes what the model's owner sees "
-                "(weights, or outputs that cannot be trained on)",
-                tip="tune again",
-            )
 
 
 def row_of(name: str) -> Knob:
