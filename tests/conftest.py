@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def measurement() -> Measurement:
-    """A real one, recorded by an older release: it must still be read. As if it had been made on this machine."""
+    """A real one that was recorded, as if it had been made on this machine."""
     recorded = Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
     here = describe(device=recorded.environment.device, variables={})
     like_here = {"processor": here.processor, "num_cores": here.num_cores, "inherited": here.inherited}

@@ -43,7 +43,7 @@ def test_a_real_export_keeps_the_schema(tune_fake, cli, tmp_path):
     faster = yaml.safe_load((tmp_path / "faster.yaml").read_text())
     jsonschema.validate(faster, schema)
     assert set(faster) == {
-        "schema", "framework", "verdict", "config", "untuned", "variants", "baseline", "workload", "environment",
+        "schema", "framework", "verdict", "config", "untuned", "variants", "workload", "environment",
         "evidence", "artifact", "shapes", "adaptive",
     }  # fmt: skip
     assert (tmp_path / "faster.yaml").read_text().startswith("# ")
