@@ -22,7 +22,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from autotune.measure.device_state import COOLING_S, ClockWatch, DeviceWatch, Instruments, without
 from autotune.measure.diagnosis import Compilations
-from autotune.measure.machine_load import LoadMeter
+from autotune.measure.disturbance import LoadMeter
 from autotune.measure.measurement import Samples, Usage
 from autotune.schema import Record
 

@@ -33,8 +33,7 @@ from autotune.bench.bench import Bench, Lost, Running, StageCallback
 from autotune.bench.workers import LOST_TRIALS
 from autotune.config import Config
 from autotune.environment import num_usable_cores
-from autotune.measure.disturbance import disturbance_of
-from autotune.measure.machine_load import taken_cores
+from autotune.measure.disturbance import disturbance_of, taken_cores
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.study.budget import BusyMachinePlan
 from autotune.study.records import TrialRecord

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.config import Config
-from autotune.measure.disturbance import disturbance_of
-from autotune.measure.machine_load import LoadMeter, busy_cpu_s
+from autotune.measure.disturbance import LoadMeter, busy_cpu_s, disturbance_of
 from autotune.measure.measurement import Measurement, Samples, Usage
 from autotune.measure.sampling import SamplingPlan, take_samples
 from autotune.study.records import DriftCheck, TrialRecord, why_unreliable
@@ -103,9 +102,9 @@ class TestMeter:
 
     @pytest.fixture
     def counters(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("autotune.measure.machine_load.usable_cpus", lambda: frozenset({0}))
-        monkeypatch.setattr("autotune.measure.machine_load.num_usable_cores", lambda: 1)
-        monkeypatch.setattr("autotune.measure.machine_load.os.sysconf", lambda _: 100)
+        monkeypatch.setattr("autotune.measure.disturbance.usable_cpus", lambda: frozenset({0}))
+        monkeypatch.setattr("autotune.measure.disturbance.num_usable_cores", lambda: 1)
+        monkeypatch.setattr("autotune.measure.disturbance.os.sysconf", lambda _: 100)
         file = tmp_path / "stat"
         file.write_text(self.stat(1000, 1000))
         return file
@@ -125,8 +124,8 @@ class TestMeter:
 
     def test_what_a_quota_leaves_to_others_anyway_is_not_taken(self, counters, monkeypatch):
         """A container with a quota of one of the host's two processors lacks nothing while the other is busy."""
-        monkeypatch.setattr("autotune.measure.machine_load.usable_cpus", lambda: frozenset({0, 1}))
-        monkeypatch.setattr("autotune.measure.machine_load.time.monotonic", iter([0.0, 1.0]).__next__)
+        monkeypatch.setattr("autotune.measure.disturbance.usable_cpus", lambda: frozenset({0, 1}))
+        monkeypatch.setattr("autotune.measure.disturbance.time.monotonic", iter([0.0, 1.0]).__next__)
         meter = LoadMeter(lambda: 0.0, counters)
         counters.write_text(self.stat(1100, 1000))
         assert meter.taken_s() == 0.0
