@@ -20,8 +20,8 @@ from typing import Any
 
 from autotune.backends.registry import load_backend
 from autotune.bench import supervisor
-from autotune.trial.command import module_command, package_path
 from autotune.trial.folder import TrialFolder
+from autotune.trial.processes import module_command, package_path
 from autotune.trial.worker import main as worker
 from autotune.trial.worker import reference
 

@@ -28,7 +28,7 @@ from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
 from autotune.planning.request import TuneRequest, check_text, parse_pairs, study_name
 from autotune.planning.targets import choose_target
-from autotune.trial.command import package_path
+from autotune.trial.processes import package_path
 from autotune.tuning.events import ModelSaved
 
 Notify = Callable[[ModelSaved], None]

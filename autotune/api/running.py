@@ -16,8 +16,8 @@ from autotune.measure.measurement import Failure, Measurement
 from autotune.planning.manifest import require_same_question
 from autotune.study.budget import Budget, duration_s
 from autotune.study.study import Studies, Study
-from autotune.trial.command import code_sha256
 from autotune.trial.deadline import Deadline
+from autotune.trial.processes import code_sha256
 from autotune.tuning.events import DeviceTaken, Notify
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import PriorSource

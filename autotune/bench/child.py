@@ -40,10 +40,8 @@ from autotune.bench.bounded_log import BoundedLog
 from autotune.bench.messages import Start
 from autotune.bench.reaper import continue_tree, kill_group, stop_tree
 from autotune.measure.measurement import Stage
-from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.orphans import MARK_VARIABLE, mark_of
-from autotune.trial.process_start import start_when_possible
+from autotune.trial.processes import MARK_VARIABLE, PRELOAD_ONLY_VARIABLE, mark_of, module_command, start_when_possible
 from autotune.trial.worker import main as worker
 from autotune.trial.worker.stages import ALONE, QUEUED, SERVED, TOGETHER
 

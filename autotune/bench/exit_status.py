@@ -11,7 +11,7 @@ from autotune.bench.messages import Exited
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.orphans import kill_marked
+from autotune.trial.processes import kill_marked
 
 MIN_FREE_BYTES = 200 * 2**20
 """Below this much free disk a trial is not started: compilers fill it, and SQLite needs room to commit."""

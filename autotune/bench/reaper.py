@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.trial.orphans import kill_marked
+from autotune.trial.processes import kill_marked
 
 _REAPED_WITHIN_S = 10.0
 """Killed descendants must end within this time; those that do not are named and left."""

@@ -65,9 +65,8 @@ from autotune.bench.messages import (
 from autotune.bench.reaper import kill_descendants, kill_group, reap_children, unkillable
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
-from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.process_start import start_when_possible
+from autotune.trial.processes import module_command, start_when_possible
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, TURN_FD_VARIABLE
 
 _WAITS_AT = {"live": TURN_FD_VARIABLE, "gated": GATE_FD_VARIABLE, "free": None}

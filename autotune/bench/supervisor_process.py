@@ -16,8 +16,7 @@ from typing import IO
 from autotune.bench.messages import Event, Order, decode, encode
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
-from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command, package_path
-from autotune.trial.process_start import start_when_possible
+from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, module_command, package_path, start_when_possible
 
 _IMPORT_LIMIT_S = 120.0
 _ENDS_WITHIN_S = 30.0

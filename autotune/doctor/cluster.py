@@ -11,7 +11,7 @@ from autotune.bench.ray.links import Link
 from autotune.doctor.machine import MachineFinding
 from autotune.environment import Environment
 from autotune.errors import MissingDeviceError, MissingFrameworkError
-from autotune.trial.command import code_sha256
+from autotune.trial.processes import code_sha256
 from autotune.workload.workload import Device
 
 

@@ -41,7 +41,7 @@ from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
 from autotune.study.slots import ListSlot, Slot
 from autotune.study.stored_trials import LEASE, RESULT, StoredTrials, failed_through_harness
 from autotune.trial.folder import TrialFolder
-from autotune.trial.orphans import kill_marked
+from autotune.trial.processes import kill_marked
 
 MAX_HARNESS_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""

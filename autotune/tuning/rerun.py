@@ -9,7 +9,7 @@ from autotune.measure.measurement import Outcome
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.repeat_command import repeat_command
+from autotune.trial.processes import repeat_command
 from autotune.tuning.session import trial_request
 
 

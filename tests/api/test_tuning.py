@@ -20,7 +20,7 @@ from autotune.errors import NoUsableTrialError, StoreError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render.json import document
 from autotune.study.folder import FolderStudies
-from autotune.trial.command import package_path
+from autotune.trial.processes import package_path
 from tests.conftest import QUICK_BUDGET
 
 

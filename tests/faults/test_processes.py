@@ -28,9 +28,9 @@ from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.study.folder import FolderStudies
 from autotune.study.sqlite import exclusive
-from autotune.trial import process_start
+from autotune.trial import processes
 from autotune.trial.folder import TrialFolder
-from autotune.trial.orphans import MARK_VARIABLE
+from autotune.trial.processes import MARK_VARIABLE
 from autotune.trial.request import Limits
 from autotune_fake import ENTRY
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
@@ -170,7 +170,7 @@ class TestMachine:
     def test_no_room_for_a_moment(self, tmp_path, make_request, monkeypatch):
         """It waits and starts then."""
         refusals = iter([errno.EAGAIN, errno.ENOMEM])
-        monkeypatch.setattr(process_start, "_PAUSE_S", 0.01)
+        monkeypatch.setattr(processes, "_PAUSE_S", 0.01)
         real = subprocess.Popen
 
         def popen(*args, **kwargs):
@@ -184,8 +184,8 @@ class TestMachine:
 
     def test_no_room_at_all(self, tmp_path, make_request, monkeypatch):
         """One sentence, and the harness is to blame."""
-        monkeypatch.setattr(process_start, "RETRY_FOR_S", 0.05)
-        monkeypatch.setattr(process_start, "_PAUSE_S", 0.01)
+        monkeypatch.setattr(processes, "RETRY_FOR_S", 0.05)
+        monkeypatch.setattr(processes, "_PAUSE_S", 0.01)
 
         def popen(*args, **kwargs):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -491,9 +491,9 @@ import os, subprocess
 def refuse(*args, **kwargs):
     raise BlockingIOError(11, os.strerror(11))
 os.fork = subprocess.Popen = refuse
-from autotune.trial import process_start
+from autotune.trial import processes
 from autotune.bench import supervisor
-process_start.RETRY_FOR_S, process_start._PAUSE_S = 0.05, 0.01
+processes.RETRY_FOR_S, processes._PAUSE_S = 0.05, 0.01
 supervisor.main(["numpy"])
 """
 

@@ -27,8 +27,8 @@ from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study
-from autotune.trial.command import package_path
 from autotune.trial.folder import FIRST_CRASH, REQUEST_FILE
+from autotune.trial.processes import package_path
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_environment, run_here

@@ -16,7 +16,7 @@ from autotune.measure.accuracy import load_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.parts import Part
 from autotune.trial.folder import TrialFolder
-from autotune.trial.repeat_command import repeat_command
+from autotune.trial.processes import repeat_command
 from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError, check, save
 
 NAN, INF = float("nan"), float("inf")

@@ -15,10 +15,8 @@ import pytest
 
 from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.orphans import MARK_VARIABLE
-from autotune.trial.repeat_command import repeat_command
+from autotune.trial.processes import MARK_VARIABLE, module_command, repeat_command
 from autotune.trial.request import Limits
 from tests import FAKE_BACKEND
 from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children

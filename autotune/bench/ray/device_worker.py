@@ -43,8 +43,8 @@ from autotune.bench.ray.parcel import CACHE, REFERENCE, request_there
 from autotune.bench.ray.worker_caches import code_key, packed_cache
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
-from autotune.trial.command import code_sha256
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
+from autotune.trial.processes import code_sha256
 from autotune.trial.request import TrialRequest
 from autotune.tuned.cache_file import unpack
 

@@ -9,7 +9,7 @@ import numpy as np
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.trial.process_start import lacks_process_resources
+from autotune.trial.processes import lacks_process_resources
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import WrongResultError
 

@@ -22,8 +22,8 @@ from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
-from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
+from autotune.trial.processes import module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference

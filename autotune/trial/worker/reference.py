@@ -22,8 +22,8 @@ from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
-from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
+from autotune.trial.processes import module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import read_reference, save, write_reference
 from autotune.trial.worker.calls.calls import Calls, Step

@@ -1,0 +1,125 @@
+"""Processes of this package: their command lines, starting them, and finding those that nobody ends any more.
+
+A supervisor kills all processes of its trials. If the supervisor itself is killed (for lack of memory, say), compiler
+processes of a trial may keep running in their own sessions; the code that notices kills them, by a mark in their
+environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from autotune.backends.registry import entry_of
+from autotune.errors import HarnessError
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
+
+PRELOAD_ONLY_VARIABLE = "AUTOTUNE_PRELOAD_ONLY"
+"""Names of variables that hold for a supervisor's import alone and are taken away from the trials, comma-separated."""
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+MARK_VARIABLE = "AUTOTUNE_TRIAL"
+"""Set to the trial's folder in every process that a trial starts."""
+_SETTLING_S = 0.2
+"""Between fork and exec a process still has its parent's environment, without the mark: so the search runs twice."""
+RETRY_FOR_S = 30.0
+_PAUSE_S = 0.5
+_NO_RESOURCES = (errno.EAGAIN, errno.ENOMEM)
+
+Started = TypeVar("Started")
+
+
+def module_command(name: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of the package (`trial.worker.main`) as a program.
+
+    It is started as a file, not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the
+    stack, and `-m` adds a frame without one. Without `-P` modules of the package would hide Python's own.
+    """
+    return [sys.executable, "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
+
+
+def package_path(declared: str | None = None) -> str:
+    """PYTHONPATH for a child: this package first, then the declared value or the current one."""
+    home = str(_PACKAGE.parent)
+    return os.pathsep.join(filter(None, [home, declared or os.environ.get("PYTHONPATH")]))
+
+
+def code_sha256() -> str:
+    """A digest of this package's sources: two hosts with the same one measure in the same way."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
+    """A shell command that runs a trial again, without a runner."""
+    variables = {
+        **entry_of(request.workload.framework).process_variables,
+        **request.variables,
+        "PYTHONPATH": package_path(request.variables.get("PYTHONPATH")),
+    }
+    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*settings, shlex.join(module_command("trial.worker.main", str(folder.path)))])
+
+
+def start_when_possible(start: Callable[[], Started], retry_for_s: float | None = None) -> Started:
+    """The result of `start` (a fork, a Popen), retried for `RETRY_FOR_S`. Raises HarnessError after that."""
+    end = time.monotonic() + (RETRY_FOR_S if retry_for_s is None else retry_for_s)
+    while True:
+        try:
+            return start()
+        except OSError as error:
+            if error.errno not in _NO_RESOURCES:
+                raise
+            if time.monotonic() >= end:
+                raise HarnessError(
+                    f"this machine can start no further process: {error.strerror}",
+                    tip="stop unneeded programs, or raise the limits on processes and memory (ulimit -u, the "
+                    "container's pids and memory); recorded trials are kept",
+                ) from None
+        time.sleep(_PAUSE_S)
+
+
+def lacks_process_resources(error: BaseException | None) -> bool:
+    """Whether the error, or one that caused it, says that no process or thread could be started."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+            return True
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def mark_of(folder: Path) -> str:
+    """The variable's value in the processes of the trial in `folder`."""
+    return str(folder.resolve())
+
+
+def kill_marked(folder: Path, among: Iterable[psutil.Process] | None = None) -> None:
+    """Kill every process of this user (or of those in `among`) that carries the mark of the trial in `folder`."""
+    if among is not None:
+        _kill(mark_of(folder), among)
+        return
+    _kill(mark_of(folder), psutil.process_iter())
+    time.sleep(_SETTLING_S)
+    _kill(mark_of(folder), psutil.process_iter())
+
+
+def _kill(mark: str, processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARK_VARIABLE) == mark:
+                process.kill()
