@@ -83,6 +83,20 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "api/both.py",
         ("api/tuning.py", "cli/tune.py", "cli/tune_both.py"),
     ),
+    "a cluster of workers": (
+        r"autotune\.bench\.(ray|workers).*|Ray[A-Z]\w*|\w*Neighbours\w*|NEIGHBOURS|LOST_TRIALS|Lost|Worker[A-Z]\w*",
+        "bench/",
+        (
+            "answer/",
+            "api/events.py",
+            "api/running.py",
+            "doctor/cluster.py",
+            "render/",
+            "tuning/attempts.py",
+            "tuning/blocks.py",
+            "tuning/events.py",
+        ),
+    ),
     "traffic": (
         r"\w*[Tt]raffic\w*|StreamInputs",
         "workload/traffic.py",

@@ -35,7 +35,7 @@ from autotune.tuned.tuned_config import (
     TunedEnvironment,
     TunedWorkload,
 )
-from autotune.tuning.confirmed_caches import confirmed_caches
+from autotune.tuning.confirmation import confirmed_caches
 from autotune.tuning.session import trial_request
 from autotune.workload.traffic import Shapes
 

@@ -40,10 +40,10 @@ from autotune.study.records import TrialRecord
 from autotune.study.study import AskedTrial
 from autotune.trial.folder import FIRST_CRASH, TrialFolder
 from autotune.trial.request import Limits, TrialRequest
+from autotune.tuning.cache_store import keep_caches
 from autotune.tuning.compile_limit import CompileLimit
 from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialStarted
 from autotune.tuning.finalists import likely_finalists
-from autotune.tuning.reuse import keep_caches
 from autotune.tuning.session import Session
 
 UNTUNED_ATTEMPTS = 4

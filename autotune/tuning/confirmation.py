@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from autotune.measure.measurement import Reason
+from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
+from autotune.measure.measurement import Measurement, Reason
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, margin_above, verdict_of
 from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
+from autotune.study.study import Study
 from autotune.tuning.attempts import UNTUNED_ATTEMPTS
-from autotune.tuning.blocks import BlockedRun, blocked_run
-from autotune.tuning.confirmed_caches import keep_confirmed
+from autotune.tuning.blocks import BlockedRun, Contestant, blocked_run
+from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
 from autotune.tuning.expected_time import blocked_run_s, process_start_s
 from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
-from autotune.tuning.mean_clocks import clocks_note
 from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
 
@@ -346,3 +348,44 @@ def _name(record: TrialRecord) -> str:
 
 def _number(name: str) -> int:
     return int(name.removeprefix("trial-"))
+
+
+def clocks_note(blocks: Sequence[Mapping[str, Measurement]]) -> str | None:
+    """A sentence where the mean clocks of the contestants differ; None where they do not, or cannot be read.
+
+    A config that draws more power runs at a lower clock under a power cap: that is part of what it is worth here, and
+    may be otherwise on a GPU with another cap.
+    """
+    means = {name: mean for name in (blocks[-1] if blocks else ()) if (mean := _mean_mhz(blocks, name)) is not None}
+    if not means or max(means.values()) - min(means.values()) <= CLOCK_DRIFT * max(means.values()):
+        return None
+    return "mean SM clock: " + ", ".join(f"{_in_words(name)} {mean:.0f} MHz" for name, mean in means.items())
+
+
+def _in_words(name: str) -> str:
+    number = name.removeprefix("trial-")
+    return f"trial {int(number)}" if number != name else name
+
+
+def _mean_mhz(blocks: Sequence[Mapping[str, Measurement]], name: str) -> float | None:
+    states = [block[name].samples.device for block in blocks if name in block]
+    return mean_of_known(each.sm_clock_mhz for state in states if state is not None for each in state.readings)
+
+
+def confirmed_caches(study: Study) -> CacheStore:
+    """Of the latest confirmation, by the trials' numbers."""
+    return CacheStore(study.folder / "confirmed")
+
+
+def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
+    """Keep the caches of those whose compiler picks kernels by timing them, and drop those of an earlier confirmation.
+
+    Caches that lie on another host are not kept.
+    """
+    store = confirmed_caches(study)
+    store.clear()
+    picking = [each.request for each in contestants if each.compiles_anew]
+    for request in picking:
+        store.take_in(request.number, Path(request.cache))
+    if picking:
+        store.keep([each.number for each in picking])

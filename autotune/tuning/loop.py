@@ -24,14 +24,18 @@ from autotune.study.study import Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
 from autotune.tuning.attempts import Attempts, QueuedTrial
-from autotune.tuning.baseline import require_baseline, require_same_machine
-from autotune.tuning.circuit_breaker import CircuitBreaker
+from autotune.tuning.checks import (
+    CircuitBreaker,
+    check_drift,
+    measure_noise_floor,
+    require_baseline,
+    require_same_machine,
+)
 from autotune.tuning.confirmation import confirm
 from autotune.tuning.events import ModelChecked, Notify, RuleLearned, SearchEnded, SearchStarted
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
-from autotune.tuning.noise_floor import check_drift, measure_noise_floor
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
 from autotune.tuning.time_left import TimeLeft

@@ -10,9 +10,9 @@ from collections import deque
 from autotune.bench.bench import Running
 from autotune.study.study import AskedTrial
 from autotune.tuning.attempts import Attempts, QueuedTrial
+from autotune.tuning.cache_store import with_reuse
 from autotune.tuning.compile_limit import CompileLimit, compile_limit
 from autotune.tuning.events import TrialsCompiling
-from autotune.tuning.reuse import with_reuse
 from autotune.tuning.session import Session, trial_request
 
 

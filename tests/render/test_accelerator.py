@@ -6,7 +6,7 @@ import pytest
 
 from autotune.measure.device_state import DeviceReading, DeviceState
 from autotune.render.accelerator import accelerator_facts, accelerator_remarks
-from autotune.tuning.mean_clocks import clocks_note
+from autotune.tuning.confirmation import clocks_note
 
 FULL = DeviceReading(sm_clock_mhz=1980, power_w=600.0, temperature_c=60)
 CAPPED = DeviceReading(sm_clock_mhz=1580, power_w=700.0, reasons=("sw_power_cap",))

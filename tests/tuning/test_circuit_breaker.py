@@ -12,7 +12,7 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.space.load import Circumstances, load_space
 from autotune.study.records import TrialRecord
-from autotune.tuning.circuit_breaker import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end
+from autotune.tuning.checks import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end
 from autotune.tuning.events import ConfigProbed, TrialEnded
 from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.loop import Tuner

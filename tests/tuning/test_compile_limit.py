@@ -10,7 +10,7 @@ from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.objective import Objective
 from autotune.space.load import Circumstances, load_space
 from autotune.trial.request import Limits
-from autotune.tuning.circuit_breaker import ERRORS_IN_A_ROW
+from autotune.tuning.checks import ERRORS_IN_A_ROW
 from autotune.tuning.compile_limit import SHORTEST_S, CompileLimit, compile_limit
 from autotune.tuning.events import ConfigProbed, RuleLearned, TrialEnded
 from autotune.tuning.loop import Tuner

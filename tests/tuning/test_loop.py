@@ -18,7 +18,7 @@ from autotune.render.summary import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import DRIFTING
-from autotune.tuning.baseline import require_baseline
+from autotune.tuning.checks import require_baseline
 from autotune.tuning.events import (
     BlockMeasured,
     DriftChecked,

@@ -21,9 +21,9 @@ from autotune.render.live import LiveDisplay
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.trial.folder import TrialFolder
+from autotune.tuning.cache_store import MAX_DONORS, MAX_RIVALS
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
-from autotune.tuning.reuse import MAX_DONORS, MAX_RIVALS
 from tests.conftest import (
     MODEL_FILE,
     QUICK_BUDGET,

@@ -120,7 +120,7 @@ def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, mo
 
     def look(event):
         if isinstance(event, TrialEnded) and event.record.number == 2:
-            monkeypatch.setattr("autotune.tuning.circuit_breaker.CircuitBreaker.check", broken)
+            monkeypatch.setattr("autotune.tuning.checks.CircuitBreaker.check", broken)
 
     with pytest.raises(HarnessError, match="broken"):
         tune(study, notify=look)

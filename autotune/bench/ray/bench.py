@@ -18,8 +18,7 @@ from autotune.bench.messages import Ended, Refused, Report, StageReached, Store,
 from autotune.bench.ray.links import Cluster, LinkLostError
 from autotune.bench.ray.members import MOST_LOSSES, Job, Member, Members
 from autotune.bench.ray.neighbours import NeighbourCheck
-from autotune.bench.ray.parcel import order_for
-from autotune.bench.ray.parcels import Parcels, outcome_in, refusal_in
+from autotune.bench.ray.parcel import Parcels, order_for, outcome_in, refusal_in
 from autotune.bench.ray.worker_caches import keep, kept_for
 from autotune.bench.workers import WorkerChanged
 from autotune.files import write_whole

@@ -1,0 +1,213 @@
+"""What a run looks at between its trials: does the untuned model work, is it the same machine, how noisy is it, does it
+drift, and do trials fail for one cause that is none of the configs'."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+
+from autotune import environment
+from autotune.command_line import asked
+from autotune.config import Config
+from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.statistics import spread_of_pairs
+from autotune.study.records import NoiseFloor, TrialRecord
+from autotune.study.study import Study
+from autotune.trial.folder import TrialFolder
+from autotune.tuning.attempts import Attempts
+from autotune.tuning.blocks import blocked_run
+from autotune.tuning.events import ConfigProbed, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
+from autotune.tuning.failure_rules import signature_of
+from autotune.tuning.session import Session, harness_error, trial_request
+
+
+def require_same_machine(study: Study) -> None:
+    """Raises InputError if earlier trials ran on another machine or under other settings of it.
+
+    Where workers measure, they are compared with the worker of the untuned trial (`Members.primary`).
+    """
+    untuned = study.untuned_record()
+    if untuned is None or not isinstance(untuned.outcome, Measurement):
+        return
+    then = untuned.outcome.environment
+    differences = then.differences(environment.describe(device=then.device, variables=study.manifest.variables))
+    if differences:
+        raise InputError(
+            f"study {study.name!r} was measured on another machine or under other settings of it: "
+            f"{'; '.join(differences)}",
+            tip=f"tune here under another {asked('study', 'NAME')}, or restore what differs and run the same command "
+            "again",
+        )
+
+
+def require_baseline(study: Study) -> None:
+    """Raises the child's own error if the untuned model failed: there is nothing to compare with."""
+    untuned = study.untuned_record()
+    if untuned is None:
+        return
+    if isinstance(untuned.outcome, Measurement):
+        _require_values(study, untuned.outcome)
+        return
+    failure = untuned.outcome
+    assert isinstance(failure, Failure)
+    kind = NoUsableTrialError if failure.blames_config else HarnessError
+    raise kind(
+        f"the untuned model failed ({failure.reason} at {failure.stage}): {failure.error}",
+        tip=f"{_remedy(failure.reason)}, then run the same command again; full log: {failure.evidence}",
+    )
+
+
+def _remedy(reason: Reason) -> str:
+    match reason:
+        case Reason.OUT_OF_MEMORY:
+            return "give it smaller inputs or a machine with more memory"
+        case Reason.TIMEOUT:
+            return f"give it more time with {asked('compile_timeout')} or {asked('trial_timeout')}"
+        case Reason.CRASH:
+            return "find the cause of the crash in the log"
+    return "mend that"
+
+
+def _require_values(study: Study, untuned: Measurement) -> None:
+    """Raises HarnessError for an objective that cannot be measured here."""
+    for objective in study.manifest.objectives:
+        if not math.isfinite(objective.value(untuned)):
+            raise HarnessError(
+                f"{asked('objective', objective.name)}: it cannot be measured here",
+                tip=f"choose another objective under another {asked('study', 'NAME')}",
+            )
+
+
+def measure_noise_floor(session: Session) -> NoiseFloor | None:
+    """The untuned model in two live processes, in two blocks, the starting order swapped; None if the time was up.
+
+    What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
+    with the reference as well: what differs here is the model's own nondeterminism. Raises HarnessError.
+    """
+    study = session.study
+    untuned = study.manifest.space.untuned()
+    folder = study.folder / "noise_floor"
+    entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
+    plan = session.budget.noise_floor
+    blocked = blocked_run(session, folder, entries, plan, on_begin=lambda: session.notify(NoiseFloorStarted()))
+    try:
+        comparison = blocked.run(is_clear=lambda _: True)
+    finally:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+    wrong = [failure for _, failure in blocked.mishaps if failure.reason is Reason.WRONG_RESULT]
+    if failures := [*wrong, *blocked.failures.values()]:  # A process that is right does not undo one that was wrong.
+        raise _failed(failures[0])
+    if comparison is None:
+        return None
+    pairs = tuple((row[0], row[1]) for row in comparison.values)
+    processes = [each for block in blocked.blocks for each in block.values()]
+    errors = [each.relative_error for each in processes]
+    floor = NoiseFloor(
+        pairs=pairs,
+        spread=spread_of_pairs(pairs),
+        relative_error=max((error for error in errors if error is not None), default=0.0),
+        start_s=max(each.stage_s.get(Stage.START, 0.0) + each.stage_s.get(Stage.BUILD, 0.0) for each in processes),
+    )
+    session.notify(NoiseFloorMeasured(floor))
+    return floor
+
+
+def check_drift(session: Session, attempts: Attempts, after: int) -> None:
+    """Time the untuned model again, briefly, after trial `after`. Its process may fail: no reading, no harm."""
+    session.notify(DriftCheckStarted())
+    outcome = attempts.run(*session.untuned_again(f"sentinel-{after:04d}", is_brief=True))
+    if isinstance(outcome, Measurement):
+        session.note_drift(outcome.latency.p50, after)
+
+
+def _failed(failure: Failure) -> HarnessError:
+    if failure.reason is not Reason.WRONG_RESULT:
+        return harness_error("the untuned model against itself", failure)
+    return HarnessError(
+        f"the untuned model gives another output in another process, nothing can be compared with it: {failure.error}",
+        tip=f"fix the seeds of everything random in it, or raise {asked('tolerance')} if that much is its nature",
+    )
+
+
+ERRORS_IN_A_ROW = 3
+"""After this many trials with the same error a config that worked before is run again."""
+ERRORS_WITHOUT_SUCCESS = 5
+"""After this many the environment is blamed if no compiled config ever worked."""
+HARNESS_FAILURES_IN_A_ROW = 2
+"""After this many the machine is at fault, and the search ends."""
+
+
+class CircuitBreaker:
+    """Stops a search in which one error ends trial after trial, whatever the config."""
+
+    def __init__(self, session: Session, attempts: Attempts) -> None:
+        self._session = session
+        self._attempts = attempts
+        self._excused: set[str] = set()
+        """Errors that the configs cause, as a config that still works has shown."""
+
+    def check(self, records: Sequence[TrialRecord], last: TrialRecord) -> None:
+        """Raises HarnessError if trial after trial could not be run, or if the last ones end in one error and a config
+        that worked before does so too."""
+        if isinstance(last.outcome, Failure) and self._attempts.harness_failures >= HARNESS_FAILURES_IN_A_ROW:
+            raise HarnessError(
+                f"trial {last.number} could not be run: {last.outcome.error}",
+                tip=f"full log: {last.outcome.evidence}",
+            )
+        streak = same_error_at_the_end(records)
+        if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
+            return
+        if last.outcome.reason is Reason.SLOW_COMPILE:
+            return  # Others compiled faster: that is what it was measured by.
+        signature = signature_of(last.outcome)
+        worked = last_that_worked(records, self._session.study.manifest.space.untuned())
+        if worked is None:
+            is_environment = len(streak) >= ERRORS_WITHOUT_SUCCESS
+        elif signature in self._excused:
+            return
+        else:
+            is_environment = self._fails_now(signature, worked)
+            self._excused.add(signature)
+        if is_environment:
+            raise HarnessError(
+                f"{last.outcome.error}\n{len(streak)} trials in a row ended in this error, whatever the config: "
+                "that is the environment, not the configs",
+                tip=f"fix it, then tune under another {asked('study', 'NAME')}, since these trials blame their "
+                "configs; "
+                f"full log: {last.outcome.evidence}",
+            )
+
+    def _fails_now(self, signature: str, worked: TrialRecord) -> bool:
+        """Whether a config that worked before fails in the same way now."""
+        session = self._session
+        session.notify(ConfigProbed(worked))
+        folder = TrialFolder((session.study.folder / "again" / "probe").resolve())
+        outcome = self._attempts.once(
+            folder, trial_request(session.study, worked.number, worked.config, folder, session.budget)
+        )
+        return isinstance(outcome, Failure) and signature_of(outcome) == signature
+
+
+def same_error_at_the_end(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The trials at the end of `records` that failed in the same way; empty if the last one did not fail."""
+    streak: list[TrialRecord] = []
+    for record in reversed(records):
+        if not isinstance(record.outcome, Failure):
+            break
+        if streak and signature_of(record.outcome) != signature_of(_failure(streak[0])):
+            break
+        streak.append(record)
+    return streak[::-1]
+
+
+def last_that_worked(records: Sequence[TrialRecord], untuned: Config) -> TrialRecord | None:
+    """The last measured trial of a compiled config: the untuned model proves no compiler."""
+    compiled = (each for each in reversed(records) if each.config != untuned)
+    return next((each for each in compiled if isinstance(each.outcome, Measurement)), None)
+
+
+def _failure(record: TrialRecord) -> Failure:
+    assert isinstance(record.outcome, Failure)
+    return record.outcome
