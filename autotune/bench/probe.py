@@ -33,11 +33,10 @@ from autotune.measure.measurement import Failure, Stage
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.folder import TrialFolder
-from autotune.trial.given_inputs import built_for
 from autotune.trial.request import Limits
-from autotune.trial.worker.failures import message_of
-from autotune.trial.worker.main import leave
+from autotune.trial.worker.main import leave, message_of
 from autotune.trial.worker.stages import StageReporter
+from autotune.trial.worker.subject import built_for
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 

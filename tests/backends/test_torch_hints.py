@@ -8,7 +8,7 @@ import pytest
 from autotune.backends.torch.backend import TorchBackend
 from autotune.errors import InputError
 from autotune.measure.measurement import Stage
-from autotune.trial.worker.failures import failure_of
+from autotune.trial.worker.main import failure_of
 
 torch = pytest.importorskip("torch")
 

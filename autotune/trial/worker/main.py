@@ -6,6 +6,7 @@ with it, so it may change the environment, the working folder and a framework's 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -17,21 +18,30 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
-from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
+from autotune.errors import AutotuneError, InvalidConfigError, quoted
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import module_command
+from autotune.trial.processes import lacks_process_resources, module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference
-from autotune.trial.worker.failures import failure_of
+from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.measure import Supervision, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
 
 _RESTARTED = "AUTOTUNE_RESTARTED"
+_REASONS: dict[type[BaseException], Reason] = {
+    WrongResultError: Reason.WRONG_RESULT,
+    InvalidConfigError: Reason.INVALID,
+    AutotuneError: Reason.HARNESS,
+}
+"""The first match wins, so subclasses come before their bases."""
 
 
 def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
@@ -134,6 +144,54 @@ def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -
     os.environ.update(backend.cache_variables(request.cache))
     folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)
+
+
+def failure_of(
+    error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None, evidence: str
+) -> Failure:
+    """A `Failure` whose reason follows from the exception's type, or else from the stage in which it was raised."""
+    return Failure(
+        reason=_reason(error, stage, request, backend),
+        stage=stage,
+        error=_with_hint(error, request, backend),
+        evidence=evidence,
+        relative_error=_finite(getattr(error, "relative_error", None)),
+    )
+
+
+def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None) -> Reason:
+    by_type = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
+    if by_type is not None:
+        return by_type
+    if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+        return Reason.HARNESS
+    if lacks_process_resources(error):
+        return Reason.HARNESS
+    by_backend = backend.classify(error) if backend is not None else None
+    if by_backend is not None:
+        return by_backend
+    if isinstance(error, MemoryError):
+        return Reason.OUT_OF_MEMORY
+    return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
+
+
+def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | None) -> str:
+    """Sentences of this package's own say what to do, and where a config fails, there is nothing to do."""
+    if backend is None or isinstance(error, AutotuneError) or not request.untuned:
+        return message_of(error)
+    hint = backend.hint(error, request.workload.task)
+    return message_of(error) + (f" ({hint})" if hint else "")
+
+
+def message_of(error: BaseException) -> str:
+    """What is told of an exception in a line or a few."""
+    if isinstance(error, AutotuneError):
+        return f"{error} ({error.tip})" if error.tip else str(error)
+    return quoted(error, max_lines=4, max_chars=600)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
 
 
 def leave(code: int) -> NoReturn:

@@ -96,7 +96,7 @@ class _Compiling:
 
     step: Step
     changes: UndoLog
-    """Held until the trial ends, or what it holds would be put back."""
+    """Held until the trial ends: a context that nothing holds any more may end by itself."""
     spared: Spared
     first_call_s: float
     peak_bytes: int | None

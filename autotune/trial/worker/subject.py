@@ -19,11 +19,10 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
-from autotune.trial.given_inputs import built_for
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import TrainingRecipe, Variants
+from autotune.workload.build import Built, TrainingRecipe, Variants, build
 from autotune.workload.workload import Workload
 
 
@@ -71,6 +70,14 @@ NOT_TAKEN = (
     "the untuned model fails on the further input that was made of the example, or gives NaN for it, so that results "
     "were compared on the author's inputs alone; give real ones (more_inputs, a file of inputs, autotune.record)"
 )
+
+
+def built_for(workload: Workload, backend: Backend) -> Built:
+    """A workload with the real calls of its file, if it has one. Raises InputError for a file that cannot be used."""
+    if workload.inputs is None:
+        return build(workload)
+    calls = require(backend.calls_file, asked("inputs")).read(Path(workload.inputs))
+    return build(workload, calls)
 
 
 def build_subject(workload: Workload, backend: Backend) -> Subject:
