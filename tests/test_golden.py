@@ -18,7 +18,7 @@ import pytest
 from autotune.api import diagnosing, side_by_side
 from autotune.api.diagnosing import Diagnosis
 from autotune.config import Config
-from autotune.doctor.findings import findings_of
+from autotune.measure.findings import findings_of
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Comparison
 from autotune.verification.comparison import ComparisonResult

@@ -24,8 +24,7 @@ from autotune.study.equivalence import run_same_program
 from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, TrialRecord
-from autotune.study.study import Study
-from autotune.tuning.finalists import uncertainty_of
+from autotune.tuning.finalists import uncertainty
 
 
 @dataclass(frozen=True)
@@ -113,18 +112,16 @@ class Explanation:
     """Of the untuned model and the winner, as far as they were profiled."""
 
 
-def explain(study: Study) -> Explanation | None:
+def explain(answer: StudyResult) -> Explanation | None:
     """The explanation of a study; None if no trial keeps every constraint."""
-    answer = StudyResult(study)
     winner = answer.best
     if winner is None:
         return None
-    space = study.manifest.space
-    known = TrialComparisons.of(study, answer)
-    measured = [each for each in answer.records if isinstance(each.outcome, Measurement)]
+    space, measured = answer.space, answer.measured
+    known = TrialComparisons.of(answer)
     quiet = [each for each in measured if each.disturbed is None]
     values = [known.value(each.measurement) for each in quiet]
-    importance = importances([each.config for each in quiet], values, study.manifest.workload.seed)
+    importance = importances([each.config for each in quiet], values, answer.manifest.workload.seed)
     return Explanation(
         winner=winner,
         space=space,
@@ -153,10 +150,9 @@ class TrialComparisons:
     """What is minimised is the time of a steady call, in which equal programs do not differ."""
 
     @classmethod
-    def of(cls, study: Study, answer: StudyResult) -> TrialComparisons:
-        untuned = answer.untuned
-        noise = 0.0 if untuned is None else uncertainty_of(study, untuned)
-        objective = study.manifest.objective
+    def of(cls, answer: StudyResult) -> TrialComparisons:
+        untuned, objective = answer.untuned, answer.objective
+        noise = 0.0 if untuned is None else uncertainty(objective, answer.noise_floor, answer.drift)
         return cls(objective.value, untuned, answer.confirmation, noise, objective.is_latency)
 
     def confirmed(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:

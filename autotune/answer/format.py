@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.statistics import Speedup, Verdict
+from autotune.study.records import TrialRecord
 from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
 
 ABOUT_THE_SECOND = {
@@ -123,6 +124,11 @@ def missed(miss: ConstraintMiss) -> str:
     if constraint.bound <= 0:
         return f"{measured}, {side} {bound}"
     return f"{measured}, {_share(miss.share)} {side} {bound}"
+
+
+def misses(record: TrialRecord) -> str:
+    """Every constraint that a trial breaks, with how far; empty where it keeps all."""
+    return ", ".join(map(missed, record.violations.values()))
 
 
 def _share(share: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.command_line import command
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
@@ -22,7 +21,6 @@ from autotune.study.records import (
     NoiseFloor,
     StopReason,
     TrialRecord,
-    closest_miss,
     drift,
     fastest,
 )
@@ -30,9 +28,6 @@ from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.slots import Slot
 from autotune.study.study import Study, trial_folder
 from autotune.tuned.cache_file import Artifact
-from autotune.tuning import priors
-from autotune.tuning.failure_rules import FailureRule, find_failure_rules
-from autotune.workload.traffic import Traffic
 
 
 class ExportedCache(Record):
@@ -71,9 +66,9 @@ class StudyResult:
         """Plain data that was stored with the study: what a `Slot` is read from."""
         return self._attributes.get(name)
 
-    def command(self, verb: str, *more: str) -> str:
+    def command(self, verb: str, *more: str, **fields: str) -> str:
         """The command line that does `verb` with this study, ready to paste."""
-        return " ".join([command(verb, self.study) + self.flags, *more])
+        return command(verb, self.study, *more, **fields) + self.flags
 
     @property
     def study(self) -> str:
@@ -224,47 +219,3 @@ class StudyResult:
 
     def _profile(self, record: TrialRecord | None) -> Profile | None:
         return None if record is None else trial_folder(self.folder, record.number).read_profile()
-
-    @property
-    def failure_rules(self) -> list[FailureRule]:
-        """Settings that the study does not try again."""
-        return find_failure_rules(self.space, self.records)
-
-    @property
-    def priors(self) -> list[priors.PriorUse]:
-        return priors.prior_uses(self, self.records)
-
-    @property
-    def near_best_after(self) -> int | None:
-        """Number of trials after which the search was within 2 % of its final best."""
-        return priors.near_best_after(self.manifest, self.records)
-
-    @property
-    def traffic(self) -> Traffic | None:
-        """The shapes that the model is called with; None: a single one."""
-        return self.manifest.workload.traffic
-
-    @property
-    def neighbours(self) -> list[Neighbours]:
-        return NEIGHBOURS.read(self)
-
-    @property
-    def lost_trials(self) -> list[str]:
-        return LOST_TRIALS.read(self)
-
-    @property
-    def closest_miss(self) -> TrialRecord | None:
-        """The trial that misses the constraints by the least, if no config keeps them all."""
-        return closest_miss(self.records) if self.verdict is Verdict.INFEASIBLE else None
-
-    @property
-    def out_of_bounds(self) -> TrialRecord | None:
-        """The best trial that breaks a constraint, if it beats the result."""
-        tempting = [each for each in self.records if each.state == "infeasible"]
-        best = min(tempting, key=self._value, default=None)
-        if best is None or self.best is None or self._value(best) >= self._value(self.best):
-            return None
-        return best
-
-    def _value(self, record: TrialRecord) -> float:
-        return self.objective.value(record.measurement)

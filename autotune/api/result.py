@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.trials import trial_row
+from autotune.answer.sections.verdict import headline
 from autotune.api.exporting import export_cache, export_config
-from autotune.api.trial_rows import trial_row
 from autotune.errors import InputError, shown_at_the_call
 from autotune.job.load import Loaded
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render import notebook
 from autotune.render.console import PlainConsole
 from autotune.render.json import document
-from autotune.render.summary import headline, summary
+from autotune.render.terminal import summary
 from autotune.study.records import StopReason, TrialRecord
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import TunedConfig
@@ -114,7 +115,7 @@ class TuneResult:
 
     def document(self) -> dict[str, Any]:
         """The document that `show --json` prints (docs/json.md), as plain data."""
-        return document(self._manifest, self._answer)
+        return document(self._answer)
 
     def summary(self) -> str:
         """The verdict with its figures, as `show` prints it."""

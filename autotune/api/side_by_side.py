@@ -42,8 +42,8 @@ class Comparison(ComparisonResult):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
         InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.render.html.comparison import comparison_page
         from autotune.render.html.rendering import require_possible, write_page
+        from autotune.render.side_by_side import comparison_page
 
         file = Path(fspath(path))
         require_possible(file)
@@ -66,8 +66,8 @@ class Verification(VerificationResult):
     @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `Comparison.report` does."""
-        from autotune.render.html.comparison import verification_page
         from autotune.render.html.rendering import require_possible, write_page
+        from autotune.render.side_by_side import verification_page
 
         file = Path(fspath(path))
         require_possible(file)

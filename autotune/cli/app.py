@@ -22,7 +22,6 @@ from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
 
 if TYPE_CHECKING:
     from autotune.answer.result import StudyResult
-    from autotune.study.study import Study
 
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """Click's, or that of the copy of click in newer releases of typer, which has no public name."""
@@ -204,11 +203,11 @@ def print_json(document: object) -> None:
     print_line(json.dumps(document, indent=2))
 
 
-def print_document(study: Study, answer: StudyResult) -> None:
+def print_document(answer: StudyResult) -> None:
     """All of a study as one JSON document on stdout."""
     from autotune.render.json import document
 
-    print_json(document(study.manifest, answer))
+    print_json(document(answer))
 
 
 def stop_on_sigterm() -> None:

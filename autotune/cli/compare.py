@@ -51,7 +51,7 @@ def verify(
     """
     from autotune.api.side_by_side import verify as verify_export
     from autotune.render.json import verification_document
-    from autotune.render.verification import verification_lines
+    from autotune.render.side_by_side import verification_lines
 
     require_report(report)
     stop_on_sigterm()
@@ -83,7 +83,7 @@ def compare(
 ) -> int:
     """Compare two configs of a model, with the same method as the verdict of a study."""
     from autotune.render.json import comparison_document
-    from autotune.render.verification import comparison_lines
+    from autotune.render.side_by_side import comparison_lines
 
     require_report(report)
     stop_on_sigterm()

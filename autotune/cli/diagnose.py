@@ -38,7 +38,7 @@ def diagnose(
     """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
     from autotune.api.diagnosing import examine
     from autotune.planning.request import TuneRequest
-    from autotune.render.findings import diagnosis_document, diagnosis_lines
+    from autotune.render.diagnosis import diagnosis_document, diagnosis_lines
 
     request = TuneRequest(
         models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed

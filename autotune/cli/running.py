@@ -46,15 +46,15 @@ def run_study(
     except AutotuneError as problem:
         if not as_json:
             raise
-        print_document(study, StudyResult(study))  # It has the failures.
+        print_document(StudyResult(study))  # It has the failures.
         return say_error(problem)
     if profiled:
         profile(study)
     answer = StudyResult(study)
     if as_json:
-        print_document(study, answer)
+        print_document(answer)
     else:
-        print_summary(answer, study.flags, profiled=profiled)
+        print_summary(answer, profiled=profiled)
     if report is not None:
         from autotune.render.html.page import write_report
 
@@ -75,15 +75,16 @@ def search(
 ) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.answer.result import StudyResult
+    from autotune.answer.sections.failures import FailuresSection
     from autotune.api import running
-    from autotune.render.summary import failure_lines
 
     try:
         with live_display(quiet=quiet) as display:
             running.search(study, budget, deadline, sources, display, on=on)
     except AutotuneError:
-        for line in failure_lines(StudyResult(study)):
-            say(line)
+        for label, line in FailuresSection(StudyResult(study)).facts():
+            if label == "failed":
+                say(line)
         raise
 
 
@@ -95,16 +96,16 @@ def live_display(*, quiet: bool) -> LiveDisplay:
     return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
 
 
-def print_summary(answer: StudyResult, flags: str, *, profiled: bool, with_next: bool = True) -> None:
+def print_summary(answer: StudyResult, *, profiled: bool, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
+    from autotune.answer.sections.hot_spots import hot_spots_table
     from autotune.render.console import console
-    from autotune.render.profile import hot_spots_table
-    from autotune.render.summary import summary
+    from autotune.render.terminal import drawn, summary
 
     screen = console()
     if profiled and answer.hot_spots is not None:
-        screen.print(hot_spots_table(answer.hot_spots))
-    screen.print(summary(answer, flags, with_next=with_next))
+        screen.print(drawn(hot_spots_table(answer.hot_spots)))
+    screen.print(summary(answer, with_next=with_next))
 
 
 def profile(study: Study) -> None:

@@ -46,46 +46,30 @@ def show(
     """Show the trials of a study, its best config, failures by reason, and the verdict."""
     from autotune.answer.result import StudyResult
     from autotune.api.studies import studies_at
-    from autotune.render.summary import trials_markdown
+    from autotune.render.terminal import markdown
 
     if as_csv + as_markdown + as_json > 1:
         raise InputError("--csv, --markdown and --json: give one of them")
     opened = studies_at(studies_dir, storage).open(study)
     result = StudyResult(opened)
     if as_json:
-        print_document(opened, result)
+        print_document(result)
     elif as_csv:
         print_line(_csv_text(result))
     elif as_markdown:
-        print_line(trials_markdown(result))
+        print_line(markdown(result))
     else:
         _print_tables(result, opened, full=full)
 
 
 def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
-    from autotune.answer.objectives import ratio_footnote
     from autotune.render.console import console
-    from autotune.render.pareto import front_table
-    from autotune.render.profile import hot_spots_table
-    from autotune.render.summary import ROOM_FOR_ALL, summary, trials_table
-    from autotune.render.traffic import traffic_table
-    from autotune.render.workers import workers_table
+    from autotune.render.terminal import summary, tables
 
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
-    screen.print(trials_table(result, full=full, width=screen.width))
-    notes = [f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side"]
-    if not full:
-        notes.append("config: what differs from the untuned model; --full shows every setting")
-    if screen.width < ROOM_FOR_ALL:
-        notes.append("a wider terminal has more columns, --csv has all")
-    for note in notes:
-        screen.print(note, style="dim")
-    hot_spots = None if result.hot_spots is None else hot_spots_table(result.hot_spots)
-    for table in (front_table(result, full=full), traffic_table(result), workers_table(result), hot_spots):
-        if table is not None:
-            screen.print(table)
-    screen.print(summary(result, opened.flags, full=full))
+    for shown in (*tables(result, full=full, width=screen.width), summary(result, full=full)):
+        screen.print(shown)
     if result.home is not None:
         where = f"files of the trials on {result.home.host}, in {result.home.folder}"
         screen.print(f"records in {opened.database}; {where}", style="dim")
@@ -93,7 +77,7 @@ def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
 
 def _csv_text(result: StudyResult) -> str:
     """A row a trial. A knob that a config does not have is empty."""
-    from autotune.api.trial_rows import trial_row
+    from autotune.answer.sections.trials import trial_row
 
     rows = [_flat(trial_row(each, result.objective)) for each in result.records]
     written = io.StringIO()

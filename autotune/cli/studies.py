@@ -36,12 +36,13 @@ def explain(
 ) -> int:
     """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
     from autotune.answer import explain as explaining
+    from autotune.answer.result import StudyResult
     from autotune.api.studies import studies_at
     from autotune.render.console import console
     from autotune.render.explanation import explanation, explanation_document
 
     opened = studies_at(studies_dir, storage).open(study)
-    told = explaining.explain(opened)
+    told = explaining.explain(StudyResult(opened))
     if told is None:
         raise NoUsableTrialError(
             f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet",
@@ -65,10 +66,10 @@ def run(
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
     from autotune.answer.format import seconds
+    from autotune.answer.sections.hot_spots import profile_lines
+    from autotune.answer.sections.traffic import pass_line
     from autotune.api.studies import studies_at
     from autotune.measure.measurement import Measurement
-    from autotune.render.profile import profile_lines
-    from autotune.render.traffic import pass_line
     from autotune.tuning.rerun import rerun_trial
 
     opened = studies_at(studies_dir, storage).open(study)

@@ -50,7 +50,7 @@ def tune_both(
             profile(study)
         if not as_json:
             print_line(f"{study.manifest.framework}: study {study.name}")
-            print_summary(StudyResult(study), study.flags, profiled=profiled, with_next=False)
+            print_summary(StudyResult(study), profiled=profiled, with_next=False)
 
     with both.open_both(request, request.models, limits, place) as studies:
         stop_on_sigterm()
@@ -68,7 +68,7 @@ def tune_both(
 
 def _print(found: BothResult, *, as_json: bool) -> None:
     from autotune.render.json import comparison_document
-    from autotune.render.verification import comparison_lines
+    from autotune.render.side_by_side import comparison_lines
 
     comparison = found.comparison
     if as_json:

@@ -107,7 +107,7 @@ def _print_one(name: str, study: Study, *, profiled: bool) -> None:
     from autotune.answer.result import StudyResult
 
     print_line(f"tier {name}")
-    print_summary(StudyResult(study), study.flags, profiled=profiled, with_next=False)
+    print_summary(StudyResult(study), profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:

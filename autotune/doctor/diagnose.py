@@ -19,10 +19,10 @@ from autotune.backends.registry import entry_of, framework_version, reports_of
 from autotune.bench.bench import Bench
 from autotune.command_line import asked, command
 from autotune.config import Config, Scalar
-from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.environment import Environment
 from autotune.errors import HarnessError, InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis
+from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload

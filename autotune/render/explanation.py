@@ -15,10 +15,11 @@ from autotune.answer.configs import config_text
 from autotune.answer.explain import Contrast, Explanation, Influence, Rival
 from autotune.answer.format import error, num_bytes, percent, seconds, times
 from autotune.answer.objectives import as_good_as
+from autotune.answer.sections.hot_spots import hot_spots_document, hot_spots_table
 from autotune.config import Scalar
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
-from autotune.render.profile import hot_spots_document, hot_spots_table
+from autotune.render.terminal import drawn
 
 MAX_EFFECTS_SHOWN = 12
 
@@ -33,7 +34,7 @@ def explanation(told: Explanation) -> RenderableType:
         ),
         *_rivals(told),
         *_set_aside(told),
-        *([Text(), hot_spots_table(told.hot_spots)] if told.hot_spots else []),
+        *([Text(), drawn(hot_spots_table(told.hot_spots))] if told.hot_spots else []),
         Text(),
         *_importances(told),
         Text(),

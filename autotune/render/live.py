@@ -15,17 +15,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.answer.configs import config_text
-from autotune.answer.format import count, num_bytes, percent, promise, seconds, short_interval, times
+from autotune.answer.format import count, misses, num_bytes, percent, promise, seconds, short_interval, times
 from autotune.answer.objectives import shown, stopped
+from autotune.answer.sections.failures import rule_in_words
+from autotune.answer.sections.workers import about_neighbours
 from autotune.bench.workers import NeighboursFound, WorkerChanged
+from autotune.command_line import asked
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
-from autotune.render.constraints import misses
 from autotune.render.expected_cost import busy_words
-from autotune.render.failure_rules import news_of
 from autotune.render.progress import Progress
 from autotune.render.ticker import Ticker
-from autotune.render.workers import about_neighbours
 from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
@@ -38,6 +38,9 @@ from autotune.tuning.events import (
     MachineBusy,
     ModelSaved,
     NoiseFloorMeasured,
+    PriorsGiven,
+    PriorsOffered,
+    RuleLearned,
     SearchEnded,
     SearchStarted,
     StageEntered,
@@ -45,6 +48,8 @@ from autotune.tuning.events import (
     TrialEnded,
     TrialLost,
 )
+
+_MAX_OFFERED = 3
 
 
 class LiveDisplay:
@@ -118,6 +123,28 @@ class LiveDisplay:
     def _line(self, record: TrialRecord) -> str:
         config = str(record.config) if self._space is None else config_text(record.config, self._space)
         return f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"
+
+
+def news_of(event: Event) -> list[str]:
+    """A line for each thing that an event about rules or priors has to tell; none for other events."""
+    match event:
+        case PriorsGiven():
+            return [f"prior {name}: {num or 'no'} new configs, tried first" for name, num in event.num_configs.items()]
+        case PriorsOffered():
+            return [_offer(event.studies)]
+        case RuleLearned():
+            return [_found(event)]
+    return []
+
+
+def _offer(studies: list[str]) -> str:
+    noun = "study" if len(studies) == 1 else "studies"
+    return f"{noun} {', '.join(studies[:_MAX_OFFERED])} tuned the same model: add {asked('prior', studies[0])}"
+
+
+def _found(event: RuleLearned) -> str:
+    many = "" if event.num_excluded is None else f"; {event.num_excluded} configs have that and are not tried"
+    return f"rule {event.rule.id}: {rule_in_words(event.rule)}{many}"
 
 
 def _before(event: Event) -> list[str]:

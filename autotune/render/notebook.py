@@ -5,8 +5,10 @@ from __future__ import annotations
 from html import escape
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections import sections
+from autotune.answer.sections.verdict import headline
 from autotune.errors import printable
-from autotune.render.summary import headline, summary_rows
+from autotune.render.terminal import facts
 
 
 def result_html(answer: StudyResult) -> str:
@@ -14,7 +16,7 @@ def result_html(answer: StudyResult) -> str:
     rows = "".join(
         f'<tr><th scope="row" style="text-align: left">{_text(label)}</th>'
         f'<td style="text-align: left">{_text(value)}</td></tr>'
-        for label, value in (("study", answer.study), *summary_rows(answer))
+        for label, value in (("study", answer.study), *facts(sections(answer)))
     )
     return f"<div><p><b>{_text(headline(answer))}</b></p><table>{rows}</table></div>"
 

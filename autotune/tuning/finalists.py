@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.measure.measurement import Measurement
+from autotune.measure.objective import Objective
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import representatives, run_same_program, simplicity
-from autotune.study.records import DRIFTING, TrialRecord, drift
+from autotune.study.records import DRIFTING, NoiseFloor, TrialRecord, drift
 from autotune.study.study import Study
 from autotune.tuning.session import Session
 
@@ -40,9 +41,13 @@ def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
 
 def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
     """Share by which two processes of one config may differ in the search."""
-    drifted = drift(untuned, study.drift_checks) if study.manifest.objective.is_timed else None
-    spread = study.noise_floor.spread if study.noise_floor else 0.0
-    return max(EQUALLY_FAST, spread, drifted if drifted and drifted > DRIFTING else 0.0)
+    return uncertainty(study.manifest.objective, study.noise_floor, drift(untuned, study.drift_checks))
+
+
+def uncertainty(objective: Objective, noise_floor: NoiseFloor | None, drifted: float | None) -> float:
+    """Share by which two processes of one config may differ, where the untuned model changed by `drifted`."""
+    spread = noise_floor.spread if noise_floor else 0.0
+    return max(EQUALLY_FAST, spread, drifted if objective.is_timed and drifted and drifted > DRIFTING else 0.0)
 
 
 def finalists(

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from autotune.answer.accelerator import accelerator_remarks
 from autotune.measure.measurement import Failure, Measurement, Outcome
-from autotune.render.accelerator import accelerator_remarks
 
 Settings = dict[str, Any]
 """A config as plain data."""

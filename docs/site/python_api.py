@@ -16,12 +16,12 @@ from autotune import events
 from autotune.api.diagnosing import Diagnosis
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.doctor.diagnose import ModelDiagnosis
-from autotune.doctor.findings import Finding
 from autotune.job.load import Loaded
 from autotune.job.recording import Recording
 from autotune.job.stats import Stats
 from autotune.job.tiers.model import LoadedTiers, TieredModel
 from autotune.job.tiers.selector import TieredStats
+from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
 from autotune.study.records import TrialRecord
 

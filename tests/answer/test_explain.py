@@ -17,6 +17,7 @@ from optuna.trial import create_trial
 from rich.console import Console
 
 from autotune.answer.explain import TrialComparisons, explain, influences
+from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Reason, Stage
@@ -53,7 +54,7 @@ def told(make_study, measurement):
 
 def test_the_fastest_feasible_trial_is_explained(told):
     """Before a verdict the leader is the winner, and it is compared with the untuned model and the default."""
-    explanation = explain(told)
+    explanation = explain(StudyResult(told))
     assert explanation.winner.config == Config({"execution": "compile", "behaviour": "right", "latency_ms": 2})
     ratios = {each.name: each.ratio for each in explanation.rivals}
     assert ratios == {"the untuned model": pytest.approx(8.0), "the default compile": pytest.approx(3.0)}
@@ -61,7 +62,7 @@ def test_the_fastest_feasible_trial_is_explained(told):
 
 def test_every_other_trial_is_in_one_group(told):
     """No trial is left unexplained and none is explained twice; failures and broken constraints are counted."""
-    explanation = explain(told)
+    explanation = explain(StudyResult(told))
     numbers = [number for group in explanation.groups for number in group.trials]
     everyone = {each.number for each in told.records()}
     assert sorted(numbers) == sorted(everyone - {explanation.winner.number})
@@ -72,13 +73,13 @@ def test_every_other_trial_is_in_one_group(told):
 
 def test_a_group_tells_by_how_much_its_best_trial_lost(told):
     """`latency_ms=6` takes 3 ms where the untuned model takes 8: a speed-up over the untuned model, as everywhere."""
-    group = next(g for g in explain(told).groups if (g.knob, g.value) == ("latency_ms", 6))
+    group = next(g for g in explain(StudyResult(told)).groups if (g.knob, g.value) == ("latency_ms", 6))
     assert group.best_speedup == pytest.approx(8 / 3)
 
 
 def test_an_effect_is_measured_on_pairs_that_differ_in_nothing_else(told):
     """The ratio of each such pair, the faster value named; failing trials give no pair."""
-    found = {(each.knob, each.faster, each.slower): each for each in explain(told).effects}
+    found = {(each.knob, each.faster, each.slower): each for each in explain(StudyResult(told)).effects}
     assert found["latency_ms", 2, 8].ratios == pytest.approx((4.0,) * 3)
     assert found["execution", "compile", "eager"].ratios == pytest.approx((2.0,) * 3)
     assert not any("wrong" in key for key in found)
@@ -148,7 +149,7 @@ class TestAMachineThatIsNotQuiet:
         monkeypatch.setattr(
             TrialRecord, "disturbed", property(lambda self: "a neighbour took the core" if self.number == 2 else None)
         )
-        found = explain(loaded)
+        found = explain(StudyResult(loaded))
         assert found.effects == []
         assert found.disturbed == (2,)
         assert next(each for each in found.groups if each.trials == (2,)).best_speedup is None
@@ -156,11 +157,11 @@ class TestAMachineThatIsNotQuiet:
 
     def test_where_the_untuned_model_drifted_single_processes_tell_nothing(self, loaded):
         """It took 129 times as long later: 81 times between two trials is no effect."""
-        assert [each.is_significant for each in explain(loaded).effects] == [True]
+        assert [each.is_significant for each in explain(StudyResult(loaded)).effects] == [True]
         Study.drift_checks.add(loaded, DriftCheck(after=2, latency_s=0.008 * 130))
-        (effect,) = explain(loaded).effects
+        (effect,) = explain(StudyResult(loaded)).effects
         assert not effect.is_significant
-        assert "no effect distinguishable from noise" in text(explain(loaded))
+        assert "no effect distinguishable from noise" in text(explain(StudyResult(loaded)))
 
     def test_what_was_confirmed_is_told_by_its_blocks(self, loaded):
         """The same two trials side by side: there the one is the faster, and that is what counts in all figures."""
@@ -169,7 +170,7 @@ class TestAMachineThatIsNotQuiet:
             blocks=tuple((0.008 * x, 0.006 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0)),
             speedups=(Speedup(median=4 / 3, low=1.3, high=1.4), Speedup(median=4.0, low=3.9, high=4.1)),
         )  # fmt: skip
-        found = explain(loaded)
+        found = explain(StudyResult(loaded))
         (effect,) = found.effects
         assert (effect.knob, effect.faster, effect.slower, effect.confirmed) == ("latency_ms", 2, 6, True)
         assert effect.median == pytest.approx(3.0)
@@ -182,9 +183,9 @@ class TestAMachineThatIsNotQuiet:
     def test_an_undecided_study_has_no_best_config(self, loaded):
         """The headline says what the verdict says."""
         loaded.confirmation = Confirmation(verdict=Verdict.UNDECIDED, num_trials=3)
-        assert text(explain(loaded)).startswith("undecided")
+        assert text(explain(StudyResult(loaded))).startswith("undecided")
         loaded.confirmation = Confirmation(verdict=Verdict.KEEP_UNTUNED, num_trials=3)
-        assert text(explain(loaded)).startswith("nothing is better")
+        assert text(explain(StudyResult(loaded))).startswith("nothing is better")
 
 
 def text(told):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from autotune.answer.export import export, tuned_config
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.pareto import ParetoSection
 from autotune.config import Config
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Samples
@@ -18,9 +19,8 @@ from autotune.measure.objective import parse_objectives
 from autotune.measure.statistics import Verdict
 from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
-from autotune.render.pareto import front_table
-from autotune.render.summary import summary, trials_table
-from autotune.render.verification import comparison_lines, verification_lines
+from autotune.render.side_by_side import comparison_lines, verification_lines
+from autotune.render.terminal import summary, trials_table
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
@@ -255,7 +255,7 @@ class TestConstraints:
         assert "closest is trial 1: peak_memory 2.3 GiB, 15 % over 2GiB" in text
         assert "excluded    4 of the trials by peak_memory <= 2GiB" in text
         assert "excluded    4 of the trials by latency <= 5ms" in text
-        told = document(study.manifest, answer)
+        told = document(answer)
         (miss,) = told["closest_miss"]["misses"]
         assert told["closest_miss"]["trial"] == 1
         assert miss["constraint"] == "peak_memory <= 2GiB"
@@ -293,7 +293,7 @@ class TestConstraints:
         assert (exported.verdict, exported.config, exported.is_untuned) == (Verdict.FEASIBLE, B, False)
         assert exported.workload.constraints == ("peak_memory <= 2GiB",)
         assert exported.evidence.break_even_calls is None
-        assert document(study.manifest, answer)["verdict"] == "feasible"
+        assert document(answer)["verdict"] == "feasible"
 
     def test_among_equals_that_keep_all_the_simplest(self, tuned):
         """The framework's default, where it is as fast as the search's best."""
@@ -355,7 +355,7 @@ class TestConstraints:
 def test_every_key_of_the_document_is_documented(tuned):
     """docs/json.md names what a script may read."""
     study = tuned({UNTUNED: Runs(10, 3000), A: Runs(5, 3000)}, constraints=("peak_memory <= 2GiB",))
-    told = document(study.manifest, StudyResult(study))
+    told = document(StudyResult(study))
     page = (REPOSITORY / "docs" / "json.md").read_text()
     keys = {*told, *told["confirmation"], *told["closest_miss"], *told["closest_miss"]["misses"][0], *told["trials"][0]}
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
@@ -380,15 +380,14 @@ class TestSeveralObjectives:
         answer = StudyResult(study)
         assert (answer.verdict, answer.best.config) == (Verdict.FASTER, A)
         assert [each.config for each in answer.front] == [A, C, B]
-        rows = [line.split() for line in said(front_table(answer)).splitlines()]
-        assert rows[1] == ["latency", "memory", "config"]
-        assert rows[2][1:6] == ["5", "ms", "best", "400", "MiB"]
-        assert rows[3][1:5] == ["6", "ms", "200", "MiB"]
-        assert rows[4][1:6] == ["12", "ms", "100", "MiB", "best"]
+        rows = [" ".join(row).split() for table in ParetoSection(answer).tables() for row in table.rows]
+        assert rows[0][1:6] == ["5", "ms", "best", "400", "MiB"]
+        assert rows[1][1:5] == ["6", "ms", "200", "MiB"]
+        assert rows[2][1:6] == ["12", "ms", "100", "MiB", "best"]
 
     def test_the_document_has_the_front(self, study):
         """In seconds and bytes."""
-        told = document(study.manifest, StudyResult(study))
+        told = document(StudyResult(study))
         assert told["objectives"] == ["latency", "memory"]
         assert [each["trial"] for each in told["front"]] == [self.number(study, each) for each in (A, C, B)]
         assert told["front"][2]["values"] == {"latency": pytest.approx(0.012), "memory": 100 * MIB}
@@ -397,10 +396,8 @@ class TestSeveralObjectives:
     def test_a_single_objective_has_no_table(self, tuned):
         """Its front is its best."""
         study = tuned(self.RUNS)
-        assert front_table(StudyResult(study)) is None
-        assert [each["trial"] for each in document(study.manifest, StudyResult(study))["front"]] == [
-            self.number(study, A)
-        ]
+        assert not ParetoSection(StudyResult(study)).tables()
+        assert [each["trial"] for each in document(StudyResult(study))["front"]] == [self.number(study, A)]
 
     def test_the_best_in_each_other_objective_is_compared_as_well(self, study):
         """B, the smallest, though it is slower than the untuned model; C, in the middle, is not."""

@@ -275,7 +275,7 @@ def test_the_result_is_that_of_the_study(tune, scripted, tmp_path):
     """Nothing is computed twice in different ways: the document is the one of the command line."""
     result = tune(study="s", trials=4)
     study = FolderStudies(tmp_path / "studies").open("s")
-    assert result.document() == document(study.manifest, StudyResult(study))
+    assert result.document() == document(StudyResult(study))
     study.close()
     assert repr(result) == f"<TuneResult s: {str(result).splitlines()[0]}>"
 

@@ -26,7 +26,7 @@ def study(make_study, measurement, monkeypatch):
             opened.tell(opened.ask(longest_s=1), outcome)
     long = [f"compile mode=max-autotune +freezing max_autotune_gemm_backends=CPP -{word}" for word in "abcdefgh"]
     monkeypatch.setattr(
-        "autotune.render.summary.config_text", lambda config, *_, **__: long[config.get("latency_ms", 0) % 8]
+        "autotune.answer.content.config_text", lambda config, *_, **__: long[config.get("latency_ms", 0) % 8]
     )
     yield opened
     opened.close()

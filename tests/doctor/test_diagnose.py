@@ -13,8 +13,8 @@ from autotune.api import diagnosing
 from autotune.backends import registry
 from autotune.command_line import command
 from autotune.doctor.diagnose import differ_in
-from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
+from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.profile import EVERYWHERE, Profile
 from autotune_fake import ENTRY
 from tests.conftest import REPOSITORY, ScriptedTrials, with_latency

@@ -14,8 +14,8 @@ import pytest
 
 from autotune.backends.mindspore import break_kinds as mindspore_break_kinds
 from autotune.backends.torch import break_kinds as torch_break_kinds
-from autotune.doctor.fixes import fix_of
 from autotune.measure.diagnosis import BreakKind, Diagnosis, Recompile
+from autotune.measure.fixes import fix_of
 from tests.conftest import REPOSITORY
 
 HERE = Path(__file__).parent

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.answer.sections.hot_spots import profile_lines
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
 from autotune.planning.models import make_workload
-from autotune.render.profile import profile_lines
 from autotune.trial.folder import TrialFolder
 
 

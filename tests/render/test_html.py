@@ -13,18 +13,20 @@ from xml.etree import ElementTree
 
 import pytest
 
+from autotune.answer.result import StudyResult
 from autotune.api.diagnosing import Diagnosis as Diagnosed
 from autotune.api.result import TuneResult
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.config import Config
-from autotune.doctor.findings import Finding
-from autotune.doctor.fixes import fix_of
 from autotune.errors import InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
+from autotune.measure.findings import Finding
+from autotune.measure.fixes import fix_of
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison as Blocks
 from autotune.measure.statistics import Speedup, Verdict
+from autotune.render.html import drawing
 from autotune.render.html import page as pages
 from autotune.render.html.page import page
 from autotune.space.load import Circumstances, load_space
@@ -213,7 +215,7 @@ def test_the_report_of_a_recorded_study_has_every_part(recorded):
         assert svg.find("title").text
         assert len(figure.findall("details//tbody/tr")) > 0
     for number in range(len(recorded.records())):
-        assert f"{recorded.command('run')} {number}" in html
+        assert StudyResult(recorded).command("run", str(number)) in html
     assert len(html.encode()) < 300_000
 
 
@@ -288,7 +290,7 @@ def test_without_the_extra_it_says_how_to_get_it(cli, recorded, monkeypatch, pac
 
 def test_the_command_and_the_api_write_the_same_page(cli, recorded, tmp_path, monkeypatch):
     """`report STUDY -o FILE`, and `TuneResult.report(path)`."""
-    monkeypatch.setattr(pages, "_figures", lambda *_: [])
+    monkeypatch.setattr(drawing, "draw", lambda figure: "")
     shown = cli("report", "earlier", "-o", "out.html")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("out.html: ")

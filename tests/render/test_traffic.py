@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.traffic import NUM_SHOWN, TrafficSection, pass_line
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.objective import Objective
-from autotune.render.traffic import NUM_SHOWN, pass_line, traffic_document, traffic_table
+from autotune.render.terminal import drawn
 from autotune.workload.traffic import parse_shapes
 
 
@@ -47,15 +48,15 @@ def study_of(make_study, workload, measurement):
     return make
 
 
-def shown(table):
+def shown(answer):
     console = Console(file=io.StringIO(), width=200)
-    console.print(table)
+    console.print(*map(drawn, TrafficSection(answer).tables()))
     return console.file.getvalue()
 
 
 def test_each_shape_has_its_row(study_of):
     """Share, calls, both latencies with their ratio, and graphs; under the table what each pass took."""
-    text = shown(traffic_table(StudyResult(study_of(3))))
+    text = shown(StudyResult(study_of(3)))
     rows = [line.split() for line in text.splitlines()]
     assert text.startswith("traffic seq=1..3, a stream of 3 calls:")
     assert ["seq=1", "33.3", "%", "1", "40", "ms", "10", "ms", "4.00x", "8"] in rows
@@ -69,11 +70,11 @@ def test_each_shape_has_its_row(study_of):
 def test_a_long_list_is_thinned_out(study_of):
     """The first and the last are shown, and so many in all; the document has every one."""
     answer = StudyResult(study_of(40))
-    text = shown(traffic_table(answer))
+    text = shown(answer)
     assert f"{NUM_SHOWN} of 40 shapes shown" in text
     assert sum(line.startswith("seq=") for line in text.splitlines()) == NUM_SHOWN
     assert {"seq=1 ", "seq=40"} <= {line[:6] for line in text.splitlines()}
-    document = traffic_document(answer)
+    document = TrafficSection(answer).document()["traffic"]
     assert len(document["shapes"]) == document["num_calls"] == 40
     assert document["passes"]["tuned"] == {
         "cold_s": pytest.approx(2.39), "steady_s": pytest.approx(0.4), "compilations": 8, "fallbacks": 1,
@@ -89,5 +90,5 @@ def test_what_is_unknown_is_not_counted(measurement):
 def test_without_traffic_there_is_nothing_to_show(make_study):
     """One shape needs no table."""
     answer = StudyResult(make_study())
-    assert traffic_table(answer) is None
-    assert traffic_document(answer) is None
+    assert not TrafficSection(answer).tables()
+    assert TrafficSection(answer).document() == {"traffic": None}

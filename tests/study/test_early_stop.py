@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autotune.answer.result import StudyResult
 from autotune.render.json import document
-from autotune.render.summary import summary
+from autotune.render.terminal import summary
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
@@ -79,7 +79,7 @@ def test_a_flat_study_stops_early_and_says_why(study, tune):
     with console.capture() as captured:
         console.print(summary(StudyResult(study)))
     assert f"stopped after {study.num_recorded()} trials: the most promising of" in captured.get()
-    assert document(study.manifest, StudyResult(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
+    assert document(StudyResult(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
 
 
 def test_it_does_not_stop_before_the_best_is_found(study, tune):

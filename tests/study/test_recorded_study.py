@@ -78,7 +78,7 @@ def test_every_stored_part_is_read(study):
 def test_it_shows_what_it_showed(study):
     """The JSON document of then."""
     then = json.loads((RECORDED / "show.json").read_text())
-    now = json.loads(json.dumps(document(study.manifest, StudyResult(study))))
+    now = json.loads(json.dumps(document(StudyResult(study))))
     assert now == then
 
 

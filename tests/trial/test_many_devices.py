@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from autotune.answer.result import StudyResult
-from autotune.answer.workers import worker_shares
+from autotune.answer.sections.workers import WorkersSection, about_neighbours
 from autotune.bench.messages import (
     Begin,
     Ended,
@@ -37,8 +37,7 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.console import PlainConsole
-from autotune.render.html.sections import sections
-from autotune.render.workers import about_neighbours, about_workers, workers_table
+from autotune.render.terminal import drawn
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.request import ColdCompile, TrialRequest
 from autotune.tuning.events import SearchEnded, TrialLost
@@ -256,7 +255,7 @@ def test_the_summary_shows_each_worker(make_study, tune):
     tune(study, {"a": 1.0, "b": 10.0})
     screen = PlainConsole(width=80)
     with screen.capture() as captured:
-        screen.print(workers_table(StudyResult(study)))
+        screen.print(*map(drawn, workers_tables(study)))
     lines = [line.split() for line in captured.get().splitlines()]
     shown = {line[0]: line for line in lines}
     assert [shown[name][1] for name in "ab"] == ["a", "b"]
@@ -264,8 +263,10 @@ def test_the_summary_shows_each_worker(make_study, tune):
     measured = [each for each in study.records() if each.counts]
     assert sum(int(shown[name][3]) for name in "ab") == len(measured)
     assert all(len(line) <= 80 for line in captured.get().splitlines())
-    (section,) = [each for each in sections(study, StudyResult(study)) if each.name == "workers"]
-    assert [row[0] for row in section.tables[0].rows] == ["a", "b"]
+
+
+def workers_tables(study):
+    return WorkersSection(StudyResult(study)).tables()
 
 
 def alone_on(cluster):
@@ -289,12 +290,8 @@ def test_workers_of_one_machine_are_timed_side_by_side_if_they_do_not_disturb_ea
     assert alone_on(cluster) == {expected}
     words = "are timed side by side" if expected == ("device",) else "take turns at being timed"
     assert words in about_neighbours(found)
-    screen = PlainConsole(width=300)
-    with screen.capture() as captured:
-        screen.print(workers_table(StudyResult(study)))
-    assert about_neighbours(found) in captured.get()
-    (section,) = [each for each in sections(study, StudyResult(study)) if each.name == "workers"]
-    assert words in section.words
+    (table,) = workers_tables(study)
+    assert table.notes == [about_neighbours(found)]
 
     _, events, cluster = tune(study, {"a": 1.0, "b": 1.0}, SEARCH.but(num_trials=5), machine="box", disturbance=9.0)
     assert [each.found for each in events if isinstance(each, NeighboursFound)] == [found]
@@ -331,11 +328,10 @@ def test_a_worker_lost_in_the_check_is_checked_again(make_study, tune):
 
 
 def test_a_study_of_one_worker_has_no_section_on_workers(make_study, tune):
-    """Neither in `show` nor in the report."""
+    """There is no table of them."""
     study = make_study()
     tune(study, {"a": 1.0})
-    assert workers_table(StudyResult(study)) is None
-    assert "workers" not in {each.name for each in sections(study, StudyResult(study))}
+    assert not workers_tables(study)
 
 
 def test_lost_trials_are_counted(make_study, tune):
@@ -343,10 +339,10 @@ def test_lost_trials_are_counted(make_study, tune):
     study = make_study()
     tune(study, {"a": 1.0, "b": 1.0, "c": 1.0}, kills=lambda link, _: link.name == "c" and len(link.ran) > 1)
     num_lost = sum(each.state == "lost" for each in study.records())
-    shares = worker_shares(study.records(), lost_trials=StudyResult(study).lost_trials)
-    assert shares.num_lost == num_lost > 0
-    assert {each.name: each.num_lost for each in shares.workers} == {"a": 0, "b": 0, "c": num_lost}
-    assert f"{num_lost} trials were lost" in about_workers(shares)
+    (table,) = workers_tables(study)
+    lost = table.columns.index("lost")
+    assert {row[0]: int(row[lost]) for row in table.rows} == {"a": 0, "b": 0, "c": num_lost}
+    assert f"{num_lost} trials were lost" in table.caption
 
 
 def test_a_worker_is_left_out_after_two_losses(make_study, tune):

@@ -10,7 +10,7 @@ from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
-from autotune.render.summary import summary, trials_table
+from autotune.render.terminal import summary, trials_table
 from autotune.study.budget import BusyMachinePlan
 from autotune.trial.deadline import Deadline
 from autotune.tuning.attempts import Attempts

@@ -14,7 +14,7 @@ from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
-from autotune.render.summary import summary
+from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity

@@ -7,9 +7,10 @@ import random
 import pytest
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.failures import FailuresSection
 from autotune.measure.measurement import Failure
-from autotune.render.failure_rules import news_of, rules_summary
 from autotune.render.json import document
+from autotune.render.live import news_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import TrialRecord
@@ -199,8 +200,8 @@ class TestInAStudy:
         """In the summary, and in the document."""
         study, (*_, event) = tuned
         answer = StudyResult(study)
-        assert f"rule        {event.rule.id}: " in "\n".join(rules_summary(answer))
-        (rule,) = document(study.manifest, answer)["rules"]
+        assert dict(FailuresSection(answer).facts())["rule"].startswith(f"{event.rule.id}: ")
+        (rule,) = document(answer)["rules"]
         assert (rule["id"], rule["pattern"], rule["evidence"]["failed"]) == (
             event.rule.id, event.rule.pattern, list(event.rule.failed),
         )  # fmt: skip
@@ -221,5 +222,5 @@ class TestInAStudy:
         other = make_study("other", space=space)
         FailureRules(other, lambda *_: None).update()
         other.tell(other.ask(60), measurement)
-        assert StudyResult(other).failure_rules == []
+        assert find_failure_rules(other.manifest.space, other.records()) == []
         assert file.read_text() == "rules: {"

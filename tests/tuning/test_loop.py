@@ -14,7 +14,7 @@ from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTri
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
-from autotune.render.summary import summary
+from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import DRIFTING

@@ -7,12 +7,13 @@ import shutil
 import pytest
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.priors import PriorsSection
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import Verdict
-from autotune.render.failure_rules import news_of, priors_summary
 from autotune.render.json import document
+from autotune.render.live import news_of
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation
 from autotune.tuned.tuned_config import load_tuned
@@ -76,6 +77,10 @@ def earlier(make_study, space, search, searched, studies_dir, tmp_path):
         manifest = studies_dir / "earlier" / "manifest.json"
         manifest.write_text(manifest.read_text().replace(made_in[0], str(tmp_path)))
     return FolderStudies(studies_dir).open("earlier")
+
+
+def worth(answer):
+    return [text for _, text in PriorsSection(answer).facts()]
 
 
 def give(study, *sources):
@@ -142,7 +147,7 @@ class TestFromAStudy:
         search(make_study("earlier", space=space), 10, lambda config, m: with_latency(m, 1 + (len(config.root) > 1)))
         study = make_study(space=space)
         assert give(study, read_prior("earlier", FolderStudies(studies_dir))) == [PriorsGiven({"earlier": 0})]
-        assert "no config that is new here" in priors_summary(StudyResult(search(study, 4)))[0]
+        assert "no config that is new here" in worth(StudyResult(search(study, 4)))[0]
 
 
 class TestProjection:
@@ -336,16 +341,16 @@ class TestWhatItSaved:
         study = make_study(space=space)
         give(study, read_prior("earlier", FolderStudies(studies_dir)))
         answer = StudyResult(search(study, 8))
-        (entry,) = document(study.manifest, answer)["priors"]
+        (entry,) = document(answer)["priors"]
         assert entry["trials"] == [2, 3, 4, 5]
         assert entry["gave_best"] is True
         assert entry["num_configs"] == 4
         there = near_best_after(earlier.manifest, earlier.records())
         assert entry["near_best_after"] == there
-        assert document(study.manifest, answer)["near_best_after"] == 3
-        gave, arrived = priors_summary(answer)
+        assert document(answer)["near_best_after"] == 3
+        gave, arrived = worth(answer)
         assert gave.endswith("gave trials 2, 3, 4, 5; the best is one of them")
-        assert arrived == f"search      within 2 % of its best after 3 trials; earlier was after {there}"
+        assert arrived == f"within 2 % of its best after 3 trials; earlier was after {there}"
 
     @pytest.mark.slow
     def test_a_prior_that_was_no_use_is_told_as_such(self, make_study, space, search, earlier, studies_dir):
@@ -353,8 +358,8 @@ class TestWhatItSaved:
         study = make_study(space=space)
         give(study, read_prior("earlier", FolderStudies(studies_dir)))
         answer = StudyResult(search(study, 30, lambda c, m: with_latency(m, 2 - latency_s(c))))
-        assert "the best is none of them" in priors_summary(answer)[0]
-        assert document(study.manifest, answer)["priors"][0]["gave_best"] is False
+        assert "the best is none of them" in worth(answer)[0]
+        assert document(answer)["priors"][0]["gave_best"] is False
 
     @pytest.mark.slow
     def test_a_config_that_was_tried_before_is_not_its_merit(self, make_study, space, search, earlier, studies_dir):

@@ -18,7 +18,7 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
-from autotune.render.summary import summary
+from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import BlockPlan, Budget, duration_s
 from autotune.study.folder import FolderStudies
@@ -194,7 +194,7 @@ class TestTheSearch:
         assert f"searched    {study.num_recorded()} of 11 configs: time limit reached; `resume` goes on" in summary_of(
             study
         )
-        assert document(study.manifest, StudyResult(study))["stop_reason"] == "time"
+        assert document(StudyResult(study))["stop_reason"] == "time"
 
     @pytest.mark.parametrize("wall_s", [160, 240, 400, 900])
     def test_whatever_the_time_the_answer_is_confirmed_within_it(self, study, tune, wall_s):

@@ -8,14 +8,17 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from autotune.answer.content import Axis, Curves, Figure, Intervals, Role, Series
 from autotune.errors import printable
 
 INK, MUTED, GRID, BAND, CARD, UNTUNED, BEST, OTHER, BAD = (f"#0{number}0{number}0{number}" for number in range(1, 10))
@@ -23,6 +26,10 @@ _VARIABLES = {
     INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band", CARD: "card",
     UNTUNED: "untuned", BEST: "best", OTHER: "other", BAD: "bad",
 }  # fmt: skip
+_COLORS: dict[Role, str] = {"untuned": UNTUNED, "best": BEST, "other": OTHER, "bad": BAD, "muted": MUTED}
+_LINES: dict[str, Any] = {"-": "-", "--": (0, (5, 2)), ":": (0, (1, 1.5)), "": "none"}
+MOST_ROWS = 12
+"""Rows of intervals in a drawing; its table has all."""
 WIDTH = 4.8
 """Inches, of 72 units each: letters are as large as the page's where the drawing is as wide as a phone."""
 MOST_LETTERS = 54
@@ -51,16 +58,95 @@ _STYLE = {
 }
 
 
-def draw(name: str, title: str, words: str, height: float, paint: Callable[[Axes], None]) -> str:
-    """The SVG element of what `paint` draws; `title` and `words` are what a screen reader says."""
+def draw(figure: Figure) -> str:
+    """The SVG element of a figure; its title and words are what a screen reader says."""
+    paint, height = _painting(figure.plot)
     # A name in letters that the font lacks is drawn by the reader's browser, which has them.
-    settings: Any = {**_STYLE, "svg.hashsalt": name}  # matplotlib's type of it lists the names of one release.
+    settings: Any = {**_STYLE, "svg.hashsalt": figure.name}  # matplotlib's type of it lists the names of one release.
     with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
-        figure = Canvas(figsize=(WIDTH, height), layout="constrained")
-        paint(figure.add_subplot())
+        canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
+        paint(canvas.add_subplot())
         written = io.BytesIO()
-        figure.savefig(written, format="svg", transparent=True)
-    return _for_page(written.getvalue(), name, title, words)
+        canvas.savefig(written, format="svg", transparent=True)
+    return _for_page(written.getvalue(), figure.name, figure.title, figure.words)
+
+
+def _painting(plot: Curves | Intervals) -> tuple[Callable[[Axes], None], float]:
+    """What paints the plot, and the height of the drawing in inches."""
+    if isinstance(plot, Curves):
+        return partial(_paint_curves, plot), plot.height
+    return partial(_paint_intervals, plot), 0.9 + 0.5 * min(len(plot.rows), MOST_ROWS)
+
+
+def _paint_intervals(plot: Intervals, axes: Axes) -> None:
+    """An interval a row, filled where the flag is set, over the band of the noise and with a line at the margin."""
+    shown = plot.rows[:MOST_ROWS]
+    bounds = [1 + share for share in (plot.noise, plot.margin) if share is not None]
+    _ratios(axes, [*bounds, *(end for _, speedup, _ in shown for end in (speedup.low, speedup.high))])
+    if plot.noise is not None:
+        axes.axvspan(1 / (1 + plot.noise), 1 + plot.noise, color=BAND, linewidth=0)
+    if plot.margin is not None:
+        axes.axvline(1 + plot.margin, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+    _rows(axes, (name for name, _, _ in shown))
+    for row, (_, speedup, counts) in enumerate(shown):
+        # A filled mark for what counts, a hollow one for the rest: not by colour alone.
+        color, marker, fill = (BEST, "D", "full") if counts else (OTHER, "o", "none")
+        axes.plot((speedup.low, speedup.high), (row, row), color=color, linewidth=2.2, solid_capstyle="butt")
+        axes.plot(speedup.median, row, marker, markersize=6, color=color, markeredgewidth=1.6, fillstyle=fill)
+
+
+def _paint_curves(plot: Curves, axes: Axes) -> None:
+    if plot.level is not None:
+        axes.axhline(plot.level, color=UNTUNED, linewidth=1.2)
+    for series in plot.series:
+        _paint_series(series, axes)
+    if plot.crossing is not None:
+        where, text = plot.crossing
+        axes.axvline(where, color=MUTED, linewidth=1)
+        axes.text(where, 0.03, f" {text}", transform=axes.get_xaxis_transform(), color=MUTED)
+    for x, y, name in plot.names:
+        axes.annotate(label(name), (x, y), xytext=(5, 5), textcoords="offset points", fontsize=9, color=INK)
+    axes.margins(0.08, 0.12)
+    axes.set_xlabel(plot.x.label)
+    axes.set_title(plot.y.label, loc="left", fontsize=10, color=MUTED)
+    if plot.x.is_log:
+        axes.set_xscale("log")
+    if plot.y.is_log:
+        axes.set_yscale("log")
+    axes.set(xlim=plot.x.limits, ylim=plot.y.limits)
+    for axis, content in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
+        _write_ticks(axis, content)
+    _add_legend(plot, axes)
+
+
+def _paint_series(series: Series, axes: Axes) -> None:
+    name = None if series.name is None else label(series.name)
+    axes.plot(
+        series.x, series.y, color=_COLORS[series.role], marker=series.marker or None, markersize=6,
+        linestyle=_LINES[series.line], linewidth=1 if series.marker else 1.8,
+        fillstyle="full" if series.is_filled else "none", drawstyle="steps-post" if series.is_stepped else "default",
+        # matplotlib leaves out of a legend what begins with an underscore.
+        label="_" if name is None else f" {name}" if name.startswith("_") else name,
+        transform=axes.get_xaxis_transform() if series.is_at_bottom else axes.transData,
+    )  # fmt: skip
+
+
+def _write_ticks(axis: XAxis | YAxis, content: Axis) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: content.text(value)))
+    if content.is_log:
+        axis.set_tick_params(which="minor", bottom=False, left=False)
+    else:
+        axis.set_major_locator(MaxNLocator(5, integer=content.is_whole))
+
+
+def _add_legend(plot: Curves, axes: Axes) -> None:
+    if plot.legend == "below":
+        figure = axes.get_figure()
+        assert figure is not None
+        figure.legend(loc="outside lower center", ncols=3, fontsize=9, handlelength=1.6, columnspacing=1.2)
+    elif plot.legend:
+        is_short = all(len(series.name or "") < 16 for series in plot.series)
+        axes.legend(loc=plot.legend, fontsize=9, handlelength=3, ncols=3 if is_short and len(plot.series) > 2 else 1)
 
 
 def label(text: str) -> str:
@@ -69,7 +155,7 @@ def label(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"
 
 
-def ratios(axes: Axes, values: Iterable[float]) -> None:
+def _ratios(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic axis of ratios from left to right, with a line at 1."""
     shown = [1.0, *values]
     low, high = min(shown), max(shown)
@@ -94,7 +180,7 @@ def _steps(spread: float) -> tuple[float, ...]:
     return (1.0, 3.0) if spread < 300 else (1.0,)
 
 
-def rows(axes: Axes, names: Iterable[str]) -> None:
+def _rows(axes: Axes, names: Iterable[str]) -> None:
     """A row for each name, from above, the name over its row: on a phone nothing is left for a margin of names."""
     names = list(names)
     axes.set_ylim(len(names) - 0.4, -0.75)

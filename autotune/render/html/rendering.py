@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from autotune.answer.content import Figure, Part
 from autotune.errors import InputError, printable_lines
 from autotune.files import write_whole
-
-if TYPE_CHECKING:
-    from autotune.render.html.content import Figure, Section
 
 Rows = Sequence[tuple[str, object]]
 """Labels, or names of knobs, with what stands beside them."""
@@ -26,11 +24,13 @@ def render(
     configs: Sequence[tuple[str, Rows]],
     commands: Sequence[tuple[str, str]],
     figures: Sequence[Figure],
-    sections: Sequence[Section],
+    parts: Sequence[Part],
     origin: str,
 ) -> str:
     """The HTML document. `kind`: what the page is, for its title; `origin`: what it was made from, a sentence."""
     import jinja2
+
+    from autotune.render.html.drawing import draw
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("autotune.render.html", "."),
@@ -48,8 +48,8 @@ def render(
         lines=lines,
         configs=configs,
         commands=commands,
-        figures=figures,
-        sections=sections,
+        figures=[(figure, draw(figure)) for figure in figures],
+        parts=parts,
         origin=origin,
     )
 

@@ -1,26 +1,62 @@
-"""The pages about two configs measured side by side: `compare`, and `verify` of an exported one."""
+"""Two configs measured side by side, and an exported one measured again: in a terminal and as a page."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from autotune.answer.format import count, percent, times
-from autotune.answer.objectives import as_good_as, gain
+from autotune.answer.accelerator import accelerator_facts
+from autotune.answer.content import Figure, Intervals, Part, Table
+from autotune.answer.format import ABOUT_THE_SECOND, count, percent, times
+from autotune.answer.objectives import as_good_as, gain, shown
+from autotune.answer.sections.confirmation import by_block
+from autotune.answer.sections.environment import environment_part, machine_rows
 from autotune.config import Config
+from autotune.measure.objective import Objective
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
-from autotune.render.accelerator import accelerator_facts
-from autotune.render.html.content import Figure, Section, Table
 from autotune.render.html.rendering import Rows, render
-from autotune.render.html.sections import environment_section, machine_rows
-from autotune.render.verification import comparison_lines, value_words, verification_lines
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
 from autotune.verification.verify import Verification
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 Names = tuple[str, str]
 ORIGIN = "Made by autotune from what was measured for this page."
+
+
+def comparison_lines(result: ComparisonResult, names: tuple[str, str]) -> list[str]:
+    """Two configs side by side, or which of them failed and why."""
+    first, second = names
+    if result.failure is not None:
+        who = {"first": first, "second": second}.get(result.failed or "", "the untuned model")
+        return [f"{who} fails ({result.failure.reason} at {result.failure.stage}): {result.failure.error}"]
+    assert result.verdict is not None
+    assert result.speedup is not None
+    objective, values = result.objective, result.values
+    width = max(len(first), len(second))
+    word = ABOUT_THE_SECOND[result.verdict]
+    if not objective.is_latency:
+        word = {"faster": "better", "slower": "worse"}.get(word, word)
+    return [
+        f"{second} against {first}: {word}, {gain(objective, result.speedup)}",
+        *(f"  {name:<{width}}  {value_words(objective, value)}" for name, value in zip(names, values, strict=True)),
+    ]
+
+
+def verification_lines(verification: Verification) -> list[str]:
+    """Whether an exported answer still holds, with the figures of then and of today."""
+    lines = [f"{verification.outcome}: {verification.why}"]
+    if verification.promised is not None:
+        lines.append(f"  promised  {gain(verification.objective, verification.promised)}")
+    result = verification.result
+    if result is not None and result.speedup is not None:
+        untuned, tuned = (value_words(result.objective, value) for value in result.values)
+        lines.append(f"  today     {gain(result.objective, result.speedup)}")
+        lines.append(f"  untuned   {untuned}, tuned {tuned}")
+    return lines
+
+
+def value_words(objective: Objective, value: float) -> str:
+    """A value of the objective with its unit and, of a time, of what."""
+    is_of_a_call = objective.quantity in ("latency", "p90", "p99")
+    return shown(objective, value) + (" a call" if is_of_a_call else "")
 
 
 def comparison_page(result: ComparisonResult, pair: PairedRun, names: Names, command: str | None) -> str:
@@ -39,7 +75,7 @@ def comparison_page(result: ComparisonResult, pair: PairedRun, names: Names, com
 def verification_page(verification: Verification, pair: PairedRun | None, name: str, command: str | None) -> str:
     """The HTML document about an exported config, measured again; `name`: its file. Without a pair nothing was."""
     result, names = verification.result, ("untuned", "tuned")
-    measured: dict[str, Any] = {"lines": [], "configs": [], "figures": [], "sections": []}
+    measured: dict[str, Any] = {"lines": [], "configs": [], "figures": [], "parts": []}
     if pair is not None and result is not None:
         measured = _measured(result, pair, names, verification.promised)
     return render(
@@ -59,7 +95,7 @@ def _measured(result: ComparisonResult, pair: PairedRun, names: Names, promised:
         "lines": _lines(result, pair, names, promised),
         "configs": _configs(pair, names),
         "figures": _figures(result, pair, names, promised),
-        "sections": _sections(result, pair, names),
+        "parts": _parts(result, pair, names),
     }
 
 
@@ -95,44 +131,33 @@ def _commands(command: str | None) -> list[tuple[str, str]]:
 def _figures(result: ComparisonResult, pair: PairedRun, names: Names, promised: Speedup | None) -> list[Figure]:
     if result.comparison is None:
         return []
-    from autotune.render.html.drawing import BEST, UNTUNED
-    from autotune.render.html.trial_figures import by_block
-
     first, second = zip(*result.comparison.values, strict=True)
-    columns = [(names[0], UNTUNED, "s", first), (names[1], BEST, "D", second)]
-    return [
-        _interval(result, pair, names, promised),
-        by_block(pair.objective, columns, "Processes of the comparison"),
-    ]
+    blocks = by_block(
+        pair.objective,
+        [(names[0], "untuned", "s", first), (names[1], "best", "D", second)],
+        "Processes of the comparison",
+    )
+    return [_interval(result, pair, names, promised), blocks]
 
 
 def _interval(result: ComparisonResult, pair: PairedRun, names: Names, promised: Speedup | None) -> Figure:
-    from autotune.render.html.drawing import draw
-    from autotune.render.html.figures import forest
-
     assert result.speedup is not None
     today = (names[1] if promised is None else "today", result.speedup, result.verdict is Verdict.FASTER)
     named = [today] if promised is None else [("promised", promised, False), today]
-
-    def paint(axes: Axes) -> None:
-        forest(axes, named, pair.noise_floor or 0.0, MARGIN)
-
-    base = "the untuned model" if names[0] == "untuned" else names[0]
-    words = f"Times {as_good_as(pair.objective)} {base} (the line at 1), with the 98 % interval."
+    other = "the untuned model" if names[0] == "untuned" else names[0]
+    words = f"Times {as_good_as(pair.objective)} {other} (the line at 1), with the 98 % interval."
     if pair.noise_floor is not None:
         words += f" Band: two processes of the untuned model differed by {percent(pair.noise_floor)} in the study."
     words += f" Dashed: the whole interval has to lie beyond {1 + MARGIN:.3g}x."
     table = Table(
         f"{names[1]} against {names[0]}",
         ("config", "ratio", "from", "to"),
-        [(name, times(each.median), times(each.low), times(each.high)) for name, each, _ in named],
+        [(name, *map(times, (speedup.median, speedup.low, speedup.high))) for name, speedup, _ in named],
     )
-    title = "Interval"
-    svg = draw("interval", title, words, 0.9 + 0.5 * len(named), paint)
-    return Figure("interval", title, words, svg, table)
+    return Figure("interval", "Interval", words, Intervals(named, pair.noise_floor or 0.0, MARGIN), table)
 
 
-def _sections(result: ComparisonResult, pair: PairedRun, names: Names) -> list[Section]:
+def _parts(result: ComparisonResult, pair: PairedRun, names: Names) -> list[Part]:
     titles: tuple[str, ...] = names
     sides: tuple[Side, ...] = (pair.first, pair.second)
     if pair.untuned != pair.first:
@@ -157,6 +182,6 @@ def _sections(result: ComparisonResult, pair: PairedRun, names: Names) -> list[S
     measured = result.second
     machine = [] if measured is None else [*machine_rows(measured.environment), *accelerator_facts(measured)]
     return [
-        Section("settings", "Settings", words, (settings,)),
-        environment_section("A result holds for this model, machine and release.", asked, machine),
+        Part("settings", "Settings", words, (settings,)),
+        environment_part("A result holds for this model, machine and release.", asked, machine),
     ]

@@ -1,18 +1,11 @@
-"""A `ModelDiagnosis`, or the findings of a study's trial, in a terminal and as a document."""
+"""Graph breaks and recompiles in words: what each is, where, what it costs, and what to do about it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
-
-from autotune.answer.format import count, seconds, times
-from autotune.answer.result import StudyResult
-from autotune.doctor.diagnose import ModelDiagnosis
-from autotune.doctor.findings import Finding, FindingCost, Kind, findings_of, ranked, with_profiled_cost
-from autotune.doctor.fixes import fix_of
+from autotune.answer.format import count, seconds
 from autotune.measure.diagnosis import BreakKind
-from autotune.measure.measurement import Measurement
+from autotune.measure.findings import Finding, FindingCost, Kind
+from autotune.measure.fixes import fix_of
 
 _NOWHERE = "location unknown"
 _GIVES_UP = "the whole function around it runs eagerly"
@@ -41,33 +34,6 @@ _WORDS: dict[BreakKind, str] = {
     BreakKind.AFTER_BREAK: "value out of a graph break",
     BreakKind.OTHER: "not classified",
 }
-
-
-def findings_of_best(answer: StudyResult) -> list[Finding]:
-    """Of the winner, or where that is the untuned model of the framework's default compile."""
-    for record in (answer.best, *answer.records):
-        if (
-            record is not None
-            and isinstance(record.outcome, Measurement)
-            and record.outcome.diagnosis.compiled is not False
-        ):
-            profile = answer.hot_spots.best if answer.hot_spots and record is answer.best else None
-            return ranked(with_profiled_cost(findings_of(record.outcome.diagnosis), profile))
-    return []
-
-
-def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
-    """Headline, then each finding with its line, its cost and its fix."""
-    lines = [diagnosis_headline(checkup)]
-    if checkup.refusal is not None:
-        lines.append(f"  it does not compile: {checkup.refusal}")
-    elif checkup.note:
-        lines.append(f"  note: {checkup.note}")
-    for number, each in enumerate(checkup.findings, start=1):
-        lines += ["", *_numbered(number, finding_lines(each, checkup.framework))]
-    if not checkup.findings and checkup.refusal is None:
-        lines.append(f"  {NO_FINDINGS}")
-    return [*lines, *_fusion(checkup)]
 
 
 def finding_lines(finding: Finding, framework: str) -> list[str]:
@@ -121,30 +87,6 @@ def cost_words(cost: FindingCost | None) -> str:
     return f"{amount} ({cost.how}{graphs})"
 
 
-def diagnosis_document(checkup: ModelDiagnosis) -> dict[str, Any]:
-    """Plain data; the keys are documented in docs/json.md."""
-    return {"schema": 1, **checkup.model_dump(mode="json"), "findings": _findings_document(checkup)}
-
-
-def _findings_document(checkup: ModelDiagnosis) -> list[dict[str, Any]]:
-    found = []
-    for each in checkup.findings:
-        cure = fix_of(checkup.framework, each.ailment)
-        found.append({**each.model_dump(mode="json"), "cure": None if cure is None else asdict(cure)})
-    return found
-
-
-def diagnosis_headline(checkup: ModelDiagnosis) -> str:
-    """How many breaks and recompiles there are, and how long a call takes."""
-    num_breaks = sum(each.kind == "graph_break" for each in checkup.findings)
-    num_again = len(checkup.findings) - num_breaks
-    found = f"{num_breaks} graph breaks, {num_again} recompiles"
-    ran = f"untuned {seconds(checkup.untuned_s)}"
-    if checkup.compiled_s is not None and checkup.untuned_s is not None:
-        ran += f", compiled {seconds(checkup.compiled_s)} ({times(checkup.untuned_s / checkup.compiled_s)})"
-    return f"{checkup.model} ({checkup.framework}): {found}; {count(checkup.num_graphs)} graphs; {ran} a call"
-
-
 def _fix_lines(finding: Finding, framework: str) -> list[str]:
     cure = fix_of(framework, finding.ailment)
     if cure is None:
@@ -152,21 +94,4 @@ def _fix_lines(finding: Finding, framework: str) -> list[str]:
     lines = [f"  fix     {cure.words}"]
     for name, code in (("before", cure.before), ("after", cure.after)):
         lines += [f"    {name if number == 0 else '':<7} {line}" for number, line in enumerate(code) if line]
-    return lines
-
-
-def _numbered(number: int, lines: Sequence[str]) -> list[str]:
-    return [f"{number}. {lines[0]}", *(f"   {line}" for line in lines[1:])]
-
-
-def _fusion(checkup: ModelDiagnosis) -> list[str]:
-    """What the compiler made of the operators, where it tells."""
-    if checkup.num_kernels is None:
-        return []
-    lines = [
-        "",
-        f"kernels: {count(checkup.num_kernels)} a call; operators fused into others: {count(checkup.num_fused)}",
-    ]
-    for title, named in (("formed", checkup.fused), ("alone", checkup.unfused)):
-        lines += [f"  {title:<7} {number:>4} x {name}" for name, number in (named or {}).items()]
     return lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.answer.accelerator import accelerator_facts, accelerator_remarks
 from autotune.measure.device_state import DeviceReading, DeviceState
-from autotune.render.accelerator import accelerator_facts, accelerator_remarks
 from autotune.tuning.confirmation import clocks_note
 
 FULL = DeviceReading(sm_clock_mhz=1980, power_w=600.0, temperature_c=60)

@@ -1,0 +1,25 @@
+"""Findings about a study, one a module: what is measured, in words, as tables and figures, and as keys of a document.
+
+A module here needs no entry anywhere: its `Section` is found by being here. It imports `answer` and the rows above.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+from autotune.answer.content import Section
+from autotune.answer.result import StudyResult
+
+
+def sections(answer: StudyResult, *, full: bool = False) -> list[Section]:
+    """All findings about a study, in the order of their places. `full`: each config with all settings."""
+    return [kind(answer, full=full) for kind in _kinds()]
+
+
+@cache
+def _kinds() -> list[type[Section]]:
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return sorted(Section.__subclasses__(), key=lambda kind: kind.place)

@@ -1,0 +1,97 @@
+"""The confirmation in fresh processes: what is to be known of it, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, Series, Table
+from autotune.answer.objectives import shown
+from autotune.command_line import asked
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import COMPILED, Verdict
+from autotune.study.records import StopReason
+
+Column = tuple[str, Role, str, Sequence[float]]
+"""A name, what it is, its mark, and the objective's value of its process in each block."""
+
+
+class ConfirmationSection(Section):
+    """Each process of the comparison, notes on it, and the next step."""
+
+    place = 95
+
+    def facts(self) -> Iterator[Fact]:
+        confirmation = self.answer.confirmation
+        if confirmation is not None and confirmation.note:
+            yield "note", confirmation.note
+        if self.answer.is_outdated:
+            yield "note", "trials were added after this verdict; `resume` confirms again"
+        elif confirmation is not None and confirmation.cut_short:
+            yield "note", "the confirmation is not complete; `resume` confirms again"
+
+    def advice(self) -> Iterator[str]:
+        answer, resume = self.answer, self.answer.command("resume")
+        if answer.verdict is None:
+            yield resume
+        elif answer.verdict is Verdict.UNDECIDED:
+            is_cut = answer.confirmation is not None and answer.confirmation.cut_short
+            yield f"{resume}     (confirms again, {'with more time' if is_cut else 'on a quieter machine'})"
+        elif answer.verdict is Verdict.INFEASIBLE:
+            relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
+            more = f"{answer.command('resume', trials='N')}     (tries further configs), or "
+            yield relax if answer.stop_reason is StopReason.EXHAUSTED else more + relax
+        else:
+            yield answer.command("export", "-o", "best.yaml")
+            if answer.verdict in COMPILED:
+                yield 'model = autotune.load("best.yaml").apply(model)'
+
+    def figures(self) -> Iterator[Figure]:
+        confirmation = self.answer.confirmation
+        if confirmation is None or not confirmation.blocks:
+            return
+        columns: list[Column] = []
+        for number, values in zip(confirmation.contestants, zip(*confirmation.blocks, strict=True), strict=True):
+            if number == confirmation.contestants[0]:
+                columns.append(("untuned", "untuned", "s", values))
+            elif number == confirmation.candidate:
+                columns.append((f"trial {number}", "best", "D", values))
+            else:
+                columns.append((f"trial {number}", "other", "o", values))
+        yield by_block(self.answer.objective, columns, "Processes of the confirmation")
+
+    def document(self) -> dict[str, Any]:
+        confirmation = self.answer.confirmation
+        return {
+            "confirmation": confirmation and confirmation.model_dump(mode="json"),
+            "confirmation_outdated": self.answer.is_outdated,
+        }
+
+
+def by_block(objective: Objective, columns: Sequence[Column], caption: str) -> Figure:
+    """What each process measured, block by block."""
+    blocks = range(1, len(columns[0][3]) + 1)
+    words = (
+        f"The {objective.name} of each fresh process. The processes of a block run in the same minutes and take "
+        "turns; the verdict compares within blocks."
+    )
+    table = Table(
+        caption,
+        ("block", *(name for name, *_ in columns)),
+        [
+            (str(n), *(shown(objective, value) for value in row))
+            for n, row in zip(blocks, zip(*(values for *_, values in columns), strict=True), strict=True)
+        ],
+    )
+    plot = Curves(
+        Axis("block", lambda value: f"{value:g}", is_whole=True),
+        Axis(
+            "",
+            lambda value: shown(objective, value) if value > 0 else "0",
+            limits=(0, 1.1 * max(max(values) for *_, values in columns)),
+        ),
+        [Series(blocks, values, role, name, "-", marker) for name, role, marker, values in columns],
+        3.2,
+        "lower left",
+    )
+    return Figure("processes", "Process by process", words, plot, table)

@@ -1,0 +1,39 @@
+"""Noise and drift: how far the machine can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.answer.content import Fact, Section
+from autotune.answer.format import percent
+from autotune.measure.statistics import TOO_WIDE, Verdict
+from autotune.study.records import DRIFTING, UNRELIABLE_DRIFT
+
+
+class NoiseSection(Section):
+    """The untuned model against itself, and how wide the verdict's interval is."""
+
+    place = 40
+
+    def facts(self) -> Iterator[Fact]:
+        answer = self.answer
+        if answer.noise_floor is not None:
+            yield "noise", f"two processes of the untuned model differ by {percent(answer.noise_floor.spread)}"
+        if answer.drift is not None and answer.drift > DRIFTING:
+            trust = "the confirmation compares side by side and is not affected"
+            if answer.drift > UNRELIABLE_DRIFT:
+                trust = "the search's own figures cannot be trusted"
+            changed = f"the untuned model's own latency changed by {percent(answer.drift)} during the search"
+            yield "drift", f"{changed}: {trust}"
+        if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
+            again = ", and `resume`" if answer.verdict is Verdict.UNDECIDED else ""
+            yield "wide", f"processes of one config differ here; stop other programs, if any{again}"
+
+    def document(self) -> dict[str, Any]:
+        floor = self.answer.noise_floor
+        return {
+            "noise_floor": floor and floor.model_dump(),
+            "sentinels": [check.model_dump() for check in self.answer.drift_checks],
+            "drift": self.answer.drift,
+        }

@@ -1,0 +1,59 @@
+"""Priors: what they were good for, in trial numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from autotune.answer.content import Fact, Section
+from autotune.tuning.priors import PriorUse, near_best_after, prior_uses
+
+
+class PriorsSection(Section):
+    """Each prior with the trials that came from it, and how soon the search arrived."""
+
+    place = 70
+
+    @cached_property
+    def _uses(self) -> list[PriorUse]:
+        return prior_uses(self.answer, self.answer.records)
+
+    @cached_property
+    def _near_best_after(self) -> int | None:
+        return near_best_after(self.answer.manifest, self.answer.records)
+
+    def facts(self) -> Iterator[Fact]:
+        for use in self._uses:
+            yield "prior", f"{use.prior.name} ({use.prior.origin}): {self._worth(use)}"
+        if self._uses and self._near_best_after is not None:
+            others = [use.prior for use in self._uses if use.prior.near_best_after is not None]
+            there = "".join(f"; {prior.name} was after {prior.near_best_after}" for prior in others)
+            yield "search", f"within 2 % of its best after {self._near_best_after} trials{there}"
+
+    def _worth(self, use: PriorUse) -> str:
+        if not use.prior.configs:
+            return "no config that is new here"
+        if not use.trials:
+            return f"{len(use.prior.configs)} configs, none tried"
+        named = f"trial{'s' * (len(use.trials) > 1)} {', '.join(map(str, use.trials))}"
+        return f"gave {named}; the best {'is one of them' if self._gave_best(use) else 'is none of them'}"
+
+    def _gave_best(self, use: PriorUse) -> bool:
+        return self.answer.best is not None and self.answer.best.number in use.trials
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "priors": [
+                {
+                    "name": use.prior.name,
+                    "origin": use.prior.origin,
+                    "num_configs": len(use.prior.configs),
+                    "trials": list(use.trials),
+                    "gave_best": self._gave_best(use),
+                    "near_best_after": use.prior.near_best_after,
+                }
+                for use in self._uses
+            ],
+            "near_best_after": self._near_best_after,
+        }

@@ -1,0 +1,84 @@
+"""The search: how far it went, why no further, and each trial in its order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
+from autotune.answer.format import promise, times
+from autotune.answer.objectives import as_good_as, shown, stopped
+from autotune.study.records import StopReason, TrialRecord
+
+
+class SearchSection(Section):
+    """How many configs were tried, and what each of them brought."""
+
+    place = 50
+
+    def facts(self) -> Iterator[Fact]:
+        answer = self.answer
+        if answer.stop_reason is None:
+            return
+        of_all = "" if answer.num_configs is None else f" of {answer.num_configs}"
+        more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
+        why = stopped(answer.stop_reason) if answer.early_stop is None else promise(answer.early_stop)
+        yield "searched", f"{answer.num_tried}{of_all} configs: {why}{more}"
+
+    def document(self) -> dict[str, Any]:
+        early, reason = self.answer.early_stop, self.answer.stop_reason
+        return {"stop_reason": reason and reason.value, "early_stop": early and early.model_dump()}
+
+    def figures(self) -> Iterator[Figure]:
+        answer, objective = self.answer, self.answer.objective
+        if answer.untuned is None:
+            return
+        start = objective.value(answer.untuned.measurement)
+        values = {record.number: objective.value(record.measurement) for record in answer.measured}
+        ratio = {number: start / value for number, value in values.items() if math.isfinite(value)}
+        plot = Curves(
+            Axis("trial", lambda value: f"{value:g}", is_whole=True), Axis("", lambda value: f"{value:.3g}x"),
+            self._series(ratio, start), 3.4, "below", level=1.0,
+        )  # fmt: skip
+        words = (
+            f"Times {as_good_as(objective)} the untuned model, by one process each. These figures choose the "
+            "finalists; the verdict rests on the comparison in fresh processes."
+        )
+        rows = []
+        for record in answer.records:
+            n = record.number
+            told = (shown(objective, values[n]), times(ratio[n])) if n in ratio else ("-", "-")
+            rows.append((str(n), record.state, *told))
+        table = Table("The trials in order", ("trial", "state", objective.name, "ratio"), rows, frozenset({"state"}))
+        yield Figure("search", "The search", words, plot, table)
+
+    def _series(self, ratio: dict[int, float], start: float) -> list[Series]:
+        """The best so far as a step, each kind of trial, the untuned model again; failures below."""
+
+        def numbers(records: list[TrialRecord], state: str) -> list[int]:
+            return [record.number for record in records if record.state == state]
+
+        def ratios(numbers: list[int]) -> list[float]:
+            return [ratio[number] for number in numbers]
+
+        known = [record for record in self.answer.records if record.number in ratio]
+        good, broken = numbers(known, "measured"), numbers(known, "infeasible")
+        busy = numbers([record for record in known if record.disturbed is not None], "measured")
+        calm = [number for number in good if number not in busy]
+        failed = numbers(self.answer.records, "failed")
+        is_timed = self.answer.objective.quantity == "latency"
+        checks = self.answer.drift_checks if is_timed else []
+        found = [
+            Series(good, list(accumulate(ratios(good), max)), "best", "best so far", "-", is_stepped=True),
+            Series(calm, ratios(calm), "other", "trial", marker="o"),
+            Series(busy, ratios(busy), "muted", "disturbed trial", marker="o", is_filled=False),
+            Series(broken, ratios(broken), "bad", "breaks a constraint", marker="v", is_filled=False),
+            Series(
+                [check.after + 0.5 for check in checks], [start / check.latency_s for check in checks], "untuned",
+                "untuned model again", marker="d",
+            ),
+            Series(failed, [0.03] * len(failed), "bad", "failed", marker="x", is_at_bottom=True),
+        ]  # fmt: skip
+        return [series for series in found if series.x]

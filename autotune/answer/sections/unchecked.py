@@ -1,0 +1,21 @@
+"""What no check looks into: outputs that were not compared, and what all inputs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.answer.content import Fact, Section
+
+
+class UncheckedSection(Section):
+    """A line for each output, and for each way in which the inputs never varied."""
+
+    place = 85
+
+    def facts(self) -> Iterator[Fact]:
+        best, untuned = self.answer.best, self.answer.untuned
+        for output in () if best is None else best.measurement.not_compared:
+            yield "unchecked", f"{output}: what is in it was not compared"
+        # They are the same for all trials.
+        for sentence in () if untuned is None else untuned.measurement.not_varied:
+            yield "unchecked", sentence

@@ -1,0 +1,88 @@
+"""A study in a terminal: the tables of its sections, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from autotune.answer.content import Section, Table
+from autotune.answer.objectives import as_good_as
+from autotune.answer.result import StudyResult
+from autotune.answer.sections import sections
+from autotune.answer.sections.trials import TrialsSection
+from autotune.answer.sections.verdict import headline
+from autotune.command_line import flag
+from autotune.render.console import Hanging
+
+ROOM_FOR_ALL = 120
+"""Characters of a line below which a table leaves out its wide columns."""
+_LABEL = 12
+"""Characters that a line's label takes, the space after it included."""
+_STYLES = {"best": "green", "broken": "yellow", "failed": "dim"}
+
+
+def tables(answer: StudyResult, *, full: bool = False, width: int = ROOM_FOR_ALL) -> list[RenderableType]:
+    """What `show` prints above the summary; the trials come first. `full`: each config in full."""
+    shown = [section for section in sections(answer, full=full) if not section.is_long]
+    shown.sort(key=lambda section: not isinstance(section, TrialsSection))
+    notes = [] if full else [f"config: what differs from the untuned model; {flag('full')} shows every setting"]
+    return [
+        drawn(table, width, notes if isinstance(section, TrialsSection) else ())
+        for section in shown
+        for table in section.tables()
+    ]
+
+
+def trials_table(answer: StudyResult, *, full: bool = False, width: int = ROOM_FOR_ALL) -> RenderableType:
+    """Every trial with its figures, the best marked; failures with their reason."""
+    return Group(*(drawn(table, width) for table in TrialsSection(answer, full=full).tables()))
+
+
+def drawn(content: Table, width: int = ROOM_FOR_ALL, more_notes: Sequence[str] = ()) -> RenderableType:
+    """A table under its caption, with its notes. In a line of few characters what says least is left out."""
+    hidden = content.on_page | (content.wide if width < ROOM_FOR_ALL else frozenset())
+    indices = [n for n, name in enumerate(content.columns) if name not in hidden]
+    table = RichTable(box=None, header_style="bold", pad_edge=False)
+    for n in indices:
+        name = content.columns[n]
+        is_text = name in content.texts
+        # The number of a trial needs no heading, which would be wider than it.
+        table.add_column("" if name == "trial" else name, justify="left" if is_text else "right", no_wrap=not is_text)
+    for number, row in enumerate(content.rows):
+        table.add_row(*(row[n] for n in indices), style=_STYLES.get((content.marks or {}).get(number, "")))
+    # A title of the table would be wrapped where the table is narrow.
+    caption = [Text(content.caption, style="italic")] if content.caption else []
+    notes = [
+        *content.notes,
+        *more_notes,
+        *([f"a wider terminal has more columns, {flag('csv')} has all"] if content.wide & hidden else []),
+    ]
+    return Group(*caption, table, *(Text(f"{'  ' * bool(caption)}{note}", style="dim") for note in notes))
+
+
+def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False) -> RenderableType:
+    """Verdict, figures, what stands in the way, and what to do next. `full`: each config in full."""
+    found = sections(answer, full=full)
+    lines: list[RenderableType] = [Text(headline(answer), style="bold")]
+    lines += [Hanging(f"  {label:<{_LABEL - 1}} {text}", _LABEL + 2) for label, text in facts(found)]
+    if with_next:
+        lines += [Text(f"next: {line}") for section in found for line in section.advice()]
+    return Group(*lines)
+
+
+def facts(found: Sequence[Section]) -> list[tuple[str, str]]:
+    """The lines of the summary, each with its label."""
+    return [fact for section in found for fact in section.facts()]
+
+
+def markdown(answer: StudyResult) -> str:
+    """The verdict and the trials, to paste where Markdown is read."""
+    (table,) = TrialsSection(answer).tables()
+    indices = [n for n, name in enumerate(table.columns) if name not in table.on_page]
+    header = [f"times {as_good_as(answer.objective)} trial 0" if name == "x*" else name for name in table.columns]
+    rows = [header, ["---"] * len(table.columns), *table.rows]
+    lines = [f"| {' | '.join(row[n].replace('|', '&#124;') for n in indices)} |" for row in rows]
+    return "\n".join([f"**{headline(answer)}**", "", *lines])
