@@ -55,7 +55,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "huggingface_hub": ("models/torch/",),
     "timm": ("models/torch/",),
     "triton": ("backends/torch/backend.py",),
-    "pynvml": ("backends/torch/nvml.py",),
+    "pynvml": ("backends/torch/instruments.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/"),
     "optuna": ("study/", "planning/"),
     "scipy": ("study/sampler/",),
@@ -128,7 +128,7 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 """Feature -> what its names look like, its home, and the other files in which such names may stand."""
 FOREIGN_FLAGS: dict[str, str] = {
     "backends/mindspore/knobs.py": "MindSpore's graph kernels are set by MS_DEV_GRAPH_KERNEL_FLAGS, a text of flags",
-    "backends/torch/capabilities.py": "a compiler's --version",
+    "backends/torch/compile_cache.py": "a compiler's --version",
     "trial/toolchain.py": "a compiler's --version",
     "bench/ray/cluster.py": "`ray start --head`",
     "study/sqlite.py": "`optuna storage upgrade --storage`",

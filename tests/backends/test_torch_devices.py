@@ -18,11 +18,11 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
-from autotune.backends.torch import attention, counters, device_memory, fingerprint, float32_precision  # noqa: E402
-from autotune.backends.torch.apply import with_precision  # noqa: E402
+from autotune.backends.torch import counters, fingerprint, instruments, precision  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.torch.compiled_step import ClonedOutputs  # noqa: E402
 from autotune.backends.torch.compiler import setting_name  # noqa: E402
-from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.torch.precision import with_precision  # noqa: E402
 from autotune.backends.torch.training import training_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -37,7 +37,7 @@ NEW_API = [
 TUNED_UNDER_NEW_API = """
 import os, sys
 import torch
-from autotune.backends.torch import float32_precision
+from autotune.backends.torch import precision
 from autotune.backends.torch.backend import TorchBackend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -45,7 +45,7 @@ from autotune.config import Config
 def tune(statement):
     exec(statement)
     model, x = torch.nn.Linear(8, 8).eval(), torch.ones(4, 8)
-    backend, before = TorchBackend(), float32_precision.current_precisions()
+    backend, before = TorchBackend(), precision.current_precisions()
     backend.prepare("cpu", 0)
     programs = []
     for settings in ({}, {"matmul_precision": "medium"}):
@@ -53,12 +53,12 @@ def tune(statement):
         backend.compile(model, config, changes)(x)
         programs.append(backend.program(model, config))
         changes.undo()
-        assert float32_precision.current_precisions() == before, settings
+        assert precision.current_precisions() == before, settings
     assert None not in programs and len(set(programs)) == 2, programs
     torch.backends.fp32_precision = "ieee"
     for name, value in (("cuda.matmul", "tf32"), ("mkldnn.matmul", "bf16")):
         expected = value if name in statement else "ieee"
-        assert float32_precision.current_precisions()[name] == expected, (name, float32_precision.current_precisions())
+        assert precision.current_precisions()[name] == expected, (name, precision.current_precisions())
 
 for statement in sys.argv[1:]:  # Each in a process of its own: nothing brings the state of a new process back.
     child = os.fork()
@@ -69,7 +69,7 @@ for statement in sys.argv[1:]:  # Each in a process of its own: nothing brings t
 """
 
 
-@pytest.mark.skipif(float32_precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
+@pytest.mark.skipif(precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
 def test_a_model_may_set_fp32_precision():
     """With PyTorch 2.9's API in the model's file nothing raises: the digest is made, and a config with a precision of
     its own is undone to what the file set; what followed the generic setting follows it again."""
@@ -80,29 +80,29 @@ def test_a_model_may_set_fp32_precision():
     assert child.returncode == 0, child.stderr
 
 
-@pytest.mark.skipif(float32_precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
-@pytest.mark.parametrize(("precision", "is_the_same"), [("highest", True), ("high", False)])
-def test_a_precision_that_is_the_usual_one_makes_no_other_program(precision, is_the_same):
+@pytest.mark.skipif(precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
+@pytest.mark.parametrize(("value", "is_the_same"), [("highest", True), ("high", False)])
+def test_a_precision_that_is_the_usual_one_makes_no_other_program(value, is_the_same):
     """PyTorch reads `none` back where nothing was set, and computes as it does under `highest`."""
     changes = UndoLog()
     changes.make(lambda: torch._C._set_fp32_precision_setter("cuda", "matmul", "none"), lambda: None)
-    before = float32_precision.current_precisions()
-    float32_precision.set_matmul_precision(precision, changes)
-    assert (float32_precision.current_precisions() == before) is is_the_same
+    before = precision.current_precisions()
+    precision.set_matmul_precision(value, changes)
+    assert (precision.current_precisions() == before) is is_the_same
     changes.undo()
-    assert float32_precision.current_precisions() == before
+    assert precision.current_precisions() == before
 
 
 def test_the_old_api_is_read_where_there_is_no_other(monkeypatch):
     """Before 2.9 the three getters of that time say what is in force, and the old value is put back."""
     monkeypatch.delattr(torch._C, "_get_fp32_precision_getter", raising=False)
     changes = UndoLog()
-    before = float32_precision.current_precisions()
+    before = precision.current_precisions()
     assert set(before) == {"matmul", "cuda.matmul", "cudnn"}
-    float32_precision.set_matmul_precision("medium", changes)
-    assert float32_precision.current_precisions()["matmul"] == "medium"
+    precision.set_matmul_precision("medium", changes)
+    assert precision.current_precisions()["matmul"] == "medium"
     changes.undo()
-    assert float32_precision.current_precisions() == before
+    assert precision.current_precisions() == before
 
 
 def test_a_setting_has_its_former_name_before_it_was_renamed():
@@ -139,10 +139,10 @@ def test_what_private_pools_keep_is_memory():
     device = SimpleNamespace(
         max_memory_allocated=lambda: 300, memory_allocated=lambda: 200, memory_snapshot=lambda: segments
     )
-    assert device_memory.peak_bytes(device) == 300 + 400 + 50
-    assert device_memory.held_bytes(device) == 200 + 400 + 50
+    assert instruments.peak_bytes(device) == 300 + 400 + 50
+    assert instruments.held_bytes(device) == 200 + 400 + 50
     plain = SimpleNamespace(max_memory_allocated=lambda: 300, memory_allocated=lambda: 200)
-    assert (device_memory.peak_bytes(plain), device_memory.held_bytes(plain)) == (300, 200)
+    assert (instruments.peak_bytes(plain), instruments.held_bytes(plain)) == (300, 200)
 
 
 class Backed(TorchBackend):
@@ -265,7 +265,7 @@ class TestAttention:
         captured, given = self.captured({"sdpa": None})
         assert "_sdpa_kernel" not in captured
         assert "flash_attention_for_cpu" in given
-        monkeypatch.setitem(attention._ENABLED, "flash", lambda: False)
+        monkeypatch.setitem(precision._ENABLED, "flash", lambda: False)
         captured, given = self.captured({"sdpa": "math"})
         assert captured.count("_sdpa_kernel") == 2, "set, and put back"
         assert "flash_attention_for_cpu" not in given
@@ -275,8 +275,8 @@ class TestAttention:
 
     def test_what_the_job_switched_off_stays_off(self, monkeypatch):
         """The chosen kernel comes first; of the others those that the job allows."""
-        monkeypatch.setitem(attention._ENABLED, "flash", lambda: False)
-        assert [each.name for each in attention.order_of("math")] == [
+        monkeypatch.setitem(precision._ENABLED, "flash", lambda: False)
+        assert [each.name for each in precision.order_of("math")] == [
             "MATH", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION",
         ]  # fmt: skip
 

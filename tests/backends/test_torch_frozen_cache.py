@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from autotune.backends.torch import frozen_cache  # noqa: E402
+from autotune.backends.torch import frozen_graph  # noqa: E402
 from autotune.backends.torch.apply import apply  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-IS_CACHED = len(frozen_cache.cache_entries()) > 1
+IS_CACHED = len(frozen_graph.cache_entries()) > 1
 """False: each model is compiled, and what is cached is not looked at."""
 FROZEN = {"execution": "compile", "backend": "inductor", "freezing": True}
 X = torch.linspace(-1, 1, 512).reshape(4, 2, 64)
@@ -118,13 +118,13 @@ def test_weights_that_were_packed_into_the_code_are_found_again_by_the_same_weig
 
 def test_weights_whose_values_cannot_be_read_are_compiled_anew(monkeypatch):
     """A key without them would find code of other weights."""
-    monkeypatch.setattr(frozen_cache, "_digest", lambda _: None)
+    monkeypatch.setattr(frozen_graph, "_digest", lambda _: None)
     model = Packed()
     settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
     check([model, copy.deepcopy(model)], [False, False], **settings)
 
 
 def test_a_release_whose_cache_is_made_otherwise_is_not_trusted(monkeypatch):
-    monkeypatch.setitem(frozen_cache._KNOWN, "FxGraphCache", ("what a later release calls it",))
-    entries = frozen_cache.cache_entries.__wrapped__()
+    monkeypatch.setitem(frozen_graph._KNOWN, "FxGraphCache", ("what a later release calls it",))
+    entries = frozen_graph.cache_entries.__wrapped__()
     assert [each[1:] for each in entries] == [("fx_graph_cache", False)]

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.torch.compiled_step import ClonedOutputs  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.errors import UnsuitableCallError  # noqa: E402

@@ -39,7 +39,7 @@ def own_folders(home):
     return f"""
     import os, tempfile
     os.environ["TMPDIR"], tempfile.tempdir = {str(home / "temporary")!r}, None
-    from autotune.backends.torch.capabilities import cache_variables
+    from autotune.backends.torch.compile_cache import cache_variables
     os.environ.update(cache_variables({str(home / "cache")!r}))
     os.chdir({str(home / "working")!r})
     """

@@ -19,8 +19,7 @@ from autotune.measure.device_state import HARD, POWER_CAP
 
 torch = pytest.importorskip("torch")
 from autotune.backends.torch import instruments  # noqa: E402
-from autotune.backends.torch.instruments import CudaInstruments, others_on_gpu  # noqa: E402
-from autotune.backends.torch.nvml import REASONS, Nvml  # noqa: E402
+from autotune.backends.torch.instruments import REASONS, CudaInstruments, Nvml, others_on_gpu  # noqa: E402  # noqa: E402
 
 pytestmark = pytest.mark.torch
 UUID = "GPU-0b5a2c1e"

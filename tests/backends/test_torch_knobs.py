@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 TRIALS = """
 import ctypes, json, sys, torch
 from autotune.backends.registry import load_backend
-from autotune.backends.torch import emitted_code
+from autotune.backends.torch import counters
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
@@ -68,7 +68,7 @@ def trial(config):
     compiled = config["execution"] == "compile" and config.get("backend", "inductor") == "inductor"
     return {
         "program": program,
-        "code": emitted_code.emitted_code() if compiled else None,
+        "code": counters.emitted_code() if compiled else None,
         "error": float((output.float() - expected).abs().max() / expected.abs().max()),
         "diagnosis": diagnosis.model_dump(mode="json"),
         "same_object": step is model,
@@ -431,7 +431,7 @@ class Runner:
 
 def test_emitted_code_is_compared_by_its_meaning():
     """Comments, paths, cache keys, addresses and numbers of graphs differ from process to process; pragmas matter."""
-    from autotune.backends.torch.emitted_code import normalised
+    from autotune.backends.torch.counters import normalised
 
     other = EMITTED
     for mine, theirs in [
@@ -451,7 +451,7 @@ def test_emitted_code_is_compared_by_its_meaning():
 
 def test_launches_are_counted_not_kernels():
     """A kernel that a call starts twice counts twice."""
-    from autotune.backends.torch.emitted_code import normalised, num_launches
+    from autotune.backends.torch.counters import normalised, num_launches
 
     assert num_launches(normalised(EMITTED)) == 2
 

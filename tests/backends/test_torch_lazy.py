@@ -13,7 +13,7 @@ from autotune.trial.worker.subject import build_subject
 
 torch = pytest.importorskip("torch")
 
-from autotune.backends.torch.lazy import materialise  # noqa: E402
+from autotune.backends.torch.given_model import materialise  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from autotune.backends.torch import apply as applied  # noqa: E402
 from autotune.backends.torch import npu  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.torch.capabilities import cache_variables  # noqa: E402
+from autotune.backends.torch.compile_cache import cache_variables  # noqa: E402
 from tests.stand_ins.torch_npu import StandIn  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -8,8 +8,7 @@ import torch._dynamo.config as dynamo_config
 import torch._inductor.config as inductor_config
 
 from autotune.backends.torch.apply import apply
-from autotune.backends.torch.knobs import settings_of
-from autotune.backends.torch.options import require_option
+from autotune.backends.torch.knobs import require_option, settings_of
 from autotune.backends.undo import UndoLog
 from autotune.bench import probe
 from autotune.config import Config

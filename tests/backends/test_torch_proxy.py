@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from autotune.backends.proxy_object import original  # noqa: E402
-from autotune.backends.torch.proxy import make_proxy  # noqa: E402
+from autotune.backends.torch.proxy import proxy  # noqa: E402
+from autotune.backends.undo import UndoLog  # noqa: E402
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -38,7 +39,7 @@ def made():
         calls.append(args)
         return model(*args, **kwargs)
 
-    return model, make_proxy(model, call), calls
+    return model, proxy(model, model, call, UndoLog()), calls
 
 
 class TestForward:

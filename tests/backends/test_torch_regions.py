@@ -204,7 +204,7 @@ with torch.no_grad():
     expected = model(*inputs)
     step = compile_model.compile_under(backend, model, config, functions, changes)
     assert torch.allclose(step(*inputs), expected, atol=1e-5)
-from autotune.backends.torch.emitted_code import emitted_code
+from autotune.backends.torch.counters import emitted_code
 (code,) = emitted_code()
 print("autotune.swish" in code)
 changes.undo()

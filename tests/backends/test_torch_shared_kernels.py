@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch._inductor import codecache  # noqa: E402
 
-from autotune.backends.torch.shared_kernels import shared_kernels  # noqa: E402
+from autotune.backends.torch.compile_cache import shared_kernels  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -38,8 +38,11 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from autotune.backends.registry import framework_version  # noqa: E402
 from autotune.backends.torch.apply import apply  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.torch.compiled_step import ClassMethods, CompiledStep  # noqa: E402
-from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.torch.compiled_step import (  # noqa: E402
+    ClassMethods,
+    ClonedOutputs,
+    CompiledStep,
+)
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights  # noqa: E402
 from autotune.backends.torch.frozen_graph import FrozenGraphPass  # noqa: E402
 from autotune.backends.torch.training import training_step  # noqa: E402

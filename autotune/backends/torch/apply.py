@@ -1,7 +1,7 @@
 """A model under a config: what a trial runs, and what `autotune.load(...).apply(model)` gives a job.
 
 Everything is checked before anything is set. Nothing is changed in the model: what has to be rewritten is a copy
-(`model_copy`). Settings of the whole process (threads, float32 matmul precision, allocator) are noted in `changes`; a
+(`regions`). Settings of the whole process (threads, float32 matmul precision, allocator) are noted in `changes`; a
 job gets them only if it asks for them.
 """
 
@@ -19,18 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
-from autotune.backends.torch import float32_precision, npu, regions
-from autotune.backends.torch.attention import kernels_in_order, order_of, require_order
-from autotune.backends.torch.compiled_step import CompiledStep
+from autotune.backends.torch import npu, precision, regions
+from autotune.backends.torch.compiled_step import ClonedOutputs, CompiledStep, DerivableStep, backward_entries
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
-from autotune.backends.torch.cuda_graphs import ClonedOutputs
-from autotune.backends.torch.derivatives import DerivableStep, backward_entries
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
-from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
-from autotune.backends.torch.options import require_option
+from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
 from autotune.backends.torch.parallel import WholeWeights, is_sharded
+from autotune.backends.torch.precision import require_order, with_precision
+from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -122,8 +119,7 @@ def _compiler(
 ) -> Compile:
     if weights is not None:
         # Imports the compiler, which the first compile pays.
-        from autotune.backends.torch.frozen_cache import cache_entries
-        from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass
+        from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass, cache_entries
 
         entries = [*entries, *WITHOUT_ADDRESSES, *cache_entries()]
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
@@ -140,13 +136,13 @@ def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
     return settings.backend == "cudagraphs" or npu.captures_graphs(settings) or bool(options.get("triton.cudagraphs"))
 
 
-def capture_despite(break_kind: BreakKind, changes: UndoLog) -> None:
+def capture_despite(kind: BreakKind, changes: UndoLog) -> None:
     """See `BreakCapture`: dynamo's own switches, so far as this release has them."""
     dynamo = importlib.import_module(_DYNAMO)
-    for name in _CAPTURES.get(break_kind, ()):
+    for name in _CAPTURES.get(kind, ()):
         if hasattr(dynamo, name):
             changes.set_attribute(dynamo, name, True)
-    if break_kind is BreakKind.PRINT:
+    if kind is BreakKind.PRINT:
         # Printed after the graph, in the same order; a logger's methods are left out of the compiled code.
         reordered, left_out = ({print, warnings.warn}, {getattr(logging.Logger, name) for name in _LOGS})
         for name, functions in (("reorderable_logging_functions", reordered), (_IGNORED, left_out)):
@@ -161,57 +157,6 @@ _CAPTURES: dict[BreakKind, tuple[str, ...]] = {
 }
 _IGNORED = "ignore_logger_methods"
 _LOGS = ("debug", "info", "warning", "error", "critical", "exception")
-
-
-class ModelWrapper(torch.nn.Module):
-    """A model with something done around its calls; parameters, modes and attributes are those of the model."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        # Not `self.train(...)`: that would set all modules inside, and a model may keep some of them in another mode.
-        self.training = model.training
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("model"), name)
-
-
-class Autocast(ModelWrapper):
-    """A model whose calls are under autocast. Outputs of the narrow type come back in the type of the model's weights,
-    as without autocast: a caller saves them, sends them or puts them beside others.
-
-    It is compiled together with the model: entering autocast then costs nothing at a call (0.19 ms in place of 0.21 for
-    a small MLP).
-    """
-
-    def __init__(self, model: torch.nn.Module, autocast: torch.dtype) -> None:
-        super().__init__(model)
-        self._autocast = autocast
-        self._device_type = device_of(model).type
-        self._own = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(self._device_type, dtype=self._autocast):
-            outputs = self.model(*args, **kwargs)
-        return tree_map_only(torch.Tensor, self._in_own_type, outputs)
-
-    def _in_own_type(self, output: torch.Tensor) -> torch.Tensor:
-        return output.to(self._own) if output.dtype is self._autocast else output
-
-
-class Attention(ModelWrapper):
-    """A model whose calls of `scaled_dot_product_attention` try one kernel before the others; compiled with it, too."""
-
-    def __init__(self, model: torch.nn.Module, first: str) -> None:
-        super().__init__(model)
-        self._order = order_of(first)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with kernels_in_order(self._order):
-            return self.model(*args, **kwargs)
 
 
 def mode_options(mode: str | None) -> dict[str, Any]:
@@ -308,7 +253,7 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
     if settings.cudnn_benchmark:
         changes.set_attribute(torch.backends.cudnn, "benchmark", True)
     if settings.matmul_precision is not None:
-        float32_precision.set_matmul_precision(settings.matmul_precision, changes)
+        precision.set_matmul_precision(settings.matmul_precision, changes)
 
 
 def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
@@ -342,20 +287,3 @@ def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(_M_MMAP_MAX, mmap_max) and libc.mallopt(_M_TRIM_THRESHOLD, trim_threshold)):
         raise InvalidConfigError("knob allocator: mallopt(3) refused")
-
-
-def with_precision(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
-    """The model in its config's precision, with its attention kernel; the very same object where both are its own."""
-    chosen = with_attention(model, settings)
-    return chosen if settings.autocast is None else Autocast(chosen, getattr(torch, settings.autocast))
-
-
-def with_attention(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
-    """The model with its config's attention kernel; the very same object where none is chosen."""
-    return model if settings.attention is None else Attention(model, settings.attention)
-
-
-def device_of(model: torch.nn.Module) -> torch.device:
-    """Where the model's first tensor is."""
-    tensor = next(iter([*model.parameters(), *model.buffers()]), None)
-    return torch.device("cpu") if tensor is None else tensor.device

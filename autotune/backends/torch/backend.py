@@ -1,7 +1,7 @@
 """PyTorch: eager or torch.compile. Supported: torch >= 2.6; checked against 2.13.
 
-What a config means is in `knobs` (pure), how it is applied in `apply`, `compiler`, `model_copy`, `frozen`, `regions`
-and `training`, what the compiler did in `counters`, and what came of it in `fingerprint`.
+What a config means is in `knobs` (pure), how it is applied in `apply`, `compiler`, `frozen`, `regions` and
+`training`, what the compiler did in `counters`, and what came of it in `fingerprint`.
 """
 
 from __future__ import annotations
@@ -19,45 +19,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
-from autotune.backends.torch import counters, device_memory, npu
-from autotune.backends.torch.already_compiled import uncompiled
-from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
-from autotune.backends.torch.calls_file import TorchCallsFile, watch_calls
-from autotune.backends.torch.capabilities import (
-    TorchCompileCache,
-    TorchProxies,
-    TorchRegions,
-    TorchShapes,
-    TorchSharedKernels,
-    TorchTraining,
-    cache_variables,
-)
-from autotune.backends.torch.cuda_graphs import copied
+from autotune.backends.torch import compile_cache, counters, files, npu, proxy, regions, shapes, training
+from autotune.backends.torch.apply import apply, capture_despite, captures_graphs
+from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
+from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
-from autotune.backends.torch.function_model import FunctionModel, is_function
-from autotune.backends.torch.gradients import are_recorded
-from autotune.backends.torch.hints import hint
+from autotune.backends.torch.given_model import FunctionModel, are_recorded, is_function, materialise, uncompiled
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
     lock_cpu_benchmarks,
     lock_gpu_benchmarks,
     others_on_gpu,
+    peak_bytes,
 )
-from autotune.backends.torch.knobs import process_knobs, settings_of
-from autotune.backends.torch.lazy import materialise
-from autotune.backends.torch.options import require_option
-from autotune.backends.torch.per_shape import versions
+from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.tensors import array_of, placed, require_shape, shape_of, tensor_like, writes_of
+from autotune.backends.torch.tensors import array_of, device_of, placed, require_shape, shape_of, tensor_like, writes_of
+from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
-from autotune.config import Config, Scalar
+from autotune.config import Config
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import BreakKind, Diagnosis
+from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.workload import Device, Task
@@ -75,14 +61,22 @@ class TorchBackend(Backend):
     evaluation_call = "model.eval()"
     call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
 
-    training = TorchTraining()
-    shapes = TorchShapes()
-    regions = TorchRegions()
-    compile_cache = TorchCompileCache()
-    shared_kernels = TorchSharedKernels()
-    proxies = TorchProxies()
-    calls_file = TorchCallsFile()
-    watch_calls = staticmethod(watch_calls)
+    training = training
+    shapes = shapes
+    regions = regions
+    compile_cache = compile_cache
+    shared_kernels = staticmethod(shared_kernels)
+    proxies = proxy
+    calls_file = files
+    watch_calls = staticmethod(files.watch_calls)
+    versions = staticmethod(shapes.versions)
+    capture_despite = staticmethod(capture_despite)
+    materialise = staticmethod(materialise)
+    process_settings = staticmethod(process_knobs)
+    check_option = staticmethod(require_option)
+    records_gradients = staticmethod(are_recorded)
+    like = staticmethod(tensor_like)
+    cache_variables = staticmethod(cache_variables)
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
@@ -150,30 +144,12 @@ class TorchBackend(Backend):
             return placed(value, self._device)
         return value.to(self._device) if isinstance(value, torch.nn.Module) else value
 
-    def materialise(self, model: Any, call: Callable[[], object]) -> None:
-        materialise(model, call)
-
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes, input_gradients=self.input_gradients)
         return step
 
-    def process_settings(self, config: Config) -> tuple[str, ...]:
-        return process_knobs(config)
-
-    def check_option(self, knob: str, value: Scalar) -> None:
-        require_option(knob, value)
-
-    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
-        return versions(model, config, changes)
-
-    def capture_despite(self, kind: BreakKind, changes: UndoLog) -> None:
-        capture_despite(kind, changes)
-
     def inference(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
-
-    def records_gradients(self, model: Any, *values: Any) -> bool:
-        return are_recorded(model, *values)
 
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
@@ -182,9 +158,6 @@ class TorchBackend(Backend):
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
         return array_of(value) if isinstance(value, torch.Tensor) else None
-
-    def like(self, array: NDArray[Any], original: Any) -> Any:
-        return tensor_like(array, original)
 
     def requires_grad(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.requires_grad
@@ -261,10 +234,7 @@ class TorchBackend(Backend):
         self._module().reset_peak_memory_stats()
 
     def peak_memory_bytes(self) -> int | None:
-        return None if self._device.type == "cpu" else device_memory.peak_bytes(self._module())
-
-    def cache_variables(self, folder: str) -> dict[str, str]:
-        return cache_variables(folder)
+        return None if self._device.type == "cpu" else peak_bytes(self._module())
 
     def classify(self, error: BaseException) -> Reason | None:
         chain = _causes(error)

@@ -9,7 +9,10 @@ checkpoint's hooks (2.6) compiles such calls, and the exception is let through.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from functools import partial
 from operator import itemgetter
 from types import FunctionType
 from typing import Any
@@ -18,7 +21,8 @@ import torch
 from torch.nn.modules import module as all_modules
 from torch.utils import checkpoint
 
-from autotune.backends.torch.containers import tensors_in
+from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
 
 _saved_tensor_hooks: Callable[[bool], Any] = getattr(
@@ -104,3 +108,261 @@ def _methods(kind: type) -> dict[str, Any]:
 
 def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
+
+
+# Gradients through a compiled model: those that compiled code has not are computed by the model itself.
+#
+# AOTAutograd compiles a backward pass, which has no derivatives of its own, and no batches of gradients
+# (`is_grads_batched`). Nobody knows at a call what will be asked of its graph, so the outputs have hooks. For an
+# ordinary backward pass they do nothing. Where it is to be derived again, or is batched, the model is called once
+# more with the same inputs, uncompiled, and its gradients take the place of the compiled graph's, which is given
+# zeros: the job's line gets what it asks for, and calls that record gradients are untuned from then on.
+#
+# What such a call leaves behind is put back, but for attributes of Python; where it draws random numbers, the
+# gradients are those of another draw.
+
+_FUNCTORCH = "torch._functorch.config"
+_COMPILED_ALONG = {"force_non_lazy_backward_lowering": True}
+"""The backward pass is compiled in the call, where a failure can still be answered untuned."""
+_TWICE = {"donated_buffer": False}
+"""Memory of what the forward pass saved is used for nothing else: a graph can be gone through twice (`retain_graph`),
+also after ordinary passes."""
+_is_batched: Callable[[Any], bool] = getattr(torch._C._functorch, "is_batchedtensor", lambda _: False)
+_is_legacy_batched: Callable[[Any], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+_is_transformed: Callable[[], Any] = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
+_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: False)
+_task_id: Callable[[], int] = torch._C._current_graph_task_id
+
+
+def backward_entries(*, twice: bool) -> list[Entry]:
+    """What is set while code is compiled whose gradients are taken. `twice`: a job may go through its graph again."""
+    config = importlib.import_module(_FUNCTORCH)
+    settings = _COMPILED_ALONG | _TWICE if twice else _COMPILED_ALONG
+    return [(config, name, value) for name, value in settings.items() if hasattr(config, name)]
+
+
+class DerivableStep:
+    """Calls of a compiled model, of which any gradients can be taken. Raises UnsuitableCallError for calls that record
+    them, once some were taken that compiled code has not."""
+
+    def __init__(self, model: torch.nn.Module, step: Callable[..., Any]) -> None:
+        """`model` is what was compiled."""
+        self.model = model
+        self._step = step
+        self.is_over = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._step(*args, **kwargs)
+        if self.is_over:
+            raise UnsuitableCallError(
+                "gradients of gradients (create_graph) or batches of them (is_grads_batched) were taken through the "
+                "tuned model, and compiled code has none"
+            )
+        if _is_transformed() or not all(type(each) is torch.nn.Parameter for each in self.model.parameters()):
+            raise UnsuitableCallError(
+                "the call is under torch.func, or has other weights than the model's, as by functional_call"
+            )
+        result = self._step(*args, **kwargs)
+        outputs = tensors_in((result,))
+        if any(each.requires_grad for each in outputs):
+            _Recorded(self, args, kwargs).watch(outputs)
+        return result
+
+
+class _Recorded:
+    """One call that recorded gradients. The hooks of its outputs hold it, so that it must hold none of its graph."""
+
+    def __init__(self, step: DerivableStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._step = step
+        self._arguments = (args, kwargs)
+        self._autocast = _autocast_of(args, kwargs)
+        self._outputs: list[torch.Tensor] = []
+        """Of the second call, once it was made."""
+        self._task = -1
+        self._replaced: dict[int, _Replaced] = {}
+        """By the identity of a node, in the backward pass of this number."""
+
+    def watch(self, outputs: list[torch.Tensor]) -> None:
+        for number, each in enumerate(outputs):
+            if each.requires_grad and each.grad_fn is not None:
+                register: Callable[..., Any] = each.register_hook
+                register(partial(self._checked, number, partial(torch.zeros, each.shape, dtype=each.dtype)))
+
+    def _checked(
+        self, number: int, zeros: Callable[..., torch.Tensor], gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """What takes the place of an output's gradient; None: nothing does, or there is none."""
+        if _keeps_graph():
+            _allow_again(_downstream(torch._C._current_autograd_node()))
+        if gradient is None or not (torch.is_grad_enabled() or _is_batched(gradient) or _is_legacy_batched(gradient)):
+            return None
+        self._step.is_over = True
+        self._derive(number, gradient)
+        return zeros(device=gradient.device)
+
+    def _derive(self, number: int, gradient: torch.Tensor) -> None:
+        """The gradients of the weights by this output, on their way to the weights in place of the compiled ones."""
+        places: dict[torch.Tensor, tuple[_Replaced, int]] = {}
+        for node in _downstream(torch._C._current_autograd_node()):
+            replaced = self._replacing(node)
+            for index, weight in _weights(node):
+                places.setdefault(weight, (replaced, index))
+        output = self._recomputed()[number]
+        if not (places and output.requires_grad):
+            return
+        found = torch.autograd.grad(
+            output, list(places), gradient, create_graph=torch.is_grad_enabled(), retain_graph=True, allow_unused=True
+        )
+        for (replaced, index), each in zip(places.values(), found, strict=True):
+            if each is not None:
+                replaced.add(index, each)
+
+    def _replacing(self, node: Any) -> _Replaced:
+        if self._task != _task_id():
+            self._task, self._replaced = _task_id(), {}
+        if id(node) not in self._replaced:
+            self._replaced[id(node)] = _Replaced(node, self._task)
+        return self._replaced[id(node)]
+
+    def _recomputed(self) -> list[torch.Tensor]:
+        if not self._outputs:
+            args, kwargs = self._arguments
+            with torch.enable_grad(), self._autocast(), _left_as_it_is(self._step.model):
+                self._outputs = tensors_in((self._step.model(*args, **kwargs),))
+        return self._outputs
+
+
+class _Replaced:
+    """The gradients that a node of a compiled call's graph gives, in one backward pass: zeros, and what takes their
+    place."""
+
+    def __init__(self, node: Any, task: int) -> None:
+        self._task = task
+        self._is_compiled = "CompiledFunction" in type(node).__name__
+        self._gradients: dict[int, torch.Tensor] = {}
+        """By the number of what the node is a function of."""
+        self._handle = node.register_hook(self._hook)
+
+    def add(self, index: int, gradient: torch.Tensor) -> None:
+        self._gradients[index] = self._gradients[index] + gradient if index in self._gradients else gradient
+
+    def _hook(self, found: tuple[torch.Tensor | None, ...], _: Any) -> tuple[torch.Tensor | None, ...] | None:
+        self._handle.remove()
+        if _task_id() != self._task:
+            return None
+        own = [each.detach() if self._is_compiled and each is not None else each for each in found]
+        for index, gradient in self._gradients.items():
+            if (each := own[index]) is not None:
+                own[index] = each + gradient
+        return tuple(own)
+
+
+def _allow_again(nodes: list[Any]) -> None:
+    """A graph that donates no memory says nothing of it, which PyTorch takes for some (2.13)."""
+    for node in nodes:
+        metadata: Any = getattr(getattr(type(node), "_forward_cls", None), "metadata", None)
+        if getattr(metadata, "bw_donated_idxs", ()) is None:
+            metadata.bw_donated_idxs = []
+
+
+def _downstream(node: Any) -> list[Any]:
+    """The nodes of a call's graph from this one on, but for those that hand gradients to the weights."""
+    found: dict[int, Any] = {}
+    nodes = [node]
+    while nodes:
+        each = nodes.pop()
+        if each is not None and id(each) not in found and not hasattr(each, "variable"):
+            found[id(each)] = each
+            nodes += [function for function, _ in each.next_functions]
+    return list(found.values())
+
+
+def _weights(node: Any) -> Iterator[tuple[int, torch.Tensor]]:
+    for index, (function, _) in enumerate(node.next_functions):
+        if hasattr(function, "variable"):
+            yield index, function.variable
+
+
+def _autocast_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+    device = next((each.device.type for each in tensors_in((*args, *kwargs.values()))), "cpu")
+    return partial(
+        torch.autocast, device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
+    )
+
+
+@contextmanager
+def _left_as_it_is(model: torch.nn.Module) -> Iterator[None]:
+    """Buffers, and the states of random generators, are afterwards what they were."""
+    before = [(each, each.clone()) for each in model.buffers()]
+    devices = {each.device for each, _ in before} | {each.device for each in model.parameters()}
+    others = [each for each in devices if each.type != "cpu"]
+    with torch.random.fork_rng(others, device_type=others[0].type if others else "cuda"):
+        yield
+    for buffer, content in before:
+        buffer.data.copy_(content)  # Not counted as a write, which would end the backward pass of what was saved.
+
+
+# Captured graphs (CUDA's, and NPU graphs alike): a replay writes its outputs where the replay before it wrote them.
+#
+# What a trial times and what a job calls is the same `ClonedOutputs`, so that the price of the copies is in every
+# latency of a config with such graphs (docs/decisions/0026-captured-graphs.md).
+
+
+class ClonedOutputs:
+    """A step whose outputs are the caller's own, so that a job may keep them.
+
+    PyTorch's advice for outputs that outlive the next call:
+    https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return _Copies(tensors_in((args, kwargs))).of(self._step(*args, **kwargs))
+
+
+def copied(outputs: Any) -> Any:
+    """The outputs of one call with tensors of their own, as `ClonedOutputs` gives them."""
+    return _Copies(()).of(outputs)
+
+
+class _Copies:
+    """Copies of the tensors in one call's outputs, one of each; the caller's own tensors stay what they are."""
+
+    def __init__(self, given: Iterable[torch.Tensor]) -> None:
+        self._seen: dict[int, tuple[Any, Any]] = {id(each): (each, each) for each in given}
+        """Of an object by its id: the object itself, so that no other one gets the id, and what stands for it."""
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        if id(value) in self._seen:
+            return self._seen[id(value)][1]
+        if isinstance(value, torch.Tensor):
+            return self._note(value, value.clone())
+        if isinstance(value, tuple) and depth < DEEPEST:
+            parts = [self.of(each, depth + 1) for each in value]
+            if all(new is old for new, old in zip(parts, value, strict=True)):
+                return value
+            return self._note(value, value._make(parts) if hasattr(value, "_make") else type(value)(parts))
+        held = entries(value)
+        if held is not None and depth < DEEPEST:
+            # Not a new one: libraries have classes of their own, with attributes beside the items.
+            self._note(value, value)
+            for name, each in held:
+                new = self.of(each, depth + 1)
+                if new is not each:
+                    _put(value, name, new)
+        return value
+
+    def _note(self, value: Any, copy: Any) -> Any:
+        self._seen[id(value)] = value, copy
+        return copy
+
+
+def _put(value: Any, name: Any, new: Any) -> None:
+    if isinstance(value, (MutableMapping, list)):
+        value[name] = new
+    else:
+        object.__setattr__(value, name, new)  # It may have slots, or be frozen.

@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch import float32_precision
+from autotune.backends.torch import precision
 from autotune.backends.torch.apply import mode_options
-from autotune.backends.torch.counters import diagnosis, num_uncaptured
-from autotune.backends.torch.emitted_code import emitted_code
+from autotune.backends.torch.counters import diagnosis, emitted_code, num_uncaptured
 from autotune.backends.torch.knobs import Settings
-from autotune.backends.torch.model_copy import newest_copy
-from autotune.backends.torch.regions import compiled_paths, left_paths
+from autotune.backends.torch.regions import compiled_paths, left_paths, newest_copy
 
 
 def program(model: torch.nn.Module, settings: Settings) -> str | None:
@@ -83,7 +81,7 @@ def _process() -> list[Any]:
     """What library kernels go by."""
     return [
         torch.get_num_threads(),
-        float32_precision.current_precisions(),
+        precision.current_precisions(),
         torch.backends.mkldnn.enabled,
         torch.backends.cudnn.benchmark,
     ]

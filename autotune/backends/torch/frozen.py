@@ -30,7 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdRef
 
-from autotune.backends.torch.containers import tensors_in
+from autotune.backends.torch.tensors import tensors_in
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 
 _NUM_CALLS = 1000

@@ -16,10 +16,16 @@ calls.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config as inductor
+from torch._inductor import codecache, compile_fx
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
@@ -103,3 +109,138 @@ def _is_floating(argument: Any) -> bool:
 def _is_hardswish(shifted: Any) -> bool:
     """`x * clamp(x + 3)`, whose product keeps NaN. A hardsigmoid is fused only where nothing else uses `x`."""
     return bool(shifted.target == _aten.add.Tensor and len(shifted.args[0].users) > 1)
+
+
+# Inductor's cache of compiled graphs, for frozen ones: found again with other weights, and only where that is right.
+#
+# The code of a frozen graph names its constants, and inductor takes their values from the model at hand, so what is in
+# the cache serves all weights of the same shapes. Left alone (2.13), it serves too few graphs and some wrongly:
+#
+# * Graphs with constants that are packed for oneDNN cannot be cached, so that a model with a convolution or a linear
+#   layer is compiled anew in every process. Their values come from the model too, and the code depends on their shapes.
+# * A constant without dimensions is a number in the code, and not in the key: a model whose scale was trained on would
+#   answer with the former one. Such numbers are part of the key here.
+# * Two constants that are the same memory are one in the code. Which ones are is part of the key here.
+# * What inductor computes from weights while it writes the code (templates of max-autotune pack them in a way of their
+#   own) is cached with its values, whatever the weights are then. Here such a graph is found by the very same weights
+#   alone: its key has their values.
+
+_KNOWN = {
+    "CacheabilityValidator": ("check_tensor",),
+    "FxGraphCachePickler": ("_reduce_tensor",),
+    "FxGraphCache": ("load_with_key", "_save_graph", "_get_tmp_dir_for_key"),
+}
+_is_frozen: Any = getattr(codecache, "is_frozen_param", None)
+"""PyTorch's own mark of what freezing made a constant, which inductor takes from the model at hand."""
+
+
+@functools.cache
+def cache_entries() -> tuple[Entry, ...]:
+    """What is set while a frozen graph is compiled. A release that is made otherwise caches none."""
+    is_known = all(
+        hasattr(getattr(codecache, owner, None), method) for owner, methods in _KNOWN.items() for method in methods
+    )
+    if not is_known or _is_frozen is None:
+        return ((inductor, "fx_graph_cache", False),)
+    return (
+        (codecache, "CacheabilityValidator", _validator()),
+        (codecache, "FxGraphCachePickler", _pickler()),
+        (compile_fx, "FxGraphCache", _cache()),
+    )
+
+
+def _validator() -> type:
+    class Validator(codecache.CacheabilityValidator):
+        @staticmethod
+        def check_tensor(t: torch.Tensor) -> None:
+            if not _is_frozen(t):
+                super(Validator, Validator).check_tensor(t)
+
+    return Validator
+
+
+def _pickler() -> type:
+    class Pickler(codecache.FxGraphCachePickler):
+        """Makes one key."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._seen: dict[Any, int] = {}
+
+        def _reduce_tensor(self, t: torch.Tensor) -> Any:
+            if not _is_frozen(t):
+                return super()._reduce_tensor(t)
+            known: Any
+            if t.is_mkldnn:
+                known, memory = (t.dtype, tuple(t.shape)), torch.ops.mkldnn.data_ptr(t)
+            else:
+                known, memory = super()._reduce_tensor(t), (t.untyped_storage().data_ptr(), t.storage_offset())
+            number = t.tolist() if t.ndim == 0 else None
+            return tuple, ((known, number, self._seen.setdefault(memory, len(self._seen))),)
+
+    return Pickler
+
+
+def _cache() -> type:
+    keys: dict[str, str] = {}
+    """Of the graphs that are being compiled: the usual key -> that with the values of the weights."""
+
+    class Cache(codecache.FxGraphCache):
+        @staticmethod
+        def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:
+            if not _is_kept(key):
+                digest = _digest(kwargs["constants"].gm)
+                if digest is not None:
+                    keys[key] = f"{key}-{digest}"
+                    if _is_kept(keys[key]):
+                        key = keys.pop(key)
+            return codecache.FxGraphCache.load_with_key(key, *args, **kwargs)
+
+        @staticmethod
+        def _save_graph(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
+            """`constants` holds those that are not taken from the model."""
+            with_values = keys.pop(key, None)
+            own = compiled_graph.constants
+            if not own:
+                codecache.FxGraphCache._save_graph(key, compiled_graph, *args, **kwargs)
+            elif with_values is not None and all(map(_is_plain, own.values())):
+                codecache.FxGraphCache._save_graph(with_values, compiled_graph, *args, **kwargs)
+
+    return Cache
+
+
+def _is_kept(key: str) -> bool:
+    return Path(codecache.FxGraphCache._get_tmp_dir_for_key(key)).is_dir()
+
+
+def _is_plain(value: Any) -> bool:
+    """Can be written to a file and read back as it is."""
+    return type(value) is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided
+
+
+def _digest(graph: torch.fx.GraphModule) -> str | None:
+    """Of the values of all constants; their types and shapes are in every key. None where they cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        for tensor in _constants(graph):
+            dense = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
+            digest.update(dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    except (RuntimeError, TypeError):
+        return None
+    return digest.hexdigest()
+
+
+def _constants(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
+    for module in graph.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            value = attrgetter(node.target)(module) if node.op == "get_attr" else None
+            if isinstance(value, torch.Tensor) and not _is_packed_for_mkl(node):
+                yield value
+
+
+def _is_packed_for_mkl(node: Any) -> bool:
+    """Its unused bytes differ from process to process. The weight that it was made of is a constant beside it."""
+    return all(
+        str(user.target).startswith("mkl._mkl_linear") and user.args[1] is node and user.args[2].op == "get_attr"
+        for user in node.users
+    )

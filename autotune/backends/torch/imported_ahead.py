@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from autotune.backends.protocol import variables_set
-from autotune.backends.torch.capabilities import cache_variables
+from autotune.backends.torch.compile_cache import cache_variables
 from autotune.errors import HarnessError
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")

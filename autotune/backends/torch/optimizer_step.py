@@ -16,7 +16,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from autotune.backends.torch.compiler import Compile
-from autotune.backends.torch.containers import tensors_in
+from autotune.backends.torch.tensors import tensors_in
 
 _log = logging.getLogger("autotune")
 _IMPLEMENTATIONS = ("foreach", "fused")

@@ -25,13 +25,16 @@ from torch.fx import _symbolic_trace
 from torch.nn.modules import module as all_modules
 
 from autotune.backends.proxy_object import method_of, original, proxy_of
+from autotune.backends.undo import UndoLog
+
+__all__ = ["direct", "original", "proxy"]
 
 _has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
 _num_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-def make_proxy(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Module:
-    """A module that is `model` in all but its calls, which go to `call`."""
+def proxy(model: torch.nn.Module, step: Any, call: Callable[..., Any], changes: UndoLog) -> torch.nn.Module:
+    """See `ModelProxies`."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         if _is_recorded():
@@ -43,6 +46,11 @@ def make_proxy(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Mod
         model, called, object.__new__, is_read=_is_read_by_dynamo, forward=_Forward(model, call)
     )
     return other
+
+
+def direct(step: Callable[..., Any]) -> Callable[..., Any]:
+    """See `ModelProxies`."""
+    return step
 
 
 class _Forward:

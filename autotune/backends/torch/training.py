@@ -10,29 +10,34 @@ on. What fails as it runs is made again only if all that it has moved is put bac
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
+import random
+import re
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.origin import Origin, origin
-from autotune.backends.torch.apply import device_of, prepare, with_attention
+from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
-from autotune.backends.torch.forward_state import ForwardState, contents_of
-from autotune.backends.torch.hints import TRAINING_STEP
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
 from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
-from autotune.backends.torch.unused_weights import UnusedWeights
+from autotune.backends.torch.precision import with_attention
+from autotune.backends.torch.tensors import array_of, device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError, UnsuitableCallError, finish_by, let_through
+from autotune.workload.regions import Region
+from autotune.workload.workload import Task
 
 _log = logging.getLogger("autotune")
 _Loss = Callable[..., torch.Tensor]
@@ -87,7 +92,7 @@ class TunedStep:
         self._state = state
         self._attempts = attempts
         self._settings = settings
-        self._unused = UnusedWeights(partial(trained_parameters, tuned.optimizer))
+        self._unused = UnusedWeights(partial(trained, tuned.optimizer))
         self._update = tuned.update
         self._changes_optimizer = settings.optimizer_compiled or settings.optimizer_impl is not None
         self._has_updated = False
@@ -203,8 +208,10 @@ def _nothing() -> None:
     """What is put back where nothing was kept."""
 
 
-def why_unsuitable(optimizer: torch.optim.Optimizer) -> str | None:
-    """A sentence about an optimizer whose step needs more than gradients, such as LBFGS; None for any other."""
+def check_optimizer(optimizer: Any) -> str | None:
+    """See `Training`. A step that needs more than gradients, as LBFGS's does, cannot be tuned."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
     parameters = inspect.signature(optimizer.step).parameters.values()
     needed = [
         each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
@@ -214,27 +221,44 @@ def why_unsuitable(optimizer: torch.optim.Optimizer) -> str | None:
     return f"{type(optimizer).__name__}, whose step() needs a {needed[0]}; {TRAINING_STEP} without one"
 
 
+def set_training(model: torch.nn.Module) -> None:
+    """See `Training`."""
+    if not model.training:
+        model.train()
+
+
+def calls_as_compiled(config: Config) -> bool:
+    """See `Training`. A step is under autocast as a whole, its loss too."""
+    settings = settings_of(config)
+    return settings.scope == "model" and settings.autocast is None and settings.region == Region()
+
+
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """See `Training.snapshot`. What the optimizer holds is left as it is: its gradients can be read without."""
-    return contents_of([*dict.fromkeys([*model.parameters(), *model.buffers(), *trained_parameters(optimizer)])])
+    return contents_of([*dict.fromkeys([*model.parameters(), *model.buffers(), *trained(optimizer)])])
 
 
-def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters of all groups, in order."""
+def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """See `Training`: the parameters of all groups, in order."""
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def weights(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
+    """See `Training`."""
+    return [array_of(each).copy() for each in trained(optimizer)]
 
 
 def set_weights(optimizer: torch.optim.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
     """See `Training.set_weights`."""
     with torch.no_grad():
-        for parameter, array in zip(trained_parameters(optimizer), arrays, strict=True):
+        for parameter, array in zip(trained(optimizer), arrays, strict=True):
             parameter.copy_(torch.as_tensor(array))
 
 
-def gradients(optimizer: torch.optim.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
-    """See `Training.gradients`."""
-    found = (each.grad for each in trained_parameters(optimizer))
-    return [NO_GRADIENT if each is None else to_array(each).copy() for each in found]
+def gradients(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
+    """See `Training`."""
+    found = (each.grad for each in trained(optimizer))
+    return [NO_GRADIENT if each is None else array_of(each).copy() for each in found]
 
 
 def _forward(
@@ -258,3 +282,196 @@ def _require_implementation(optimizer: torch.optim.Optimizer, settings: Settings
     impl = settings.optimizer_impl
     if impl is not None and impl not in optimizer.defaults:
         raise InvalidConfigError(f"knob optimizer_impl: {type(optimizer).__name__} has no {impl} implementation")
+
+
+# `ForwardState`: what the forward pass of a training step moves beside the gradients, kept so that it can be put back.
+#
+# Generators of random numbers and the buffers that move (BatchNorm's statistics) are kept at each step. Until a first
+# step has succeeded so are all buffers, and the attributes of the modules, such as counters.
+
+_REGISTERS = frozenset(vars(torch.nn.Module()))
+"""Attributes that every module has: its parts, hooks and mode."""
+
+
+class ForwardState:
+    """Of one model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self._is_known = False
+        self._buffers: list[torch.Tensor] = []
+        self._writes: list[int] = []
+        """What PyTorch had counted for each buffer when it was looked at first."""
+        self._moving: list[torch.Tensor] = []
+
+    def kept(self) -> Callable[[], None]:
+        """Copy what is there now. Returns what puts it back."""
+        put_back = [_generators(device_of(self.model))]
+        if self._is_known:
+            self._note_moving()
+            put_back.append(contents_of(self._moving))
+        else:
+            self._buffers = list(self.model.buffers())
+            self._writes = [each._version for each in self._buffers]
+            put_back += [contents_of(self._buffers), *map(_attributes, self.model.modules())]
+
+        def all_put_back() -> None:
+            for each in put_back:
+                each()
+
+        return all_put_back
+
+    def note_success(self) -> None:
+        """A step has come to its end: what moves is known by what was counted."""
+        self._is_known = True
+
+    def _note_moving(self) -> None:
+        if len(self._moving) < len(self._buffers):
+            counted = zip(self._buffers, self._writes, strict=True)
+            self._moving = [buffer for buffer, writes in counted if buffer._version != writes]
+
+
+def _generators(device: torch.device) -> Callable[[], None]:
+    module: Any = torch if device.type == "cpu" else torch.get_device_module(device)
+    state, of_device = torch.get_rng_state(), module.get_rng_state()
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+
+    def put_back() -> None:
+        torch.set_rng_state(state)
+        module.set_rng_state(of_device)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+    return put_back
+
+
+def contents_of(tensors: list[torch.Tensor]) -> Callable[[], None]:
+    """Copy what is in them. Returns what puts it back."""
+    copies = [each.detach().clone() for each in tensors]
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for tensor, content in zip(tensors, copies, strict=True):
+                tensor.copy_(content)
+
+    return put_back
+
+
+def _attributes(module: torch.nn.Module) -> Callable[[], None]:
+    """Values are put back as the objects that they were; lists, dicts and sets with what was in them."""
+    held = vars(module)
+    before = {name: (value, copy.copy(value)) for name, value in held.items() if _is_own(name, value)}
+
+    def put_back() -> None:
+        for name in [name for name, value in held.items() if _is_own(name, value) and name not in before]:
+            del held[name]
+        for name, (value, content) in before.items():
+            held[name] = value
+            _refill(value, content)
+
+    return put_back
+
+
+def _is_own(name: str, value: object) -> bool:
+    return name not in _REGISTERS and isinstance(value, (bool, int, float, str, type(None), list, dict, set))
+
+
+def _refill(value: Any, content: Any) -> None:
+    if isinstance(value, list):
+        value[:] = content
+    elif isinstance(value, (dict, set)):
+        value.clear()
+        value.update(content)
+
+
+# Weights that a loss does not depend on, since it leaves an output of the model alone.
+#
+# Untuned, autograd gives them no gradient, and an optimizer passes them by. A compiled graph gives them zeros: autograd
+# hands it zeros for the outputs that have no gradients, and it computes on (2.13). Weight decay and momentum would move
+# such weights then. Their gradients are taken away.
+
+_COMPILED = "CompiledFunctionBackward"
+"""The node of a compiled graph, by the name of its class; each graph has a class of its own."""
+_Pattern = tuple[tuple[type, tuple[int, ...]], ...]
+"""Graphs, and which of their outputs had no gradient."""
+
+
+class UnusedWeights:
+    """Of one training step. `used`: of some weights, those that the untuned loss depends on."""
+
+    def __init__(self, trained: Callable[[], Iterable[torch.Tensor]]) -> None:
+        self._trained = trained
+        self._known: dict[_Pattern, list[torch.Tensor]] = {}
+
+    def watched(self, value: torch.Tensor) -> list[tuple[type, tuple[int, ...]]]:
+        """Before the backward pass of `value`. Filled by it: the graphs that got no gradients for some outputs."""
+        found: list[tuple[type, tuple[int, ...]]] = []
+        for node in _compiled_nodes(value.grad_fn):
+            node.register_prehook(_noting(type(node), found))
+        return found
+
+    def clear(
+        self, found: list[tuple[type, tuple[int, ...]]], unused_of: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    ) -> None:
+        """After it: take the gradients away. `unused_of` tells, of weights whose gradients are zeros, those that the
+        loss does not depend on; it is asked once for a pattern."""
+        if not found:
+            return
+        pattern = tuple(found)
+        if pattern not in self._known:
+            zeros = [each for each in self._trained() if _is_zero(each.grad)]
+            self._known[pattern] = unused_of(zeros) if zeros else []
+        for each in self._known[pattern]:
+            each.grad = None
+
+
+def _noting(kind: type, found: list[tuple[type, tuple[int, ...]]]) -> Callable[[Any], None]:
+    def note(gradients: tuple[torch.Tensor | None, ...]) -> None:
+        missing = tuple(place for place, each in enumerate(gradients) if each is None)
+        if missing:
+            found.append((kind, missing))
+
+    return note
+
+
+def _compiled_nodes(root: Any) -> list[Any]:
+    found, seen, nodes = [], set(), [root]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node).__name__ == _COMPILED:
+            found.append(node)
+        nodes += [each for each, _ in node.next_functions]
+    return found
+
+
+def _is_zero(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and gradient.layout is torch.strided and not bool(gradient.any())
+
+
+# What to do about errors of a model's own in a trial, where PyTorch's message does not say it.
+
+TRAINING_STEP = "a training step is `loss(model, *inputs, *targets).backward()` and then `optimizer.step()`"
+_NO_GRADIENT = r"does not require grad"
+_HINTS: dict[Task, dict[str, str]] = {
+    "infer": {
+        _NO_GRADIENT: "a trial calls the model under torch.no_grad(): let forward() compute what it differentiates "
+        "under `with torch.enable_grad():`, from a tensor with requires_grad_()",
+    },
+    "train": {
+        _NO_GRADIENT: f"{TRAINING_STEP}: the loss must depend on weights that require gradients",
+        r"\bclosure\b": f"{TRAINING_STEP} without a closure: an optimizer that needs one cannot be tuned",
+    },
+}
+"""Task -> pattern of a message -> what to do."""
+
+
+def hint(errors: Iterable[BaseException], task: Task) -> str | None:
+    """For an exception and those that it came from, the first that is known."""
+    for error in errors:
+        for pattern, text in _HINTS[task].items():
+            if re.search(pattern, str(error)):
+                return text
+    return None

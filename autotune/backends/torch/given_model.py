@@ -1,0 +1,193 @@
+"""A model as it is given: a plain function, one that is compiled already, one with lazy parameters, one whose calls are
+recorded for gradients."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from autotune.backends.proxy_object import method_of, proxy_of
+from autotune.backends.torch.tensors import tensors_in
+
+
+class FunctionModel(torch.nn.Module):
+    """A module whose calls are those of a function. The module of a bound method is a part of it; tensors and modules
+    that a function takes from around it are not: they stay where they are, and are no parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, torch.nn.Module):
+            self.owner = owner
+            self.train(owner.training)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def surroundings(self) -> dict[str, Any]:
+        """Variables of its module that a plain function uses, by name: tensors, modules and other data."""
+        function = inspect.unwrap(self.function)
+        names, module = (function.__code__.co_names, function.__globals__) if inspect.isfunction(function) else ((), {})
+        used = {name: module[name] for name in names if name in module}
+        return {name: each for name, each in used.items() if not (inspect.isroutine(each) or inspect.isclass(each))}
+
+    def around(self) -> list[Any]:
+        """What the function takes from outside of its arguments: globals, variables of enclosing functions, and the
+        attributes of the object whose method it is."""
+        function = inspect.unwrap(self.function)
+        owner = getattr(function, "__self__", None)
+        enclosed = [content for each in getattr(function, "__closure__", None) or () for content in _contents(each)]
+        return [*self.surroundings().values(), *enclosed, *getattr(owner, "__dict__", {}).values()]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _contents(cell: Any) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # The variable is not set yet.
+        return []
+
+
+def is_function(value: Any) -> bool:
+    """A function of Python or torch, a lambda or a method; not an object that can be called."""
+    return inspect.isroutine(value)
+
+
+# A model that is compiled already when it is given: what it is without that, which is what is tuned.
+#
+# `torch.compile(model)`, `model.compile()`, and a `forward` or a function under `@torch.compile`. Compiled once more it
+# would be the baseline of its own tuning. TorchScript and exported programs are not taken apart.
+
+_IN_PLACE = "_compiled_call_impl"
+_MARK = "get_compiler_config"
+
+
+def uncompiled(given: Any) -> tuple[Any, str | None]:
+    """A model or a function as it is without the compiler, and a sentence if that is another one. Nothing is changed
+    in what is given."""
+    if not isinstance(given, torch.nn.Module):
+        function = _plain_function(given)
+        return function, None if function is given else _sentence("the function", "torch.compile")
+    if _is_optimized(given):
+        model, _ = uncompiled(given._orig_mod)
+        return model, _sentence("the model", "torch.compile(model)")
+    decorated = method_of(type(given), "forward")
+    forward = _plain_function(decorated)
+    if forward is not decorated:
+        return _called_by(given, forward=forward), _sentence("the model", "@torch.compile at its forward()")
+    if vars(given).get(_IN_PLACE) is not None:
+        return _called_by(given), _sentence("the model", "model.compile()")
+    parts = [path for path, each in given.named_modules() if path and _is_compiled(each)]
+    if not parts:
+        return given, None
+    return given, f"parts of the model are compiled already, and so they are in the untuned model: {', '.join(parts)}"
+
+
+def _sentence(what: str, by: str) -> str:
+    return f"{what} is compiled already, by {by}: what is tuned, and called untuned, is the uncompiled one"
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return (
+        hasattr(method_of(type(module), "forward"), _MARK)
+        or vars(module).get(_IN_PLACE) is not None
+        or _is_optimized(module)
+    )
+
+
+def _is_optimized(module: torch.nn.Module) -> bool:
+    """Dynamo takes a second to import, and has compiled nothing before."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+
+
+def _plain_function(function: Any) -> Any:
+    """Of what `torch.compile` made, and not `torch.compiler.disable`, which leaves the same mark."""
+    while hasattr(function, _MARK):
+        owner, inner = getattr(function, "__self__", None), getattr(function, "_torchdynamo_orig_callable", None)
+        if inner is None:
+            break
+        function = inner if owner is None else MethodType(inner, owner)
+    return function
+
+
+def _called_by(model: torch.nn.Module, **methods: Callable[..., Any]) -> torch.nn.Module:
+    """The model with other methods, whose calls are those of a module that is not compiled in place."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        call: Callable[..., Any] = other._call_impl
+        return call(*args, **kwargs)
+
+    other: torch.nn.Module = proxy_of(model, called, object.__new__, **methods)
+    return other
+
+
+# Lazy modules (`torch.nn.LazyLinear` and others): their parameters have no shape before the first call.
+#
+# https://docs.pytorch.org/docs/stable/generated/torch.nn.modules.lazy.LazyModuleMixin.html
+
+
+def materialise(model: torch.nn.Module, call: Callable[[], object]) -> None:
+    """Give every parameter of the model its shape, by one `call` where any lacks it. Buffers, such as the statistics of
+    a BatchNorm in training mode, are as the model's first call finds them."""
+    if not any(is_lazy(each) for each in [*model.parameters(), *model.buffers()]):
+        return
+    kept: dict[torch.Tensor, torch.Tensor] = {}
+
+    def keep(module: torch.nn.Module, _: Any) -> None:
+        for buffer in module.buffers():
+            if buffer not in kept and not is_lazy(buffer):
+                kept[buffer] = buffer.clone()
+
+    # A lazy module's own hook, which makes its buffers, was there first and runs first.
+    hooks = [each.register_forward_pre_hook(keep) for each in model.modules()]
+    try:
+        with torch.no_grad():
+            call()
+            for buffer, before in kept.items():
+                buffer.copy_(before)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+# Whether a call is recorded for gradients. It is asked at each call of an applied model.
+#
+# Recording is on by default, so that a job that serves without `torch.no_grad()` comes here at each call: what requires
+# gradients may have changed since the last one. 25 µs for 121 modules that hold 144 weights of which none does, where
+# `any(each.requires_grad for each in model.parameters())` takes 123 (2.13).
+
+
+def are_recorded(model: torch.nn.Module | None, *values: Any) -> bool:
+    """Whether gradients are recorded now, and a parameter of the model or a tensor in the values requires them."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(each.requires_grad for each in tensors_in(values)) or (model is not None and _has_weights(model))
+
+
+def _has_weights(model: torch.nn.Module) -> bool:
+    around = model.around() if isinstance(model, FunctionModel) else []
+    if any(isinstance(each, torch.Tensor) and each.requires_grad for each in around):
+        return True
+    return any(map(_requires_gradients, (model, *(each for each in around if isinstance(each, torch.nn.Module)))))
+
+
+def _requires_gradients(module: torch.nn.Module) -> bool:
+    modules, seen = [module], {module}
+    while modules:
+        held = vars(modules.pop())
+        for parameter in held["_parameters"].values():
+            if parameter is not None and parameter.requires_grad:
+                return True
+        new = [each for each in held["_modules"].values() if each is not None and each not in seen]
+        seen.update(new)
+        modules += new
+    return False
