@@ -113,6 +113,7 @@ def outcome_of(config: Config) -> Measurement | Failure:
         peak_memory_bytes=(900 if is_frozen else 600 if is_compiled else 500) * 2**20,
         relative_error=3e-6 if is_compiled else None,
         compile_s=20.0 if is_frozen else 16.0 if is_compiled else 0.0,
+        compile_peak_memory_bytes=(1500 if is_frozen else 600) * 2**20,
     )
 
 
