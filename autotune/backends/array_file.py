@@ -15,29 +15,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.protocol import Backend
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.workload.arguments import Arguments
 
 Make = Callable[[NDArray[Any], str], Any]
 """A tensor of an array, in the element type of that name."""
+Take = Callable[[Any], tuple[NDArray[Any], str] | None]
+"""The array of a tensor, and the name of its element type; None for what is no tensor."""
 
 SUFFIX = ".npz"
 _CALLS = "calls"
 
 
-def write_arrays(calls: Sequence[Arguments], path: Path, backend: Backend) -> None:
+def write_arrays(calls: Sequence[Arguments], path: Path, take: Take) -> None:
     """Raises OSError, and InputError for a value that has no place in such a file."""
     arrays: list[NDArray[Any]] = []
 
     def node(value: Any) -> Any:
-        array = backend.to_array(value)
-        if array is not None:
-            spec = backend.spec(value)
-            assert spec is not None
-            arrays.append(array)
-            return {"tensor": len(arrays) - 1, "dtype": spec.dtype}
+        taken = take(value)
+        if taken is not None:
+            arrays.append(taken[0])
+            return {"tensor": len(arrays) - 1, "dtype": taken[1]}
         if isinstance(value, Mapping):
             return {"dict": [[node(key), node(each)] for key, each in value.items()]}
         if type(value) in (tuple, list):

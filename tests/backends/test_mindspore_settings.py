@@ -12,8 +12,7 @@ import pytest
 from packaging.version import Version
 
 from autotune.apply.config_parts import STRATEGY_NUMBERS, ConfigParts
-from autotune.backends.mindspore.knob_rows import KNOBS
-from autotune.backends.mindspore.knobs import compile_arguments, process_knobs
+from autotune.backends.mindspore.knobs import KNOBS, compile_arguments, process_knobs
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_spaces

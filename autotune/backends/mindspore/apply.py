@@ -13,10 +13,10 @@ import mindspore as ms
 from autotune.backends.mindspore import ascend
 from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
-from autotune.backends.mindspore.knob_rows import THREADS
 from autotune.backends.mindspore.knobs import (
     PYNATIVE_FUSION,
     TARGETS,
+    THREADS,
     CompileArguments,
     compile_arguments,
     process_knobs,

@@ -18,31 +18,17 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import Versions
-from autotune.backends.mindspore import ascend
+from autotune.backends.mindspore import ascend, compile_cache, proxy, regions, shapes, tensors, training
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
-from autotune.backends.mindspore.calls_file import MindSporeCallsFile, watch_calls
-from autotune.backends.mindspore.capabilities import (
-    MindSporeCompileCache,
-    MindSporeProxies,
-    MindSporeRegions,
-    MindSporeShapes,
-    MindSporeTraining,
-    compiled_cell,
-)
-from autotune.backends.mindspore.compiled_cell import records_gradients
-from autotune.backends.mindspore.counters import diagnose
+from autotune.backends.mindspore.compiled_cell import compiled_cell, records_gradients
+from autotune.backends.mindspore.counters import diagnose, dump_variables, profile
 from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
-from autotune.backends.mindspore.kernel_dump import dump_variables
 from autotune.backends.mindspore.knobs import TARGETS
 from autotune.backends.mindspore.moved_names import first
-from autotune.backends.mindspore.per_shape import versions
-from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of, tensor_like
-from autotune.backends.protocol import Backend, DeviceReport, EffectsOf, python_random_state
-from autotune.backends.undo import UndoLog
+from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
@@ -81,15 +67,18 @@ class MindSporeBackend(Backend):
     """In this process, for operators that were queued."""
     evaluation_call = "model.set_train(False)"
     call_without_gradients = "call it outside of ms.grad and ms.value_and_grad"
-    training = MindSporeTraining()
-    shapes = MindSporeShapes()
-    regions = MindSporeRegions()
-    compile_cache = MindSporeCompileCache()
-    proxies = MindSporeProxies()
-    watch_calls = staticmethod(watch_calls)
-
-    def __init__(self) -> None:
-        self.calls_file = MindSporeCallsFile(self)
+    training = training
+    shapes = shapes
+    regions = regions
+    compile_cache = compile_cache
+    proxies = proxy
+    calls_file = tensors
+    watch_calls = staticmethod(tensors.watch_calls)
+    versions = staticmethod(shapes.versions)
+    compile = staticmethod(apply)
+    effects = staticmethod(effects_of)
+    process_settings = staticmethod(process_settings)
+    like = staticmethod(tensor_like)
 
     def find(self) -> DeviceReport:
         names = {device: _device_label(device) for device in TARGETS}
@@ -123,18 +112,6 @@ class MindSporeBackend(Backend):
         """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""
         return value
 
-    def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
-        return apply(model, config, changes)
-
-    def effects(self, model: Any, config: Config) -> EffectsOf | None:
-        return effects_of(model, config)
-
-    def process_settings(self, config: Config) -> tuple[str, ...]:
-        return process_settings(config)
-
-    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
-        return versions(model, config, changes)
-
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
         return nullcontext()
@@ -155,9 +132,6 @@ class MindSporeBackend(Backend):
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
         return array_of(value) if isinstance(value, ms.Tensor) else None
-
-    def like(self, array: NDArray[Any], original: Any) -> Any:
-        return tensor_like(array, original)
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)

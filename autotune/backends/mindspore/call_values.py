@@ -16,7 +16,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from autotune.backends.mindspore.content import Content
+from autotune.backends.mindspore.state import Content
 from autotune.errors import UnsuitableCallError
 
 MAX_VALUES = 8

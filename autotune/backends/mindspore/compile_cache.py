@@ -16,8 +16,11 @@ from types import ModuleType
 
 import mindspore as ms
 
+from autotune.backends.mindspore.ascend import build_tools
 from autotune.backends.protocol import variables_set
 from autotune.errors import InputError
+
+__all__ = ["build_tools", "use"]
 
 _ENTRY = "entry_script_path"
 """The script whose imports MindSpore compares: a global of the module that holds `jit`."""
@@ -25,8 +28,9 @@ _KEY_FILE = "key.py"
 
 
 @contextmanager
-def compile_cache(folder: Path, key: str) -> Iterator[None]:
-    """Within: graphs and fused kernels come from `folder`, or go there. Raises OSError if it cannot be written.
+def use(folder: Path, key: str) -> Iterator[None]:
+    """See `CompileCache`. Within: graphs and fused kernels come from `folder`, or go there. Raises OSError if it cannot
+    be written.
 
     Raises InputError for a release that keeps the script that it compares in another place.
     """

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -20,10 +19,8 @@ import mindspore as ms
 
 from autotune.backends.mindspore.call_values import CallValues, bounded, call_key
 from autotune.backends.mindspore.knobs import CompileArguments
-from autotune.backends.mindspore.mirror import Mirror
 from autotune.backends.mindspore.moved_names import first
-from autotune.backends.mindspore.proxy import copy_cells
-from autotune.backends.mindspore.regions import cells_of
+from autotune.backends.mindspore.regions import Mirror, cells_of, compiled_of, copy_cells, note_compiled
 from autotune.backends.mindspore.state import Snapshot, initialise
 from autotune.errors import UnsuitableCallError
 
@@ -55,7 +52,7 @@ class CompiledCell:
         """Why calls are untuned for good."""
         self._warned: set[str] = set()
         self._current = self._made()
-        _NEWEST[id(model)] = self
+        note_compiled(model, self)
 
     @property
     def cell(self) -> ms.nn.Cell:
@@ -129,20 +126,6 @@ class CompiledCell:
         if problem not in self._warned:
             self._warned.add(problem)
             _log.warning("autotune: %s: %s", type(self._model).__name__, problem)
-
-
-_NEWEST: weakref.WeakValueDictionary[int, CompiledCell | ms.nn.Cell] = weakref.WeakValueDictionary()
-"""By the identity of a Cell, which what is compiled keeps alive."""
-
-
-def compiled_of(model: ms.nn.Cell) -> CompiledCell | ms.nn.Cell | None:
-    """What was compiled last for this Cell, if anybody still holds it."""
-    return _NEWEST.get(id(model))
-
-
-def note_compiled(model: ms.nn.Cell, cell: ms.nn.Cell) -> None:
-    """This Cell is compiled in the model's place."""
-    _NEWEST[id(model)] = cell
 
 
 class _State:
@@ -272,3 +255,9 @@ def context_settings(settings: dict[str, Any]) -> Iterator[None]:
 def records_gradients() -> bool:
     """PyNative records what is called, to take gradients of it."""
     return bool(_PYNATIVE is not None and _PYNATIVE.requires_grad())
+
+
+def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
+    """The Cell that is compiled in place of the model; the model itself where none is."""
+    compiled = compiled_of(model)
+    return model if compiled is None else compiled.cell if isinstance(compiled, CompiledCell) else compiled

@@ -5,17 +5,26 @@ A missing counter makes the quantity that it gives None. "Measured" means: on Mi
 
 from __future__ import annotations
 
+import csv
+import os
 import re
+import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType
 from typing import Any
 
-from autotune.backends.mindspore.kernel_dump import kernel_graphs
+import mindspore as ms
+from packaging.version import Version
+
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.regions import compiled_paths, modules
 from autotune.config import Config
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.profile import EVERYWHERE, Profile
 
 _JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
 _GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")
@@ -194,3 +203,124 @@ def _break_line(code: CodeType, extra: dict[str, Any]) -> str | None:
     starts = [2 * int(rest[1]) for rest in rests if rest is not None]
     lines = [line for first, end, line in code.co_lines() if starts and first < min(starts) <= end]
     return f"{code.co_filename}:{lines[0]}" if lines and lines[0] else None
+
+
+# The kernels that MindSpore launches, from the dump of the graphs that its compiler hands to the runtime.
+#
+# The dump is asked for with three environment variables, for this one pass of the compiler. A fused kernel stands in it
+# as a call of a small graph of its own, so the dump shows exactly what was fused.
+
+_FOLDER_VARIABLE = "MS_DEV_SAVE_GRAPHS_PATH"
+_PASS = "graph_build"
+_OLDEST = Version("2.9")
+"""Older releases may not know the filter, and would write every pass of the compiler: tens of megabytes."""
+_GRAPH = re.compile(r"^subgraph @(\S+?)\(", re.MULTILINE)
+_NODE = re.compile(r"^\s*%\d+(?:\([^)]*\))? = (call @[^\s(]+|[^\s(]+)\(", re.MULTILINE)
+_NO_KERNELS = frozenset({"Load", "TupleGetItem", "MakeTuple", "Depend", "UpdateState", "Return", "Partial", "Switch"})
+
+
+@dataclass(frozen=True)
+class KernelGraphs:
+    """The graphs that the runtime got, as dumped."""
+
+    texts: tuple[str, ...]
+
+    def launched(self) -> Counter[str]:
+        """Operator, or `call @GRAPH` for a fused kernel -> how many kernels of it are launched at each call."""
+        return Counter(node for graph, nodes in self._graphs() if graph.startswith("kernel_graph") for node in nodes)
+
+    @property
+    def num_kernels(self) -> int:
+        return self.launched().total()
+
+    @property
+    def num_fused(self) -> int:
+        """Operators that stand in a fused kernel beside the first one: so many kernels fewer are launched."""
+        sizes = {f"call @{graph}": len(nodes) for graph, nodes in self._graphs()}
+        return sum(count * (sizes.get(name, 1) - 1) for name, count in self.launched().items())
+
+    @property
+    def fused(self) -> dict[str, int]:
+        """The fused kernels that were formed, by MindSpore's name, with the number of operators in each."""
+        sizes = {f"call @{graph}": len(nodes) for graph, nodes in self._graphs()}
+        return {name.removeprefix("call @"): sizes.get(name, 1) for name in self.launched() if _is_fused(name)}
+
+    @property
+    def unfused(self) -> dict[str, int]:
+        """The operators that were left as kernels of their own, with how often a call launches them. The dump does
+        not say why: MindSpore fuses the operators of a list, and those only where they are neighbours."""
+        return {name: number for name, number in self.launched().most_common() if not _is_fused(name)}
+
+    def _graphs(self) -> list[tuple[str, list[str]]]:
+        """Name and operators of each graph, those of fused kernels among them."""
+        found = []
+        for text in self.texts:
+            _, *parts = _GRAPH.split(text)
+            found += [(name, _operators(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)]
+        return found
+
+
+def _is_fused(name: str) -> bool:
+    return name.startswith("call @")
+
+
+def _operators(body: str) -> list[str]:
+    names = (node.removeprefix("PrimFunc_") for node in _NODE.findall(body))
+    return [name for name in names if name not in _NO_KERNELS]
+
+
+def dump_variables(folder: str, version: str) -> dict[str, str]:
+    """The variables that ask for the dump, below a folder. The process has one of its own: caches may be shared."""
+    if Version(version) < _OLDEST:
+        return {}
+    return {
+        "MS_DEV_SAVE_GRAPHS": "1",
+        "MS_DEV_DUMP_IR_PASSES": _PASS,
+        _FOLDER_VARIABLE: str(Path(folder, f"graphs-{os.getpid()}")),
+    }
+
+
+def kernel_graphs() -> KernelGraphs | None:
+    """What was dumped so far; None if nothing was (not asked for, nothing compiled, a backend of its own)."""
+    folder = os.environ.get(_FOLDER_VARIABLE)
+    files = sorted(Path(folder).rglob(f"{_PASS}_*.ir")) if folder else []
+    return KernelGraphs(tuple(file.read_text(encoding="utf-8", errors="replace") for file in files)) if files else None
+
+
+# Where the time of a call goes, by mindspore.profiler. Its files are of its own form; those of 2.10 on a CPU are read.
+#
+# https://www.mindspore.cn/docs/en/r2.10.0/api_python/mindspore/mindspore.profiler.profile.html
+
+_TIMES = "FRAMEWORK/cpu_op_type_info_*.csv"
+_INTERPRETED = "PyExecute"
+_TRACE = "ASCEND_PROFILER_OUTPUT/trace_view.json"
+
+
+def profile(call: Callable[[], None], num_calls: int, trace: Path, device: str) -> Profile:
+    """Times by type of operator, in PyNative and in compiled graphs. None are given for devices other than a CPU."""
+    if device != "cpu":
+        return Profile.of({}, num_calls, f"MindSpore's profile of {device} is in a form that is not read here")
+    if not hasattr(ms.profiler, "profile"):
+        return Profile.of({}, num_calls, f"MindSpore {ms.__version__} has no mindspore.profiler.profile")
+    with TemporaryDirectory(prefix="profile-") as folder:
+        written = ms.profiler.tensorboard_trace_handler(folder)
+        with ms.profiler.profile(activities=[ms.profiler.ProfilerActivity.CPU], on_trace_ready=written):
+            for _ in range(num_calls):
+                call()
+        tables = sorted(Path(folder).glob(f"*/{_TIMES}"))
+        for each in Path(folder).glob(f"*/{_TRACE}"):
+            shutil.copyfile(each, trace)
+        if not tables:
+            return Profile.of({}, num_calls, f"MindSpore {ms.__version__} left no times of operators")
+        times = times_in(tables[0].read_text(encoding="utf-8"))
+        # What capture `ast` left to the Python interpreter; from which line it is, is not told.
+        left = {EVERYWHERE: times[_INTERPRETED][0]} if _INTERPRETED in times else {}
+        return Profile.of(times, num_calls, at_breaks=left)
+
+
+def times_in(table: str) -> dict[str, tuple[float, int]]:
+    """Type of operator -> seconds and number of its calls. The table has milliseconds."""
+    return {
+        row["op_type"]: (float(row["total_compute_time"]) * 1e-3, int(row["type_occurrences"]))
+        for row in csv.DictReader(table.splitlines())
+    }

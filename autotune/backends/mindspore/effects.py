@@ -18,10 +18,8 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.attributes import is_authors
-from autotune.backends.mindspore.content import Content, bytes_of
 from autotune.backends.mindspore.regions import cells_of
-from autotune.backends.mindspore.state import REGISTERS, Snapshot
+from autotune.backends.mindspore.state import REGISTERS, Content, Snapshot, bytes_of, is_authors
 from autotune.config import Config
 from autotune.workload.regions import Region
 

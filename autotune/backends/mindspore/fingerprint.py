@@ -16,9 +16,8 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.counters import execution_mode, graph_text, phases
-from autotune.backends.mindspore.kernel_dump import kernel_graphs
-from autotune.backends.mindspore.knob_rows import KNOBS, Shows
+from autotune.backends.mindspore.counters import execution_mode, graph_text, kernel_graphs, phases
+from autotune.backends.mindspore.knobs import KNOBS, Shows
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.regions import compiled_paths
 from autotune.config import Config

@@ -1,12 +1,18 @@
-"""MindSpore tensors as NumPy arrays, and tensors of the same kind made of arrays."""
+"""MindSpore tensors as NumPy arrays and back; and calls of a Cell, watched and in a file of arrays."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
+
+from autotune.backends.array_file import SUFFIX, read_arrays, write_arrays
+from autotune.workload.arguments import Arguments
 
 
 def array_of(value: ms.Tensor) -> NDArray[Any]:
@@ -21,3 +27,40 @@ def tensor_like(array: NDArray[Any], original: ms.Tensor) -> ms.Tensor:
     if isinstance(original, ms.Parameter):
         return ms.Parameter(made, name=original.name, requires_grad=original.requires_grad)
     return made
+
+
+# Calls of a Cell in a file of arrays, and how they are watched.
+
+suffixes: tuple[str, ...] = (SUFFIX,)
+"""See `CallsFile`."""
+
+
+def read(path: Path) -> list[Arguments]:
+    """See `CallsFile`."""
+    return read_arrays(path, _tensor_of)
+
+
+def write(calls: Sequence[Arguments], path: Path) -> None:
+    """See `CallsFile`."""
+    write_arrays(calls, path, _array_and_type)
+
+
+def watch_calls(model: Any, tell: Callable[[Arguments], None]) -> Callable[[], None]:
+    """See `CallWatch`."""
+
+    def before(_: Any, args: Any, kwargs: Any = None) -> None:
+        tell(Arguments(tuple(args), kwargs or None))
+
+    register = model.register_forward_pre_hook
+    # Older releases show a hook the positional arguments alone.
+    more = {"with_kwargs": True} if "with_kwargs" in inspect.signature(register).parameters else {}
+    return register(before, **more).remove  # type: ignore[no-any-return]
+
+
+def _tensor_of(array: NDArray[Any], dtype: str) -> ms.Tensor:
+    """`dtype` as any framework writes it: PyTorch calls its types alike."""
+    return ms.Tensor(array, dtype=getattr(ms, {"bool": "bool_"}.get(dtype.lower(), dtype.lower())))
+
+
+def _array_and_type(value: Any) -> tuple[NDArray[Any], str] | None:
+    return (array_of(value), str(value.dtype)) if isinstance(value, ms.Tensor) else None

@@ -21,15 +21,17 @@ from autotune.backends.mindspore.compiled_cell import (
     CompiledCell,
     Compiling,
     jitted,
-    note_compiled,
     whole_graph,
 )
-from autotune.backends.mindspore.proxy import make_proxy
+from autotune.backends.mindspore.proxy import proxy
+from autotune.backends.mindspore.regions import note_compiled
 from autotune.backends.mindspore.state import Snapshot, initialise
+from autotune.backends.mindspore.tensors import array_of
 from autotune.backends.origin import Origin, origin
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError, finish_by, let_through
+from autotune.workload.regions import Region
 
 
 def training_step(
@@ -51,7 +53,7 @@ def training_step(
     scope = config.get("scope", "step") if arguments.jit is not None else None
     if scope is None:
         return untuned
-    called = make_proxy(model, CompiledCell(model, arguments)) if scope == "model" else model
+    called = proxy(model, None, CompiledCell(model, arguments), changes) if scope == "model" else model
     gradients = _gradients_of(called, loss, optimizer)
     if scope == "step":
         whole = SameState(
@@ -159,6 +161,24 @@ class WithLoss(ms.nn.Cell):  # type: ignore[misc]
         return self.loss(self.model, *batch)
 
 
+def check_optimizer(optimizer: Any) -> str | None:
+    """See `Training`."""
+    if isinstance(optimizer, ms.nn.Optimizer):
+        return None
+    return f"a {type(optimizer).__name__}; the mindspore backend needs a mindspore.nn.Optimizer"
+
+
+def set_training(model: ms.nn.Cell) -> None:
+    """See `Training`."""
+    if not model.training:
+        model.set_train()
+
+
+def calls_as_compiled(config: Config) -> bool:
+    """See `Training`."""
+    return config.get("execution") == "jit" and config.get("scope") == "model" and Region.of(config).is_whole
+
+
 def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
     """See `Training.snapshot`: parameters, moments and counters.
 
@@ -174,18 +194,29 @@ def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None
     return put_back
 
 
+def trained(optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
+    """See `Training`."""
+    return list(optimizer.parameters)
+
+
+def weights(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
+    """See `Training`."""
+    return [array_of(each).copy() for each in optimizer.parameters]
+
+
 def set_weights(optimizer: ms.nn.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
     """See `Training.set_weights`."""
     for parameter, array in zip(optimizer.parameters, arrays, strict=True):
         ms.ops.assign(parameter, ms.Tensor(array, dtype=parameter.dtype))
 
 
-def optimizer_moments(optimizer: ms.nn.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
-    """What the optimizer keeps of the gradients, for each weight: its clones of them, such as `moment1.head.weight`.
+def gradients(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
+    """See `Training`. What the optimizer keeps of the gradients, for each weight: its clones of them, such as
+    `moment1.head.weight`.
 
     The gradients themselves never leave a compiled step. After the first one Adam's first moment is a tenth of them.
     """
     suffixes = tuple(f".{each.name}" for each in optimizer.parameters)
     state = [each for each in optimizer.get_parameters() if each.name.endswith(suffixes) and each.is_floating_point()]
-    weights = {id(each) for each in optimizer.parameters}
-    return [to_array(each).copy() for each in state if id(each) not in weights]
+    trained_ids = {id(each) for each in optimizer.parameters}
+    return [array_of(each).copy() for each in state if id(each) not in trained_ids]

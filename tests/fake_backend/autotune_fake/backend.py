@@ -65,7 +65,7 @@ class FakeBackend(Backend):
         self.shapes = FakeShapes(self)
         self.regions = FakeRegions()
         self.compile_cache = FakeCache(self)
-        self.calls_file = FakeCallsFile(self)
+        self.calls_file = FakeCallsFile()
 
     def find(self) -> DeviceReport:
         return DeviceReport(version="0", devices={"cpu": "fake"}, compilers={})

@@ -31,14 +31,11 @@ class FakeCallsFile:
 
     suffixes: tuple[str, ...] = (SUFFIX,)
 
-    def __init__(self, backend: FakeBackend) -> None:
-        self._backend = backend
-
     def read(self, path: Path) -> list[Arguments]:
         return read_arrays(path, lambda array, _: array)
 
     def write(self, calls: Sequence[Arguments], path: Path) -> None:
-        write_arrays(calls, path, self._backend)
+        write_arrays(calls, path, lambda value: (value, str(value.dtype)) if isinstance(value, np.ndarray) else None)
 
 
 class FakeTraining:
