@@ -122,7 +122,7 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "the stream that a trial replays": (
         r"_?[Rr]eplay\w*",
         "trial/worker/calls/",
-        ("answer/", "cli/studies.py", "measure/", "render/", "trial/worker/measure.py", "tuning/expected_time.py"),
+        ("answer/", "cli/studies.py", "measure/", "render/", "trial/worker/measure.py", "tuning/estimate.py"),
     ),
 }
 """Feature -> what its names look like, its home, and the other files in which such names may stand."""

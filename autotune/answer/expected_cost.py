@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError
 from autotune.study.budget import Budget
@@ -11,7 +11,7 @@ from autotune.study.manifest import Manifest
 from autotune.study.sampler.candidates import Candidates
 from autotune.study.study import Studies, Study
 from autotune.tuning.confirmation import SAFETY
-from autotune.tuning.expected_time import blocked_run_s, process_start_s, typical_trial_s
+from autotune.tuning.estimate import confirmation_times, typical_trial_s
 from autotune.workload.workload import Workload
 
 
@@ -103,20 +103,11 @@ def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | N
     if untuned is None or untuned not in measured or len(measured) < 2:
         return None
     objective = study.manifest.objective
-    others = sorted((e for e in measured if e != untuned), key=lambda e: objective.value(e.measurement))
-    contestants = [untuned.measurement, *(each.measurement for each in others[:2])]
-    plan = budget.confirmation.fit_for(objective)
-    start_s, cold = process_start_s(untuned, study.noise_floor), objective.compiles_cold
-    return ExpectedCost(
-        num_configs=known.num_configs,
-        num_done=known.num_done,
-        num_trials=known.num_trials,
-        longest_trial_s=known.longest_trial_s,
-        wall_s=known.wall_s,
-        based_on=study.name,
-        trial_s=typical_trial_s(study.records()),
-        confirmation_s=SAFETY * blocked_run_s(contestants, plan, budget.sampling, start_s, cold=cold),
-    )
+    others = sorted((record for record in measured if record != untuned), key=lambda r: objective.value(r.measurement))
+    times = confirmation_times([untuned, *others[:2]], study.noise_floor, objective, budget)
+    confirmation_s = SAFETY * times.of(budget.confirmation.fit_for(objective).first_look)
+    trial_s = typical_trial_s(study.records())
+    return replace(known, based_on=study.name, trial_s=trial_s, confirmation_s=confirmation_s)
 
 
 def _alike(manifest: Manifest, studies: Studies) -> list[str]:

@@ -55,9 +55,6 @@ class BackendEntry:
     """
     picks_in_each_process: tuple[dict[str, Scalar], ...] = ()
     """The same, but nothing of it is kept for the next process."""
-    warm_shares: tuple[tuple[dict[str, Scalar], float], ...] = ()
-    """Settings, and the share of a compile that is paid again where its caches are found; the first that matches holds.
-    Nothing matches: all of it."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[BreakKind, ...] = ()
@@ -112,8 +109,6 @@ BACKENDS: dict[str, BackendEntry] = {
             {"coordinate_descent_tuning": True},
         ),
         picks_in_each_process=({"cudnn_benchmark": True},),
-        # A ViT on two cores, in forks: 11.2 of 64 s (frozen, max-autotune), 4.4 of 29.6 s (docs/decisions/0042).
-        warm_shares=(({"execution": "compile", "freezing": True}, 0.18), ({"execution": "compile"}, 0.15)),
         reports="autotune.backends.torch.break_kinds",
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.files",
@@ -135,7 +130,6 @@ BACKENDS: dict[str, BackendEntry] = {
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
         shares_compilations=False,
-        warm_shares=(({"enable_graph_kernel": True}, 0.38),),  # There too: 1.4 of 3.8 s; without it, all.
         reports="autotune.backends.mindspore.break_kinds",
     ),
 }

@@ -18,8 +18,8 @@ from autotune.study.study import Study
 from autotune.tuning.attempts import UNTUNED_ATTEMPTS
 from autotune.tuning.blocks import BlockedRun, Contestant, blocked_run
 from autotune.tuning.cache_store import CacheStore
+from autotune.tuning.estimate import confirmation_times
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
-from autotune.tuning.expected_time import blocked_run_s, process_start_s
 from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
 from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
@@ -81,13 +81,12 @@ def likely_contestants(session: Session) -> list[TrialRecord]:
 
 
 def expected_s(session: Session, contestants: Sequence[TrialRecord]) -> float:
-    """Seconds that a confirmation of these is expected to take until its first look, to be on the safe side."""
-    untuned = session.study.untuned_record()
-    assert untuned is not None, "it is the first trial"
-    start_s = process_start_s(untuned, session.study.noise_floor)
-    plan, cold = session.budget.confirmation.fit_for(session.objective), session.objective.compiles_cold
-    measurements = [each.measurement for each in contestants]
-    return SAFETY * blocked_run_s(measurements, plan, session.budget.sampling, start_s, cold=cold)
+    """Seconds that a confirmation of these, the untuned model first, is expected to take until its first look, to be on
+    the safe side."""
+    plan = session.budget.confirmation.fit_for(session.objective)
+    floor, caches = session.study.noise_floor, session.caches
+    times = confirmation_times(contestants, floor, session.objective, session.budget, caches.holds)
+    return SAFETY * times.of(plan.first_look)
 
 
 @dataclass

@@ -14,7 +14,6 @@ from autotune.space.space import SearchSpace
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules import FailureRule
-from autotune.tuning.remaining_work import RemainingWork
 from autotune.workload.traffic import Traffic
 
 
@@ -196,14 +195,10 @@ class ConfirmationLooked:
 
 @dataclass(frozen=True)
 class TimeLeftEstimated:
-    """How long the run will go on, told anew after each trial and each block; and what that rests on."""
+    """How long the run will go on, told anew after each trial and each block."""
 
-    work: RemainingWork
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the run ends."""
-        return self.work.left_s
+    left_s: float
+    """Seconds until the run ends."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
 from autotune.tuning.session import Session
-from autotune.tuning.time_budget import TimeBudget
-from autotune.tuning.time_left import TimeLeft
+from autotune.tuning.time_budget import TimeBudget, TimeLeft
 from autotune.tuning.trial_queue import TrialQueue
 
 Phase = Callable[[], StopReason | None]

@@ -31,7 +31,6 @@ from autotune.tuning.events import (
     TrialEnded,
     TrialStarted,
 )
-from autotune.tuning.remaining_work import RemainingWork
 from tests.conftest import with_latency
 
 GAIN = Speedup(median=1.21, low=1.12, high=1.30)
@@ -63,7 +62,7 @@ def record(measurement, number=3, latency_s=0.008):
 
 def left(seconds):
     """An estimate of so many seconds."""
-    return TimeLeftEstimated(RemainingWork((1.0,), 0, None, None, 4, 3, 1.0, 1.0, limit_s=seconds))
+    return TimeLeftEstimated(seconds)
 
 
 def begin(space, **more):

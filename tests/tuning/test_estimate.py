@@ -12,13 +12,12 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Replay, Samples
 from autotune.measure.sampling import SamplingPlan
 from autotune.study.budget import BlockPlan
-from autotune.study.records import TrialRecord
-from autotune.tuning.expected_time import (
+from autotune.study.records import NoiseFloor, TrialRecord
+from autotune.tuning.estimate import (
     WARM_SHARE,
-    blocked_run_s,
-    fresh_start_s,
+    block_times,
     live_process_s,
-    sampling_s,
+    process_start_s,
     trial_s,
     typical_trial_s,
 )
@@ -86,8 +85,10 @@ def test_the_typical_trial_is_the_median(spent):
 def test_a_fresh_start_imports_the_framework(spent):
     """The first trial's child was forked; what lies between asking and telling holds the import all the same."""
     untuned = spent(start=0.1, build=1, compile=2, check=1, run=4)
-    assert fresh_start_s(record(untuned, took_s=17)) == 10
-    assert fresh_start_s(record(untuned, took_s=0)) == pytest.approx(1.1)
+    assert process_start_s(record(untuned, took_s=17)) == 10
+    assert process_start_s(record(untuned, took_s=0)) == pytest.approx(1.1)
+    floor = NoiseFloor(pairs=(), spread=0.1, relative_error=0.0, start_s=4.0)
+    assert process_start_s(record(untuned, took_s=17), floor) == 4, "measured where the noise floor was"
 
 
 def test_a_live_process_starts_compiles_checks_and_warms_up(spent):
@@ -111,7 +112,7 @@ PLAN = BlockPlan(num_rounds=8, fewest_rounds=3, max_sampling_s=15, first_look=4)
 )
 def test_turns_take_their_rounds_within_the_block_s_time(spent, plan, sampling, expected):
     """Up to the block's time, but never fewer than the fewest rounds; each turn has one call that is not counted."""
-    assert sampling_s([spent(), spent()], plan, sampling) == pytest.approx(expected)
+    assert turns_s([spent(), spent()], plan, sampling) == pytest.approx(expected)
 
 
 def test_a_turn_under_traffic_is_a_whole_pass(spent):
@@ -121,13 +122,36 @@ def test_a_turn_under_traffic_is_a_whole_pass(spent):
         update={"replay": replay, "samples": Samples(latency_s=(0.01,) * 8, steady=True, ended_by="time")}
     )
     sampling = SamplingPlan(turn_s=0.001, fewest_in_turn=2)
-    assert sampling_s([measured], PLAN, sampling) == pytest.approx(8 * (0.04 + 0.01))
+    assert turns_s([measured], PLAN, sampling) == pytest.approx(8 * (0.04 + 0.01))
 
 
 def test_a_contest_compiles_cold_once_or_in_each_block(spent):
     """Four blocks up to the first look; where compiling is what is compared, every one of them compiles anew."""
-    pair = [spent(compile=0.0), spent(compile=20.0)]
-    turns_s = 4 * sampling_s(pair, PLAN, SamplingPlan())
-    warm_s = blocked_run_s(pair, PLAN, SamplingPlan(), 3, cold=False)
-    assert warm_s == pytest.approx(turns_s + 4 * 2 * 3.5 + (1 + 3 * WARM_SHARE) * 20)
-    assert blocked_run_s(pair, PLAN, SamplingPlan(), 3, cold=True) == pytest.approx(turns_s + 4 * 2 * 3.5 + 4 * 20)
+    pair = [record(spent(compile=0.0)), record(spent(compile=20.0))]
+    without_compiling_s = 2 * 3.5 + turns_s([spent(), spent()], PLAN, SamplingPlan())
+    usual = block_times(pair, PLAN, SamplingPlan(), 3, cold=False)
+    assert usual.first_s == pytest.approx(without_compiling_s + 20)
+    assert usual.later_s == pytest.approx(without_compiling_s + WARM_SHARE * 20)
+    assert usual.of(4) == usual.first_s + 3 * usual.later_s
+    cold = block_times(pair, PLAN, SamplingPlan(), 3, cold=True)
+    assert cold.of(4) == pytest.approx(4 * usual.first_s)
+
+
+def test_the_first_block_is_warm_where_the_trials_caches_were_kept(spent):
+    """A confirmation begins with copies of them; a run that goes on has none of the earlier ones."""
+    kept = block_times([record(spent(compile=20.0))], PLAN, SamplingPlan(), 3, cold=False, has_caches=lambda _: True)
+    assert kept.first_s == kept.later_s
+
+
+def test_a_trial_that_was_warm_itself_is_not_shortened_again(spent):
+    """It began with the caches of another one: its compile took what a block's will."""
+    warm = record(spent(compile=20.0).model_copy(update={"compiled_from": 1}))
+    times = block_times([warm], PLAN, SamplingPlan(), 3, cold=False)
+    assert times.first_s == times.later_s
+
+
+def turns_s(measurements, plan, sampling):
+    """Seconds of a block whose processes are warm at once."""
+    still = [m.model_copy(update={"stage_s": {"compile": 0.0}}) for m in measurements]
+    still = [m.model_copy(update={"samples": m.samples.model_copy(update={"warmup_s": ()})}) for m in still]
+    return block_times([record(m) for m in still], plan, sampling, 0, cold=True).first_s

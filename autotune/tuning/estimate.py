@@ -1,0 +1,127 @@
+"""What the parts of a run take, estimated from what its trials took. Pure.
+
+One estimate for all who ask: the time budget, which stops trying configs in time for the confirmation (`time_budget`),
+the time that a run says it will still take (`TimeLeft`), and `--dry-run`. Nothing else knows what a trial, a block or a
+confirmation takes.
+
+A *trial* takes what its child counted. A *block* of a confirmation starts a process for each contestant, which compiles
+and checks as its trial did and warms up; then they take their turns. A process that finds the caches of an earlier one
+pays `WARM_SHARE` of what its trial's compile and check took: so do all blocks but the first, and the first as well
+where the trial's caches were kept. A *confirmation* is expected to end at its first look.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.objective import Objective
+from autotune.measure.sampling import SamplingPlan
+from autotune.study.budget import BlockPlan, Budget
+from autotune.study.records import NoiseFloor, TrialRecord
+
+WARM_SHARE = 0.5
+"""Of the time of compiling and checking in a process that finds the caches of an earlier one: between 0.37 and 0.67 in
+torch.compile, by config, 0.38 or all of it in MindSpore (docs/decisions/0024-time-left.md)."""
+
+
+def trial_s(record: TrialRecord) -> float:
+    """Seconds that a finished trial took: the child's own count, or from asking to telling where it left none."""
+    return _asked_to_told_s(record) if record.child_s is None else record.child_s
+
+
+def typical_trial_s(records: Sequence[TrialRecord]) -> float:
+    """The median over the trials that said something about their config. Raises StatisticsError without any."""
+    return statistics.median(trial_s(record) for record in records if record.counts)
+
+
+def process_start_s(untuned: TrialRecord, floor: NoiseFloor | None = None) -> float:
+    """Seconds until a process of its own can compile, measured where the noise floor was; else all that the untuned
+    model's trial took but for its calls.
+
+    That trial may have been forked from a process that had imported the framework already; it was the first one, so
+    that the importing lies between asking and telling all the same.
+    """
+    if floor is not None and floor.start_s is not None:
+        return floor.start_s
+    stage_s = untuned.measurement.stage_s
+    calls_s = sum(stage_s.get(stage, 0.0) for stage in (Stage.COMPILE, Stage.CHECK, Stage.RUN))
+    setting_up_s = stage_s.get(Stage.START, 0.0) + stage_s.get(Stage.BUILD, 0.0)
+    return max(_asked_to_told_s(untuned) - calls_s, setting_up_s)
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """Seconds of the first block of a blocked run, and of each later one."""
+
+    first_s: float
+    later_s: float
+
+    def of(self, num_blocks: int) -> float:
+        """Seconds of so many."""
+        return self.first_s + (num_blocks - 1) * self.later_s
+
+
+def block_times(
+    contestants: Sequence[TrialRecord],
+    plan: BlockPlan,
+    sampling: SamplingPlan,
+    start_s: float,
+    *,
+    cold: bool,
+    has_caches: Callable[[int], bool] = lambda _: False,
+) -> BlockTimes:
+    """Blocks of these contestants, each in a process that starts in `start_s`. `cold`: every block compiles anew;
+    `has_caches` tells by a trial's number whether the first block begins with its caches."""
+    turns_s = _turns_s([contestant.measurement for contestant in contestants], plan, sampling)
+    first_s = later_s = turns_s
+    for contestant in contestants:
+        measured = contestant.measurement
+        # The compile of a trial that began with another's caches was a warm one itself.
+        warm = 1.0 if cold or measured.compiled_from is not None else WARM_SHARE
+        later_s += live_process_s(measured, start_s, warm)
+        first_s += live_process_s(measured, start_s, warm if has_caches(contestant.number) else 1.0)
+    return BlockTimes(first_s, later_s)
+
+
+def confirmation_times(
+    contestants: Sequence[TrialRecord],
+    floor: NoiseFloor | None,
+    objective: Objective,
+    budget: Budget,
+    has_caches: Callable[[int], bool] = lambda _: False,
+) -> BlockTimes:
+    """Blocks of a confirmation of these, the untuned model's trial first."""
+    plan, start_s = budget.confirmation.fit_for(objective), process_start_s(contestants[0], floor)
+    cold = objective.compiles_cold
+    return block_times(contestants, plan, budget.sampling, start_s, cold=cold, has_caches=has_caches)
+
+
+def live_process_s(measurement: Measurement, start_s: float, share: float) -> float:
+    """Seconds until a live process is warm: start, `share` of what compiling and checking took, and the warm-up."""
+    calls_s = measurement.stage_s.get(Stage.COMPILE, measurement.first_call_s) + measurement.stage_s.get(Stage.CHECK, 0)
+    return start_s + share * calls_s + sum(measurement.samples.warmup_s)
+
+
+def _turns_s(contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan) -> float:
+    """Seconds of all turns of one block. A turn has one call more than it counts."""
+    round_s = sum(each.steady_call_s + max(sampling.turn_s, _fewest_s(each, sampling)) for each in contestants)
+    return min(plan.num_rounds * round_s, max(plan.max_sampling_s, plan.fewest_rounds * round_s))
+
+
+def _fewest_s(measurement: Measurement, sampling: SamplingPlan) -> float:
+    """Seconds of the fewest calls of a turn: of some, or of a whole pass of the stream."""
+    num_calls = sampling.fewest_in_turn if measurement.replay is None else len(measurement.replay.stream)
+    return num_calls * measurement.steady_call_s
+
+
+def _asked_to_told_s(record: TrialRecord) -> float:
+    """The store keeps local times without a zone: between two of them clocks may have been put forward or back."""
+    if record.started is None or record.ended is None:
+        return 0.0
+    started, ended = record.started, record.ended
+    if ended < started:  # In the hour that comes twice.
+        ended = ended.replace(fold=1)
+    return max(ended.timestamp() - started.timestamp(), 0.0)
