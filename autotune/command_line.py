@@ -18,7 +18,13 @@ from typing import Any
 AS_A_MODULE = "python -m autotune"
 """Works wherever the package can be imported: what a job, a notebook or a test is told."""
 _PACKAGE = Path(__file__).parent
-_FLAGS = {"build": "model", "arguments": "model-arg", "constraints": "constraint", "knobs": "knob"}
+_FLAGS = {
+    "build": "model",
+    "arguments": "model-arg",
+    "constraints": "constraint",
+    "knobs": "knob",
+    "as_json": "json",
+}
 """Field of the question -> its flag, where that is not the field's own name with dashes."""
 
 

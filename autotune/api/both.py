@@ -8,14 +8,14 @@ against each other as `compare` measures two trials, with the first framework's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.api.events import PairMeasured
 from autotune.api.given_model import named_model
 from autotune.api.result import TuneResult
+from autotune.api.running import Terms
 from autotune.api.scratch import bench_in, scratch
 from autotune.api.side_by_side import Comparison
 from autotune.backends.registry import bundled_names
@@ -26,15 +26,14 @@ from autotune.measure.measurement import Reason
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import models_of
-from autotune.planning.request import TuneRequest
 from autotune.planning.spaces import spaces_of
 from autotune.planning.targets import PREFERRED, choose_target
+from autotune.question.question import Question
 from autotune.study.budget import Budget
 from autotune.study.study import Studies, Study
 from autotune.trial.deadline import Deadline, LimitsNow
 from autotune.trial.request import Limits
 from autotune.tuning.events import ModelSaved
-from autotune.tuning.priors import PriorSource
 from autotune.verification.comparison import measure, paired_run_of_trials, second_failure
 from autotune.workload.workload import Device
 
@@ -42,17 +41,8 @@ BOTH = "both"
 COMPARISON_SHARE = 0.2
 """Share of the whole time that is kept for measuring the two answers against each other."""
 
-Search = Callable[[Study, Budget, Deadline, Sequence[PriorSource]], None]
+Search = Callable[[Study, Terms], None]
 """Runs one study up to its verdict, and tells whoever watches."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What both studies share."""
-
-    budget: Budget
-    time: Deadline
-    sources: Sequence[PriorSource] = ()
 
 
 class BothResult(TuneResult):
@@ -86,29 +76,29 @@ def require_plain(framework: str | None, others: Mapping[str, object]) -> None:
         )
 
 
-def requests_of(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str, TuneRequest]:
+def requests_of(question: Question, limits: LimitsNow = Limits) -> dict[str, Question]:
     """Framework -> the request of its study, still without a model; the preferred one for the device is the first, or
     with `A+B` the one that was written first.
 
     Raises InputError for what two frameworks cannot be asked for, and like `choose_target`.
     """
-    if request.task == "train":
+    if question.task == "train":
         raise InputError(
-            f"{asked('task', 'train')} {asked('framework', request.framework)}: a training step is tuned in one "
+            f"{asked('task', 'train')} {asked('framework', question.framework)}: a training step is tuned in one "
             "framework at a time, "
             "because the gradients that two optimizers keep cannot be compared",
             tip="make a study for each",
         )
-    frameworks, device = _choose_targets(str(request.framework), request.device, limits)
-    spaces = spaces_of(request.spaces, frameworks)
+    frameworks, device = _choose_targets(str(question.framework), question.device, limits)
+    spaces = spaces_of(question.space, frameworks)
     return {
-        framework: request.model_copy(
+        framework: question.model_copy(
             update={
-                "models": (),
+                "build": (),
                 "framework": framework,
                 "device": device,
-                "study": None if request.study is None else f"{request.study}-{framework}",
-                "spaces": (spaces[framework],) if framework in spaces else (),
+                "study": None if question.study is None else f"{question.study}-{framework}",
+                "space": (spaces[framework],) if framework in spaces else (),
             }
         )
         for framework in frameworks
@@ -117,7 +107,7 @@ def requests_of(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str, T
 
 @contextmanager
 def open_both(
-    request: TuneRequest,
+    question: Question,
     build: Any,
     limits: LimitsNow,
     place: Studies,
@@ -128,7 +118,7 @@ def open_both(
 
     Raises like `requests_of` and `make_manifest`.
     """
-    requests = requests_of(request, limits)
+    requests = requests_of(question, limits)
     builds = _builds_of(build, tuple(requests))
     with ExitStack() as stack:
         studies = {}
@@ -166,7 +156,7 @@ def tune_both(
         own, ends = _share_of(terms, len(studies) - number)
         of_it = [source for source in terms.sources if source.framework == framework or source.framework not in studies]
         try:
-            search(study, own, ends, of_it)
+            search(study, Terms(own, ends, of_it))
         except (HarnessError, NoUsableTrialError) as problem:
             left_out[framework] = str(problem)
             continue

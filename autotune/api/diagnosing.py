@@ -11,14 +11,13 @@ from pydantic import Field
 
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, DiagnosisStep
-from autotune.api.given_model import named_model
-from autotune.api.requests import make_request, split_inputs
+from autotune.api.given_model import named_model, split_inputs
 from autotune.api.scratch import bench_in, scratch
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.doctor.diagnose import Diagnoser, ModelDiagnosis, make_case
 from autotune.errors import shown_at_the_call
-from autotune.planning.request import TuneRequest
+from autotune.question.question import Question, as_typed
 
 
 class Diagnosis(ModelDiagnosis):
@@ -64,33 +63,39 @@ def diagnose(
     notify = notify_all(callbacks)
     file, live_inputs = split_inputs(inputs)
     # What has to be written goes into a folder of its own there, as if it were a study's.
-    request = make_request(
-        study="model", framework=framework, device=device, arguments=arguments, inputs=file, seed=seed
+    question = Question.of(
+        {
+            "study": "model",
+            "framework": framework,
+            "device": device,
+            "arguments": arguments,
+            "inputs": file,
+            "seed": seed,
+        }
     )
-    with scratch() as folder, named_model(build, live_inputs, request, folder, notify) as named:
+    with scratch() as folder, named_model(build, live_inputs, question, folder, notify) as named:
         found = examine(named, [f"{name}={value!r}" for name, value in (knobs or {}).items()], notify)
     # What was written for a function or a live model is gone with the folder.
     is_named = isinstance(build, str) and inputs is None
     return found if is_named else found.model_copy(update={"command": None})
 
 
-def examine(request: TuneRequest, knobs: Iterable[str], notify: Callable[[DiagnosisStep], None]) -> Diagnosis:
+def examine(question: Question, knobs: Iterable[str], notify: Callable[[DiagnosisStep], None]) -> Diagnosis:
     """Examine the request's one model, under the default config with the `knobs` (NAME=VALUE) set otherwise."""
     knobs = list(knobs)
-    case = make_case(request, knobs)
+    case = make_case(question, knobs)
     with scratch() as folder, bench_in(folder, {}) as bench:
         found = Diagnoser(case, bench, folder, lambda what: notify(DiagnosisStep(what))).run()
-    return Diagnosis(**dict(found), command=_command(request, knobs))
+    return Diagnosis(**dict(found), command=_command(question, knobs))
 
 
-def _command(request: TuneRequest, knobs: Iterable[str]) -> str:
-    arguments = [*request.model_arguments, *(f"{name}={value!r}" for name, value in request.arguments.items())]
+def _command(question: Question, knobs: Iterable[str]) -> str:
     return command(
         "diagnose",
-        build=request.models[0],
-        framework=request.framework,
-        device=request.device,
-        arguments=arguments,
+        build=question.build[0],
+        framework=question.framework,
+        device=question.device,
+        arguments={name: as_typed(value) for name, value in question.arguments.items()},
         knobs=list(knobs),
-        seed=request.seed or None,
+        seed=question.seed or None,
     )

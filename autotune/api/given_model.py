@@ -14,9 +14,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -26,25 +27,38 @@ from autotune.backends.registry import framework_of, saved_models_of
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
-from autotune.planning.request import TuneRequest, check_text, parse_pairs, study_name
+from autotune.planning.manifest import check_text, study_name
 from autotune.planning.targets import choose_target
+from autotune.question.question import Question
 from autotune.trial.processes import package_path
 from autotune.tuning.events import ModelSaved
 
 Notify = Callable[[ModelSaved], None]
 
 
+def split_inputs(inputs: Any, more_inputs: Sequence[Any] = ()) -> tuple[str | PathLike[str] | None, list[Any] | None]:
+    """The file that the inputs are in, and those of a live model. Raises InputError."""
+    if isinstance(inputs, (str, PathLike)) or inputs is None:
+        if more_inputs:
+            raise InputError(
+                "more_inputs are given with a live model and its inputs; a function brings its own",
+                tip="let it return (model, inputs, more_inputs)",
+            )
+        return inputs, None
+    return None, [inputs, *more_inputs]
+
+
 @contextmanager
 def named_model(
-    build: Any, inputs: list[Any] | None, request: TuneRequest, studies_dir: Path, notify: Notify
-) -> Iterator[TuneRequest]:
+    build: Any, inputs: list[Any] | None, question: Question, studies_dir: Path, notify: Notify
+) -> Iterator[Question]:
     """The request with its model as a text; `inputs` are those of a live model, the example first.
 
     What was written for it is removed if the block raises and makes no study.
 
     Raises InputError for what cannot be tuned, and StoreError where nothing can be written.
     """
-    naming = _Naming(request, studies_dir, notify)
+    naming = _Naming(question, studies_dir, notify)
     try:
         yield naming.request_for(build, inputs)
     except BaseException:
@@ -54,21 +68,21 @@ def named_model(
 
 @dataclass
 class _Naming:
-    request: TuneRequest
+    question: Question
     studies_dir: Path
     notify: Notify
     written: list[Path] = field(default_factory=list)
     """What was not there before, the folder first."""
 
-    def request_for(self, build: Any, inputs: list[Any] | None) -> TuneRequest:
+    def request_for(self, build: Any, inputs: list[Any] | None) -> Question:
         models: tuple[str, ...]
-        if inputs is not None or (self.request.inputs is not None and framework_of(build) is not None):
+        if inputs is not None or (self.question.inputs is not None and framework_of(build) is not None):
             models = (self._saved(build, inputs),)
         elif isinstance(build, Mapping):
             models = tuple(f"{framework}={self._text(each)}" for framework, each in build.items())
         else:
             models = (self._text(build),)
-        return self.request.model_copy(update={"models": models})
+        return self.question.model_copy(update={"build": models})
 
     def remove_written(self) -> None:
         for path in reversed(self.written):
@@ -109,8 +123,8 @@ class _Naming:
         framework = framework_of(model)
         if framework is None:
             raise InputError(f"a {type(model).__name__} is no model of an imported framework", tip=_WHAT_TO_GIVE)
-        if self.request.framework not in (None, framework):
-            raise InputError(f"framework={self.request.framework!r}: the model is one of {framework}")
+        if self.question.framework not in (None, framework):
+            raise InputError(f"{asked('framework', self.question.framework)}: the model is one of {framework}")
         saving = saved_models_of(framework)
         if saving is None:
             raise InputError(
@@ -137,12 +151,12 @@ class _Naming:
 
     def _folder(self, model: str) -> Path:
         """The folder of the study to be, which thereby has a name."""
-        if self.request.study is None:
-            framework, device = choose_target(self.request.framework, self.request.device)
-            name = study_name(self.request, framework, device, model)
+        if self.question.study is None:
+            framework, device = choose_target(self.question.framework, self.question.device)
+            name = study_name(self.question, framework, device, model)
             self._update(study=name, framework=framework, device=device)
-        check_text(self.request)
-        folder = self.studies_dir / str(self.request.study)
+        check_text(self.question)
+        folder = self.studies_dir / str(self.question.study)
         self._note(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -162,10 +176,10 @@ class _Naming:
             self.written.append(path)
 
     def _update(self, **values: object) -> None:
-        self.request = self.request.model_copy(update=values)
+        self.question = self.question.model_copy(update=values)
 
     def _require_importable(self, modules: frozenset[str], what: str) -> None:
-        variables = parse_pairs(asked("env"), self.request.variables)
+        variables = self.question.env
         missing = _missing_in_a_child(modules, variables.get("PYTHONPATH"))
         if missing:
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,15 @@ from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure, Measurement
 from autotune.planning.manifest import require_same_question
+from autotune.question.question import Question
 from autotune.study.budget import Budget, duration_s
 from autotune.study.study import Studies, Study
 from autotune.trial.deadline import Deadline
 from autotune.trial.processes import code_sha256
+from autotune.trial.request import Limits
 from autotune.tuning.events import DeviceTaken, Notify
 from autotune.tuning.loop import Tuner
-from autotune.tuning.priors import PriorSource
+from autotune.tuning.priors import PriorSource, read_prior
 from autotune.tuning.rerun import rerun_trial
 
 if TYPE_CHECKING:
@@ -62,6 +65,33 @@ def reopen(studies: Studies, name: str) -> tuple[Study, Budget]:
     return study, study.budget or Budget()
 
 
+@dataclass(frozen=True)
+class Terms:
+    """How much is measured, until when, and which configs from elsewhere are tried first."""
+
+    budget: Budget
+    time: Deadline
+    sources: Sequence[PriorSource] = ()
+
+    def limits(self) -> Limits:
+        """Those of a process that is started now."""
+        return self.time.cap(self.budget.limits)
+
+
+def terms_of(question: Question, begun: float, studies: Studies, before: Budget | None = None) -> Terms:
+    """What the question says of it. `begun`: when the call began, whose time all is; `before`: the budget with which
+    the study was run last. Raises InputError."""
+    budget = parse_budget(question.budget, before).but(
+        num_trials=question.trials,
+        stop_early=question.early_stop,
+        num_jobs=question.jobs,
+        compile_s=question.compile_timeout,
+        total_s=question.trial_timeout,
+    )
+    sources = [read_prior(text, studies) for text in dict.fromkeys(question.prior)]
+    return Terms(budget, Deadline.after(budget.wall_s, begun), sources)
+
+
 def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = False) -> None:
     """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
     if on is None:
@@ -87,19 +117,11 @@ def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
     )
 
 
-def search(
-    study: Study,
-    budget: Budget,
-    deadline: Deadline,
-    sources: Sequence[PriorSource],
-    notify: Notify,
-    *,
-    on: str | None = None,
-) -> None:
+def search(study: Study, terms: Terms, notify: Notify, *, on: str | None = None) -> None:
     """Search and confirm, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
     recorded stays."""
-    with bench_here(study, notify) if on is None else bench_on(on, study, budget, notify) as bench:
-        Tuner(study, budget, bench, notify, deadline).run(sources)
+    with bench_here(study, notify) if on is None else bench_on(on, study, terms.budget, notify) as bench:
+        Tuner(study, terms.budget, bench, notify, terms.time).run(terms.sources)
 
 
 def bench_on(on: str, study: Study, budget: Budget, notify: Notify) -> RayBench:

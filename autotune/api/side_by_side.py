@@ -15,7 +15,7 @@ from autotune.api.studies import studies_at
 from autotune.command_line import command
 from autotune.errors import InputError, shown_at_the_call
 from autotune.measure.objective import Objective
-from autotune.study.folder import DEFAULT_STUDIES_DIR
+from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study.study import Studies
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of_trials

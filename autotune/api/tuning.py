@@ -3,71 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
-from autotune.api.both import Terms, is_both, open_both, require_plain, tune_both
+from autotune.api.both import is_both, open_both, require_plain, tune_both
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
-from autotune.api.given_model import named_model
-from autotune.api.requests import Paths, Texts, make_request, split_inputs
+from autotune.api.given_model import named_model, split_inputs
 from autotune.api.result import TuneResult
-from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, require_on, search
+from autotune.api.running import Terms, profile_best, reopen, require_on, search, terms_of
 from autotune.api.studies import studies_at
-from autotune.config import Scalar
 from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
+from autotune.question.question import DEFAULT_STUDIES_DIR, Asked, AskedAgain, Question, taking
 from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay
 from autotune.render.notebook_progress import NotebookDisplay, is_notebook
-from autotune.study.budget import Budget
-from autotune.study.folder import DEFAULT_STUDIES_DIR
 from autotune.study.study import Study
-from autotune.trial.deadline import Deadline
 from autotune.tuning.events import Event, Notify
-from autotune.tuning.priors import PriorSource, read_prior
 
 
 @shown_at_the_call
+@taking(Asked)
 def tune(
     build: Any,
     inputs: Any = None,
     *,
     more_inputs: Sequence[Any] = (),
-    device: str = "auto",
-    framework: str | None = None,
-    arguments: Mapping[str, Scalar] | None = None,
-    budget: BudgetLike | None = None,
-    trials: int | None = None,
-    objective: Texts | None = None,
-    constraints: Texts = (),
-    study: str | None = None,
-    studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
-    storage: str | None = None,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
-    task: str = "infer",
-    shapes: Texts = (),
-    traffic: str | PathLike[str] | None = None,
-    tolerance: float | None = None,
-    reference: str = "model",
-    space: Paths = (),
-    preset: str = "standard",
-    fixed_precision: bool = False,
-    process_settings: bool = False,
-    prior: Texts = (),
-    sampler: str | None = None,
-    seed: int = 0,
-    env: Mapping[str, str] | None = None,
-    early_stop: bool | None = None,
-    jobs: int | None = None,
-    compile_timeout: float | None = None,
-    trial_timeout: float | None = None,
-    profile: bool = False,
-    on: str | None = None,
+    **question: Unpack[Asked],
 ) -> TuneResult:
     """Search for the fastest correct compile config of a model, confirm it, and return the result.
 
@@ -118,63 +86,32 @@ def tune(
     it, and the same call goes on. No signal handler is set; any thread may call this.
     """
     begun = time.monotonic()
-    require_on(on, profiled=profile)
-    studies = studies_at(studies_dir, storage)
-    limits = _limits(
-        parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
-    )
-    require_plain(framework, {"on": on})
-    deadline = Deadline.after(limits.wall_s, begun)
-    names = (prior,) if isinstance(prior, str) else prior
-    sources = [read_prior(text, studies) for text in dict.fromkeys(names)]
     file, live_inputs = split_inputs(inputs, more_inputs)
-    request = make_request(
-        study=study,
-        device=device,
-        framework=framework,
-        task=task,
-        arguments=arguments,
-        shapes=shapes,
-        traffic=traffic,
-        inputs=file,
-        objective=objective,
-        constraints=constraints,
-        tolerance=tolerance,
-        reference=reference,
-        space=space,
-        preset=preset,
-        fixed_precision=fixed_precision,
-        process_settings=process_settings,
-        sampler=sampler,
-        seed=seed,
-        env=env,
-    )
+    given = Question.of({**question, "inputs": file})
+    require_on(given.on, profiled=given.profile)
+    require_plain(given.framework, {"on": given.on})
+    studies = studies_at(given.studies_dir, given.storage)
+    terms = terms_of(given, begun, studies)
     with _audience(callbacks, progress=progress) as tell:
-        if is_both(framework):
+        if is_both(given.framework):
             if live_inputs is not None:
                 raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")
-            with open_both(request, build, partial(deadline.cap, limits.limits), studies, tell) as opened_both:
-                run = partial(_search, tell=tell, profile=profile)
-                return tune_both(opened_both, Terms(limits, deadline, sources), run, notify_all(callbacks))
-        with named_model(build, live_inputs, request, studies.folder, tell) as named:
-            manifest = make_manifest(named, partial(deadline.cap, limits.limits))
-            opened = studies.open_or_create(manifest)
-        return _run(opened, limits, deadline, sources, tell, profile=profile, on=on)
+            with open_both(given, build, terms.limits, studies, tell) as opened_both:
+                run = partial(_search, tell=tell, profile=given.profile)
+                return tune_both(opened_both, terms, run, notify_all(callbacks))
+        with named_model(build, live_inputs, given, studies.folder, tell) as named:
+            opened = studies.open_or_create(make_manifest(named, terms.limits))
+        return _run(opened, terms, tell, profile=given.profile, on=given.on)
 
 
 @shown_at_the_call
+@taking(AskedAgain)
 def resume(
     study: str,
     *,
-    budget: BudgetLike | None = None,
-    trials: int | None = None,
-    early_stop: bool | None = None,
-    jobs: int | None = None,
-    studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
-    storage: str | None = None,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
-    on: str | None = None,
+    **question: Unpack[AskedAgain],
 ) -> TuneResult:
     """Continue a study. All its settings are read from it; only a time limit starts again.
 
@@ -182,11 +119,12 @@ def resume(
     errors are those of `tune`; StoreError also where the model's file or the framework's release has changed.
     """
     begun = time.monotonic()
-    require_on(on)
-    opened, before = reopen(studies_at(studies_dir, storage), study)
-    limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
+    given = Question.of(question)
+    require_on(given.on)
+    studies = studies_at(given.studies_dir, given.storage)
+    opened, before = reopen(studies, study)
     with _audience(callbacks, progress=progress) as tell:
-        return _run(opened, limits, Deadline.after(limits.wall_s, begun), (), tell, on=on)
+        return _run(opened, terms_of(given, begun, studies, before), tell, on=given.on)
 
 
 @shown_at_the_call
@@ -202,25 +140,6 @@ def load_study(
         return TuneResult(opened)
     finally:
         opened.close()
-
-
-def _limits(
-    budget: Budget,
-    trials: int | None,
-    *,
-    early_stop: bool | None,
-    jobs: int | None,
-    compile_s: float | None = None,
-    total_s: float | None = None,
-) -> Budget:
-    if trials is not None and trials < 1:
-        raise InputError(f"trials={trials}: at least one is needed")
-    if jobs is not None and jobs < 1:
-        raise InputError(f"jobs={jobs}: at least one is needed")
-    for name, seconds in (("compile_timeout", compile_s), ("trial_timeout", total_s)):
-        if seconds is not None and not 1 <= seconds <= 1e6:
-            raise InputError(f"{name}={seconds}: is not a number of seconds from 1 to 1e6")
-    return budget.but(num_trials=trials, stop_early=early_stop, num_jobs=jobs, compile_s=compile_s, total_s=total_s)
 
 
 @contextmanager
@@ -241,27 +160,16 @@ def _display() -> LiveDisplay:
     return NotebookDisplay() if is_notebook() else LiveDisplay(PlainConsole(stderr=True))
 
 
-def _search(
-    study: Study, budget: Budget, ends: Deadline, sources: Sequence[PriorSource], *, tell: Notify, profile: bool
-) -> None:
-    search(study, budget, ends, sources, tell)
+def _search(study: Study, terms: Terms, *, tell: Notify, profile: bool) -> None:
+    search(study, terms, tell)
     if profile:
         profile_best(study)
 
 
-def _run(
-    study: Study,
-    budget: Budget,
-    deadline: Deadline,
-    sources: Sequence[PriorSource],
-    tell: Notify,
-    *,
-    profile: bool = False,
-    on: str | None = None,
-) -> TuneResult:
+def _run(study: Study, terms: Terms, tell: Notify, *, profile: bool = False, on: str | None = None) -> TuneResult:
     """Search, confirm and read the result."""
     try:
-        search(study, budget, deadline, sources, tell, on=on)
+        search(study, terms, tell, on=on)
         if profile:
             profile_best(study)
         return TuneResult(study)

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
@@ -66,33 +65,6 @@ app = typer.Typer(
 at_begin: list[Callable[[], None]] = []
 """Called when a command begins."""
 P = ParamSpec("P")
-StudiesDir = Annotated[
-    Path, typer.Option("--studies-dir", envvar="AUTOTUNE_STUDIES_DIR", help="Folder that holds the studies.")
-]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        envvar="AUTOTUNE_STORAGE",
-        help="postgresql://USER@HOST/DATABASE in which several machines share studies; trials stay in --studies-dir.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-BudgetFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--budget", help="Time for the whole command, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure."
-    ),
-]
-
-ReportFlag = Annotated[Path | None, typer.Option("--report", help="At the end, write the report as this HTML file.")]
-
-On = Annotated[
-    str | None,
-    typer.Option("--on", help="ray, or ray://HOST:PORT: all devices of a Ray cluster. [this machine]"),
-]
-
-DEFAULT_STUDIES_DIR = Path("studies")
 
 
 def _print_version(wanted: bool) -> None:
@@ -234,13 +206,3 @@ def say(text: str) -> None:
     except OSError as error:
         if error.errno not in _OF_THE_DISK:
             raise
-
-
-def one_of(flag: str, text: str, *choices: str) -> Any:
-    """The text, if it is a choice. Raises InputError."""
-    from autotune.errors import InputError, did_you_mean
-
-    if text not in choices:
-        those = f"choose {', '.join(choices[:-1])} or {choices[-1]}"
-        raise InputError(f"{flag} {text}: unknown", tip=did_you_mean(text, choices) + those)
-    return text

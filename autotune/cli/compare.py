@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import (
-    DEFAULT_STUDIES_DIR,
-    AsJson,
-    BudgetFlag,
-    ReportFlag,
-    Storage,
-    StudiesDir,
-    app,
-    print_json,
-    print_line,
-    say,
-    stop_on_sigterm,
-    with_exit_status,
-)
+from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.flags import AsJson, BudgetFlag, ReportFlag, Storage, StudiesDir
 from autotune.cli.report import require_report, write_result
+from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
     from autotune.api.events import Event

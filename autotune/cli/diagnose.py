@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import AsJson, ReportFlag, app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.flags import AsJson, ReportFlag, option
 from autotune.cli.report import require_report, write_result
+from autotune.question.question import Question
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
@@ -16,36 +18,30 @@ if TYPE_CHECKING:
 @app.command()
 @with_exit_status
 def diagnose(
-    model: Annotated[
-        str,
-        typer.Option("--model", help="Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME."),
+    build: Annotated[
+        str, option("build", "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME.")
     ],
-    framework: Annotated[str | None, typer.Option("--framework", help="torch or mindspore. [by device]")] = None,
-    device: Annotated[
-        str, typer.Option("--device", envvar="AUTOTUNE_DEVICE", help="auto, cpu, gpu or ascend.")
-    ] = "auto",
-    model_arg: Annotated[
-        list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
-    ] = None,
+    framework: Annotated[str | None, option("framework", "torch or mindspore. [by device]")] = None,
+    device: Annotated[str, option("device")] = "auto",
+    arguments: Annotated[list[str] | None, option("arguments")] = None,
     knob: Annotated[
         list[str] | None,
         typer.Option("--knob", help="Setting NAME=VALUE that differs from the default config; repeatable."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of weights and inputs.")] = 0,
+    seed: Annotated[int, option("seed", "Seed of weights and inputs.")] = 0,
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> None:
     """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
     from autotune.api.diagnosing import examine
-    from autotune.planning.request import TuneRequest
     from autotune.render.diagnosis import diagnosis_document, diagnosis_lines
 
-    request = TuneRequest(
-        models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed
+    question = Question.of(
+        {"build": build, "framework": framework, "device": device, "arguments": arguments, "seed": seed}
     )
     require_report(report)
     stop_on_sigterm()
-    diagnosis = examine(request, knob or (), _say_step)
+    diagnosis = examine(question, knob or (), _say_step)
     if as_json:
         print_json(diagnosis_document(diagnosis))
     else:

@@ -7,17 +7,9 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import (
-    DEFAULT_STUDIES_DIR,
-    AsJson,
-    On,
-    StudiesDir,
-    app,
-    one_of,
-    print_json,
-    print_line,
-    with_exit_status,
-)
+from autotune.cli.app import app, print_json, print_line, with_exit_status
+from autotune.cli.flags import AsJson, On, StudiesDir
+from autotune.question.question import DEFAULT_STUDIES_DIR, Question
 
 
 @app.command()
@@ -52,7 +44,7 @@ def spaces(
     """List the search spaces and their knobs for the installed releases and a device."""
     from autotune.planning.spaces import describe_spaces
 
-    described = describe_spaces(device, framework, one_of("--task", task, "infer", "train"))
+    described = describe_spaces(device, framework, Question.of({"task": task}).task)
     if as_json:
         print_json(described)
         return

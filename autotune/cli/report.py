@@ -7,8 +7,10 @@ from typing import Annotated, Protocol
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, Storage, StudiesDir, app, print_line, say, with_exit_status
+from autotune.cli.app import app, print_line, say, with_exit_status
+from autotune.cli.flags import Storage, StudiesDir
 from autotune.errors import InputError
+from autotune.question.question import DEFAULT_STUDIES_DIR
 
 
 @app.command()

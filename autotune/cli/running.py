@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import print_document, say, say_error, stop_on_sigterm
@@ -12,67 +10,50 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.answer.result import StudyResult
+    from autotune.api.running import Terms
+    from autotune.question.question import Question
     from autotune.render.live import LiveDisplay
-    from autotune.study.budget import Budget
     from autotune.study.study import Study
-    from autotune.trial.deadline import Deadline
-    from autotune.tuning.priors import PriorSource
 
 
-def run_study(
-    study: Study,
-    budget: Budget,
-    as_json: bool,
-    begun: float,
-    sources: Sequence[PriorSource] = (),
-    *,
-    profiled: bool = False,
-    quiet: bool = False,
-    report: Path | None = None,
-    on: str | None = None,
-) -> int:
-    """Run the loop with a display, then print the verdict."""
+def run_study(study: Study, terms: Terms, question: Question) -> int:
+    """Run the loop with a display, then print the verdict. Returns the exit status."""
     from autotune.answer.result import StudyResult
-    from autotune.trial.deadline import Deadline
 
     stop_on_sigterm()
     try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet, on=on)
+        search(study, terms, quiet=question.quiet, on=question.on)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-        say("interrupted; all recorded trials are kept. Resume with:")
-        say(f"  {study.command('resume')}")
-        return 130
+        return interrupted(f"Resume with:\n  {study.command('resume')}")
     except AutotuneError as problem:
-        if not as_json:
+        if not question.as_json:
             raise
         print_document(StudyResult(study))  # It has the failures.
         return say_error(problem)
-    if profiled:
+    if question.profile:
         profile(study)
     answer = StudyResult(study)
-    if as_json:
+    if question.as_json:
         print_document(answer)
     else:
-        print_summary(answer, profiled=profiled)
-    if report is not None:
+        print_summary(answer, profiled=question.profile)
+    if question.report is not None:
         from autotune.render.html.page import write_report
 
-        write_report(study, report)
-        say(f"report: {report}")
+        write_report(study, question.report)
+        say(f"report: {question.report}")
     study.close()
     return 0 if answer.best is not None else 1
 
 
-def search(
-    study: Study,
-    budget: Budget,
-    deadline: Deadline,
-    sources: Sequence[PriorSource],
-    *,
-    quiet: bool,
-    on: str | None = None,
-) -> None:
+def interrupted(then: str = "The same command resumes the run") -> int:
+    """Say that a run was stopped, and what continues it. Returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
+    say(f"interrupted; all recorded trials are kept. {then}")
+    return 130
+
+
+def search(study: Study, terms: Terms, *, quiet: bool, on: str | None = None) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.answer.result import StudyResult
     from autotune.answer.sections.failures import FailuresSection
@@ -80,7 +61,7 @@ def search(
 
     try:
         with live_display(quiet=quiet) as display:
-            running.search(study, budget, deadline, sources, display, on=on)
+            running.search(study, terms, display, on=on)
     except AutotuneError:
         for label, line in FailuresSection(StudyResult(study)).facts():
             if label == "failed":

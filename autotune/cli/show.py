@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import (
-    DEFAULT_STUDIES_DIR,
-    AsJson,
-    Storage,
-    StudiesDir,
-    app,
-    print_document,
-    print_line,
-    with_exit_status,
-)
+from autotune.cli.app import app, print_document, print_line, with_exit_status
+from autotune.cli.flags import AsJson, Storage, StudiesDir
 from autotune.errors import InputError
+from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
     from autotune.answer.result import StudyResult

@@ -7,19 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import (
-    DEFAULT_STUDIES_DIR,
-    AsJson,
-    Storage,
-    StudiesDir,
-    app,
-    print_json,
-    print_line,
-    say,
-    stop_on_sigterm,
-    with_exit_status,
-)
+from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.flags import AsJson, Storage, StudiesDir
 from autotune.errors import NoUsableTrialError
+from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
     from autotune.study.study import Study

@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import (
-    DEFAULT_STUDIES_DIR,
-    AsJson,
-    Storage,
-    StudiesDir,
-    app,
-    print_json,
-    print_line,
-    say,
-    with_exit_status,
-)
+from autotune.cli.app import app, print_json, print_line, say, with_exit_status
+from autotune.cli.flags import AsJson, Storage, StudiesDir
 from autotune.command_line import command
 from autotune.errors import AutotuneError, InputError
+from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
     from rich.table import Table

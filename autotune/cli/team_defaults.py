@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -62,7 +62,8 @@ def _take(context: typer.Context, file: FlagFile, settings: Mapping[str, Any]) -
     return said
 
 
-def _use_file(context: typer.Context, path: Path | None) -> Path | None:
+def use_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Take what the file of `--config` says into the context of its command. Raises InputError."""
     if path is None or context.resilient_parsing:
         return path
     from autotune.files import read_yaml
@@ -74,18 +75,6 @@ def _use_file(context: typer.Context, path: Path | None) -> Path | None:
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(path)))
     context.meta[_IGNORED] = [file.sentence(ignored)] if ignored else []
     return path
-
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        is_eager=True,
-        callback=_use_file,
-        help="YAML file with flags of this command, e.g. trials: 40. Options on the command line and environment "
-        "variables take precedence.",
-    ),
-]
 
 
 def sources_line(context: typer.Context) -> str | None:

@@ -14,21 +14,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.command_line import flag
+from autotune.question.question import FileOf, Question
 from autotune.user_folders import config_folder
 
-OF_A_PROJECT = frozenset(
-    {
-        *("task", "shapes", "device", "framework", "study", "preset", "fixed-precision"),
-        *("trials", "early-stop", "compile-timeout", "trial-timeout", "quiet", "profile"),
-        *("objective", "constraint", "tolerance", "reference", "seed", "deadline"),
-    }
-)
+
+def _flags(*by: FileOf) -> frozenset[str]:
+    """Flags of the fields that a file of one of these kinds may set."""
+    fields = {name: field.json_schema_extra for name, field in Question.model_fields.items()}
+    return frozenset(
+        flag(name).lstrip("-") for name, extra in fields.items() if isinstance(extra, dict) and extra["by"] in by
+    )
+
+
+OF_A_PROJECT = _flags("anybody")
 """Flags that a file in any folder may set: they choose among what is there."""
-INSIDE_A_PROJECT = frozenset({"studies-dir", "traffic", "budget", "inputs"})
+INSIDE_A_PROJECT = _flags("anybody, inside")
 """Likewise, as long as what they name lies in the file's own folder."""
-OF_A_NAMED_FILE = OF_A_PROJECT | INSIDE_A_PROJECT | {
-    *("model", "model-arg", "space", "prior", "sampler", "env", "process-settings", "jobs", "report"),
-}  # fmt: skip
+OF_A_NAMED_FILE = _flags("anybody", "anybody, inside", "a named file")
 """Flags that a file may set which the user has named: it is as if they were typed. No server is among them."""
 TRUSTED = "trusted"
 """Key of the user's own file: folders whose files may set every flag, and so may those of the folders below."""

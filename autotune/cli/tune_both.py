@@ -2,67 +2,44 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import print_json, print_line, say, stop_on_sigterm
 from autotune.cli.compare import say_block
 from autotune.cli.report import write_result
-from autotune.cli.running import print_summary, profile
+from autotune.cli.running import interrupted, print_summary, profile
 from autotune.cli.running import search as search_and_show
 
 if TYPE_CHECKING:
     from autotune.api.both import BothResult
-    from autotune.planning.request import TuneRequest
-    from autotune.study.budget import Budget
+    from autotune.api.running import Terms
+    from autotune.question.question import Question
     from autotune.study.study import Studies, Study
-    from autotune.trial.deadline import Deadline
-    from autotune.tuning.priors import PriorSource
 
 
-def tune_both(
-    request: TuneRequest,
-    budget: Budget,
-    place: Studies,
-    as_json: bool,
-    begun: float,
-    sources: Sequence[PriorSource],
-    *,
-    profiled: bool,
-    quiet: bool,
-    report: Path | None,
-) -> int:
+def tune_both(question: Question, terms: Terms, place: Studies) -> int:
     """Tune in one framework after the other, and print each verdict, the comparison and what to use."""
     from autotune.answer.result import StudyResult
     from autotune.api import both
-    from autotune.trial.deadline import Deadline
 
-    time = Deadline.after(budget.wall_s, begun)
-    limits = partial(time.cap, budget.limits)
-
-    def search(study: Study, own: Budget, ends: Deadline, of_it: Sequence[PriorSource]) -> None:
+    def search(study: Study, own: Terms) -> None:
         say(f"{study.manifest.framework}: study {study.name}")
-        search_and_show(study, own, ends, of_it, quiet=quiet)
-        if profiled:
+        search_and_show(study, own, quiet=question.quiet)
+        if question.profile:
             profile(study)
-        if not as_json:
+        if not question.as_json:
             print_line(f"{study.manifest.framework}: study {study.name}")
-            print_summary(StudyResult(study), profiled=profiled, with_next=False)
+            print_summary(StudyResult(study), profiled=question.profile, with_next=False)
 
-    with both.open_both(request, request.models, limits, place) as studies:
+    with both.open_both(question, question.build, terms.limits, place) as studies:
         stop_on_sigterm()
         try:
-            found = both.tune_both(studies, both.Terms(budget, time, sources), search, say_block)
+            found = both.tune_both(studies, terms, search, say_block)
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-            say("interrupted; all recorded trials are kept. The same command resumes the run")
-            return 130
-        _print(found, as_json=as_json)
+            return interrupted()
+        _print(found, as_json=question.as_json)
     if found.comparison is not None:
-        write_result(found.comparison, report)
+        write_result(found.comparison, question.report)
     return 0
 
 

@@ -2,81 +2,78 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import print_json, print_line, say, stop_on_sigterm
-from autotune.cli.running import live_display, print_summary, profile, search
+from autotune.cli.running import interrupted, live_display, print_summary, profile, search
 from autotune.errors import AutotuneError, HarnessError, NoUsableTrialError
 
 if TYPE_CHECKING:
-    from autotune.planning.request import TuneRequest
+    from autotune.api.running import Terms
+    from autotune.question.question import Question
     from autotune.study.budget import Budget
+    from autotune.study.manifest import Manifest
     from autotune.study.study import Studies, Study
     from autotune.trial.deadline import Deadline
-    from autotune.tuned.tier_file import Tail, Tiers
-    from autotune.tuning.priors import PriorSource
+    from autotune.tuned.tier_file import Tail, Tier, Tiers
 
 
-def tune_tiers(
-    request: TuneRequest,
-    deadline: str,
-    budget: Budget,
-    studies: Studies,
-    as_json: bool,
-    begun: float,
-    sources: Sequence[PriorSource],
-    *,
-    profiled: bool,
-    quiet: bool,
-) -> int:
+def tune_tiers(question: Question, terms: Terms, studies: Studies) -> int:
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
-    from autotune.answer.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
-    from autotune.planning.manifest import make_manifest, tier_requests
-    from autotune.trial.deadline import Deadline
+    from autotune.answer.export_tiers import deadline_s, folder_of, share_of, write_tiers
+    from autotune.api.running import Terms
 
-    limit_s = deadline_s(deadline)
-    time = Deadline.after(budget.wall_s, begun)
-    limits = partial(time.cap, budget.limits)
-    manifests, left_out = {}, {}
-    for name, each in tier_requests(request, limits).items():
-        try:
-            manifests[name] = make_manifest(each, limits)
-        except HarnessError as problem:
-            left_out[name] = _say_left_out(name, problem)
-    if not manifests:
-        raise _nothing_tuned()
+    assert question.deadline is not None
+    limit_s = deadline_s(question.deadline)
+    manifests, left_out = _manifests(question, terms)
     folder = folder_of(studies.folder, manifests)
     stop_on_sigterm()
     tiers = []
     for number, (name, manifest) in enumerate(manifests.items()):
         say(f"tier {name} ({number + 1} of {len(manifests)}): study {manifest.name}")
         study = studies.open_or_create(manifest)
-        own, study_time, all_time = share_of(budget, time, len(manifests) - number)
+        own, study_time, all_time = share_of(terms.budget, terms.time, len(manifests) - number)
         try:
-            search(study, own, study_time, sources, quiet=quiet)
-            if profiled:
-                profile(study)
-            tail = _confirm_tail(study, own, all_time, quiet=quiet)
-            tiers.append(export_tier(study, name, tail, folder))
+            tiers.append(_tuned(study, name, Terms(own, study_time, terms.sources), all_time, folder, question))
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-            say("interrupted; all recorded trials are kept. The same command resumes the run")
-            return 130
+            return interrupted()
         except AutotuneError as problem:
             left_out[name] = _say_left_out(name, problem)
             continue
-        if not as_json:
-            _print_one(name, study, profiled=profiled)
+        if not question.as_json:
+            _print_one(name, study, profiled=question.profile)
         study.close()
     if not tiers:
         raise _nothing_tuned()
     written = write_tiers(next(iter(manifests.values())), tiers, limit_s, folder)
-    _print(written, folder, left_out, as_json=as_json)
+    _print(written, folder, left_out, as_json=question.as_json)
     return _verdict(written)
+
+
+def _manifests(question: Question, terms: Terms) -> tuple[dict[str, Manifest], dict[str, str]]:
+    """Tier -> the manifest of its study; and why others are left out. Raises NoUsableTrialError where all are."""
+    from autotune.planning.manifest import make_manifest, tier_questions
+
+    manifests, left_out = {}, {}
+    for name, own in tier_questions(question, terms.limits).items():
+        try:
+            manifests[name] = make_manifest(own, terms.limits)
+        except HarnessError as problem:
+            left_out[name] = _say_left_out(name, problem)
+    if not manifests:
+        raise _nothing_tuned()
+    return manifests, left_out
+
+
+def _tuned(study: Study, name: str, terms: Terms, all_time: Deadline, folder: Path, question: Question) -> Tier:
+    """Tune one tier and export it. Raises an AutotuneError."""
+    from autotune.answer.export_tiers import export_tier
+
+    search(study, terms, quiet=question.quiet)
+    if question.profile:
+        profile(study)
+    return export_tier(study, name, _confirm_tail(study, terms.budget, all_time, quiet=question.quiet), folder)
 
 
 def _say_left_out(name: str, problem: AutotuneError) -> str:

@@ -26,9 +26,9 @@ from autotune.measure.findings import Finding, FindingCost, findings_of, ranked,
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
-from autotune.planning.request import TuneRequest, parse_arguments
 from autotune.planning.spaces import bundled_space
 from autotune.planning.targets import choose_target
+from autotune.question.question import Question, parse_arguments
 from autotune.schema import Record
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
@@ -205,13 +205,12 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind,
     return finding.model_copy(update={"cost": cost})
 
 
-def make_case(request: TuneRequest, knobs: Iterable[str]) -> DiagnosisCase:
+def make_case(question: Question, knobs: Iterable[str]) -> DiagnosisCase:
     """The request's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
 
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
-    framework, device = choose_target(request.framework, request.device)
-    arguments = {**parse_arguments(asked("arguments"), request.model_arguments), **request.arguments}
+    framework, device = choose_target(question.framework, question.device)
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
@@ -219,13 +218,13 @@ def make_case(request: TuneRequest, knobs: Iterable[str]) -> DiagnosisCase:
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return DiagnosisCase(
         workload=make_workload(
-            request.models[0],
-            arguments,
+            question.build[0],
+            question.arguments,
             framework,
             device,
-            request.seed,
-            search_path=request.search_path,
-            inputs=request.inputs,
+            question.seed,
+            search_path=question.search_path,
+            inputs=question.inputs,
         ),
         untuned=space.untuned(),
         config=_with_knobs(space, parse_arguments(asked("knobs"), knobs)),

@@ -1,7 +1,8 @@
-"""From a `TuneRequest` to a `Manifest`: the model, frameworks, device, space, and defaults for the rest."""
+"""From a `Question` to a `Manifest`: the model, frameworks, device, space, and defaults for the rest."""
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -16,15 +17,17 @@ from autotune.bench.probe import read_declaration
 from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.files import is_utf8
 from autotune.measure.constraint import OF_TRAFFIC, Constraint
 from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objectives
 from autotune.planning.models import digest_of_inputs, make_workload, models_of, resolve_model
-from autotune.planning.request import TuneRequest, check_text, parse_arguments, parse_pairs, study_name
 from autotune.planning.spaces import bundled_space, space_of, spaces_of
 from autotune.planning.targets import choose_target
+from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest
 from autotune.study.sampler.optuna_sampler import sampler_name
+from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.workload.tiers import TierSpec
@@ -32,82 +35,121 @@ from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Workload
 
 
-def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
+def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     """The manifest of the study that is asked for, as it holds on this machine. Raises an AutotuneError.
 
     `limits` are those of the processes that are asked for devices, and for what the model declares.
     """
-    check_text(request)
-    framework, device = choose_target(request.framework, request.device, limits)
-    traffic = _parse_traffic(request)
-    if traffic is not None and request.inputs is not None:
+    check_text(question)
+    framework, device = choose_target(question.framework, question.device, limits)
+    traffic = _parse_traffic(question)
+    if traffic is not None and question.inputs is not None:
         raise InputError(
             f"{asked('inputs')} with {asked('shapes')} or {asked('traffic')}: results are compared on shapes of the "
             "traffic",
             tip="leave one of the two out",
         )
-    objectives = parse_objectives(request.objectives or (() if traffic is None else (UNDER_TRAFFIC,)))
-    constraints = tuple(Constraint.parse(text) for text in request.constraints)
-    sampler = None if request.sampler is None else sampler_name(request.sampler)
+    objectives = parse_objectives(question.objective or (() if traffic is None else (UNDER_TRAFFIC,)))
+    constraints = tuple(Constraint.parse(text) for text in question.constraints)
+    sampler = None if question.sampler is None else sampler_name(question.sampler)
     _check_quantities(traffic, objectives, constraints)
-    workload = _make_workload(request, framework, device, traffic, stream_calls(objectives))
-    space_file = spaces_of(request.spaces, (framework,)).get(framework) or bundled_space(framework)
-    variables = parse_pairs(asked("env"), request.variables)
+    workload = _make_workload(question, framework, device, traffic, stream_calls(objectives))
+    space_file = spaces_of(question.space, (framework,)).get(framework) or bundled_space(framework)
+    variables = question.env
     declared = _read_declaration(workload, variables, limits)
     return Manifest(
         schema=4,
         id=uuid.uuid4().hex,
-        name=study_name(request, framework, device),
+        name=study_name(question, framework, device),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
         optuna_version=optuna.__version__,
         workload=workload,
         framework_version=framework_version(framework),
         space_file=str(space_file),
-        space=space_of(workload, space_file, request, declared, limits),
+        space=space_of(workload, space_file, question, declared, limits),
         objectives=objectives,
         constraints=constraints,
-        tolerance=request.tolerance,
-        reference_precision=request.reference_precision,
+        tolerance=question.tolerance,
+        reference_precision=question.reference,
         variables=variables,
         variants=declared.variants,
         sampler=sampler,
     )
 
 
-def tier_requests(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str, TuneRequest]:
-    """Tier -> the request of its study, the best tier first. A model that declares no tiers is one, `full`.
+def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, Question]:
+    """Tier -> the question of its study, the best tier first. A model that declares no tiers is one, `full`.
 
     The objective is the 99th percentile unless the request names another. `limits`: as of `make_manifest`.
     Raises an AutotuneError.
     """
-    check_text(request)
-    framework, device = choose_target(request.framework, request.device, limits)
-    if request.task == "train":
+    check_text(question)
+    framework, device = choose_target(question.framework, question.device, limits)
+    if question.task == "train":
         raise InputError(
             f"{asked('deadline')} is for calls of a model, not for training steps",
             tip=f"leave out {asked('task', 'train')}",
         )
-    if request.shapes or request.traffic is not None:
+    if question.shapes or question.traffic is not None:
         raise InputError(
             f"{asked('deadline')} with {asked('shapes')} or {asked('traffic')}: a 99th percentile is promised for one "
             "shape",
             tip=f"leave one of the two out; the size of a deadline's inputs is a {asked('arguments')}",
         )
-    workload = _make_workload(request, framework, device, None, STREAM_CALLS)
-    declared = _read_declaration(workload, parse_pairs(asked("env"), request.variables), limits)
-    name = study_name(request, framework, device)
+    workload = _make_workload(question, framework, device, None, STREAM_CALLS)
+    declared = _read_declaration(workload, question.env, limits)
+    name = study_name(question, framework, device)
     return {
-        tier: request.model_copy(
+        tier: question.model_copy(
             update={
                 "study": f"{name}-{tier}",
-                "arguments": grade.arguments,
-                "tolerance": grade.tolerance or request.tolerance,
-                "objectives": request.objectives or ("p99",),
+                "arguments": {**question.arguments, **grade.arguments},
+                "tolerance": grade.tolerance or question.tolerance,
+                "objective": question.objective or ("p99",),
             }
         )
         for tier, grade in (declared.tiers or {"full": TierSpec()}).items()
     }
+
+
+def check_text(question: Question) -> None:
+    """Check, before anything takes time, that the study's name can be a folder and that all texts are UTF-8."""
+    if question.study is not None:
+        check_name(question.study)
+    given = (
+        ("build", question.build),
+        ("arguments", [*question.arguments, *map(str, question.arguments.values())]),
+        ("env", [*question.env, *question.env.values()]),
+    )
+    for field, texts in given:
+        for text in texts:
+            if not is_utf8(text):
+                raise InputError(f"{asked(field)} {text!r}: is not text (UTF-8), or holds null characters")
+
+
+def study_name(question: Question, framework: str, device: Device, model: str | None = None) -> str:
+    """The name the user gave, or one made of the model, task, framework and device.
+
+    `model`: what the model is called where it has no name yet.
+    """
+    if question.study is not None:
+        return question.study
+    model = model or models_of(question.build, (framework,))[framework]
+    return "-".join([_short_name(model), *_kind_suffixes(question), framework, device])
+
+
+def _kind_suffixes(question: Question) -> list[str]:
+    """Parts of a study's name for the task and the traffic; none for inference and for one shape."""
+    task: list[str] = [] if question.task == "infer" else [question.task]
+    return [*task, "traffic"] if question.shapes or question.traffic else task
+
+
+def _short_name(model: str) -> str:
+    """A folder's name from a model's: `path/to/file.py:function` gives `file-function`."""
+    place, _, function = model.rpartition(":")
+    name = f"{Path(place).stem}-{function}" if place else model
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
 
 
 def stream_calls(objectives: Iterable[Objective]) -> int:
@@ -115,23 +157,23 @@ def stream_calls(objectives: Iterable[Objective]) -> int:
     return min([STREAM_CALLS, *(each.num_calls for each in objectives if each.num_calls is not None)])
 
 
-def _parse_traffic(request: TuneRequest) -> Traffic | None:
+def _parse_traffic(question: Question) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
-    if request.shapes and request.traffic is not None:
+    if question.shapes and question.traffic is not None:
         raise InputError(
             f"{asked('shapes')} and {asked('traffic')}: give one of them", tip="a file has the shapes in it"
         )
-    if not request.shapes and request.traffic is None:
+    if not question.shapes and question.traffic is None:
         return None
-    if request.task == "train":
-        given = asked("shapes" if request.shapes else "traffic")
+    if question.task == "train":
+        given = asked("shapes" if question.shapes else "traffic")
         raise InputError(
             f"{asked('task', 'train')} {given}: a training step is tuned for one shape, because where its steps lead "
             "is "
             "compared",
             tip="tune it for the most frequent shape",
         )
-    return parse_shapes(request.shapes) if request.traffic is None else read_traffic(request.traffic)
+    return parse_shapes(question.shapes) if question.traffic is None else read_traffic(question.traffic)
 
 
 def _check_quantities(
@@ -152,10 +194,9 @@ def _check_quantities(
         )
 
 
-def _model_arguments(request: TuneRequest, traffic: Traffic | None) -> dict[str, Scalar]:
+def _model_arguments(question: Question, traffic: Traffic | None) -> dict[str, Scalar]:
     """What the model's function is called with: each dimension of the traffic at its largest size."""
-    typed = parse_arguments(asked("arguments"), request.model_arguments)
-    arguments = {**typed, **request.arguments}
+    arguments = question.arguments
     largest = {} if traffic is None else traffic.largest
     twice = next((name for name in largest if name in arguments), None)
     if twice is not None:
@@ -164,19 +205,19 @@ def _model_arguments(request: TuneRequest, traffic: Traffic | None) -> dict[str,
 
 
 def _make_workload(
-    request: TuneRequest, framework: str, device: Device, traffic: Traffic | None, num_calls: int
+    question: Question, framework: str, device: Device, traffic: Traffic | None, num_calls: int
 ) -> Workload:
     return make_workload(
-        models_of(request.models, (framework,))[framework],
-        _model_arguments(request, traffic),
+        models_of(question.build, (framework,))[framework],
+        _model_arguments(question, traffic),
         framework,
         device,
-        request.seed,
-        task=request.task,
+        question.seed,
+        task=question.task,
         traffic=traffic,
         num_calls=num_calls,
-        search_path=request.search_path,
-        inputs=request.inputs,
+        search_path=question.search_path,
+        inputs=question.inputs,
     )
 
 

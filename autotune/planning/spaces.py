@@ -12,8 +12,8 @@ from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
 from autotune.planning.options import require_open_knobs
-from autotune.planning.request import TuneRequest, parse_pairs
 from autotune.planning.targets import is_installed
+from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.shape_knobs import known_shapes
@@ -57,30 +57,30 @@ def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str,
 
 
 def space_of(
-    workload: Workload, path: Path, request: TuneRequest, declared: Declaration, limits: LimitsNow = Limits
+    workload: Workload, path: Path, question: Question, declared: Declaration, limits: LimitsNow = Limits
 ) -> SearchSpace:
     """The space of a file as it holds here, with the knobs of what the model declares."""
-    circumstances = _circumstances(request, workload, declared)
+    circumstances = _circumstances(question, workload, declared)
     space = load_space(path, framework=workload.framework, circumstances=circumstances)
-    require_open_knobs(space, str(path), parse_pairs(asked("env"), request.variables), limits)
+    require_open_knobs(space, str(path), question.env, limits)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
-    found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces
+    found_too = entry.shares_compilations and question.preset != "quick" and not question.space
     return with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
 
 
-def _circumstances(request: TuneRequest, workload: Workload, declared: Declaration) -> Circumstances:
+def _circumstances(question: Question, workload: Workload, declared: Declaration) -> Circumstances:
     """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
-    tolerance = request.tolerance or DEFAULT_TOLERANCES["float32"]
+    tolerance = question.tolerance or DEFAULT_TOLERANCES["float32"]
     return Circumstances(
         version=framework_version(workload.framework),
         device=workload.device,
-        task=request.task,
-        preset=request.preset,
-        tolerance=0.0 if request.fixed_precision else tolerance,
+        task=question.task,
+        preset=question.preset,
+        tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
         known=known_shapes(workload.traffic, declared.padding),
-        process_settings=request.process_settings,
+        process_settings=question.process_settings,
     )
 
 

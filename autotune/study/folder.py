@@ -13,13 +13,12 @@ from optuna.study import StudyDirection
 
 from autotune.command_line import asked, command, options
 from autotune.errors import AutotuneError, InputError, StoreError, did_you_mean
+from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study import own_files, sqlite
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.marker import Home, read_marker
 from autotune.study.study import Studies, Study, check_name
 from autotune.trial.folder import REQUEST_FILE
-
-DEFAULT_STUDIES_DIR = Path("studies")
 
 
 class SqliteDatabase:

@@ -9,8 +9,8 @@ from autotune.api.both import Terms, open_both, requests_of, tune_both
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.planning.models import models_of
-from autotune.planning.request import TuneRequest
 from autotune.planning.spaces import spaces_of
+from autotune.question.question import Question
 from autotune.study.folder import FolderStudies
 from autotune.trial.deadline import Deadline
 from autotune.tuning.loop import Tuner
@@ -93,14 +93,14 @@ class TestRequests:
 
     def test_each_has_its_own_name_space_and_framework(self, files):
         """`A+B` puts the one first that was written first; a name is that of both."""
-        wish = TuneRequest(models=("vit",), framework="sham+fake", device="cpu", study="s", spaces=files[:1])
+        wish = Question(build=("vit",), framework="sham+fake", device="cpu", study="s", space=files[:1])
         sham, fake = requests_of(wish).values()
-        assert (sham.framework, sham.study, sham.spaces, sham.device) == ("sham", "s-sham", (), "cpu")
-        assert (fake.framework, fake.study, fake.spaces, fake.device) == ("fake", "s-fake", files[:1], "cpu")
+        assert (sham.framework, sham.study, sham.space, sham.device) == ("sham", "s-sham", (), "cpu")
+        assert (fake.framework, fake.study, fake.space, fake.device) == ("fake", "s-fake", files[:1], "cpu")
 
     def test_without_a_name_they_are_the_ordinary_studies(self):
         """What was tuned in one framework before is not tuned again."""
-        wish = TuneRequest(models=("vit",), framework="fake+sham")
+        wish = Question(build=("vit",), framework="fake+sham")
         assert [own.study for own in requests_of(wish).values()] == [None, None]
 
     @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ class TestRequests:
     def test_what_cannot_be_asked(self, more, words):
         """Each is a sentence, before anything is made."""
         with pytest.raises(InputError, match=words):
-            requests_of(TuneRequest(**{"models": ("vit",), "framework": "fake+sham", **more}))
+            requests_of(Question(**{"build": ("vit",), "framework": "fake+sham", **more}))
 
     def test_a_function_is_one_frameworks(self, tmp_path):
         """From Python a function for each is given in a dict."""
-        wish = TuneRequest(models=(), framework="fake+sham", device="cpu")
+        wish = Question(build=(), framework="fake+sham", device="cpu")
         for build in (len, {"fake": len}):
             with (
                 pytest.raises(InputError, match="one function or model is one framework's"),
@@ -136,7 +136,7 @@ def test_both_begins_with_the_framework_that_is_preferred(monkeypatch, device, f
     pytest.importorskip("torch")
     pytest.importorskip("mindspore")
     monkeypatch.setattr("autotune.planning.targets._require_device", lambda *_: None)
-    assert next(iter(requests_of(TuneRequest(models=("vit",), framework="both", device=device)))) == first
+    assert next(iter(requests_of(Question(build=("vit",), framework="both", device=device)))) == first
 
 
 SECONDS = {"fake": (0.06, 0.05), "sham": (0.04, 0.01)}
@@ -174,8 +174,8 @@ class TestRun:
                 untuned_s, compiled_s = seconds[framework]
                 return with_latency(measurement, untuned_s if config["execution"] == "eager" else compiled_s)
 
-            def usual(study, own, ends, of_it):
-                Tuner(study, own, PlainTrials(scripted), deadline=ends, sources=of_it).run()
+            def usual(study, terms):
+                Tuner(study, terms.budget, PlainTrials(scripted), deadline=terms.time).run(terms.sources)
 
             monkeypatch.setattr(both, "bench_in", lambda *_: PlainTrials(scripted))
             studies = {}
@@ -260,8 +260,8 @@ class TestRun:
         prior is for the study of its framework."""
         told = []
 
-        def search(study, own, ends, of_it):
-            told.append((own.num_trials, own.wall_s, [source.name for source in of_it]))
+        def search(study, own):
+            told.append((own.budget.num_trials, own.budget.wall_s, [source.name for source in own.sources]))
             raise HarnessError("no")
 
         sources = [PriorSource(name, name, "", (), None) for name in ("fake", "sham")]

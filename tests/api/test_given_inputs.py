@@ -10,9 +10,9 @@ import pytest
 
 import autotune
 from autotune.api import diagnosing
-from autotune.api.given_model import named_model
-from autotune.api.requests import make_request, split_inputs
+from autotune.api.given_model import named_model, split_inputs
 from autotune.errors import InputError, StoreError
+from autotune.question.question import Question
 from autotune.workload.arguments import Arguments
 from autotune_fake.backend import FakeBackend
 
@@ -72,7 +72,7 @@ def test_what_never_varied_is_said_in_the_summary_and_in_the_export(tune, model_
 def test_a_file_that_cannot_be_used(tune, calls_file, model_file, tmp_path):
     """One sentence, before anything is measured."""
     model_file.write_text(MODEL)
-    with pytest.raises(InputError, match=r"inputs .*none\.npz: No such file"):
+    with pytest.raises(InputError, match=r"inputs=.*none\.npz': No such file"):
         tune(f"{model_file}:alone", tmp_path / "none.npz")
     with pytest.raises(InputError, match="inputs with shapes or traffic"):
         tune(f"{model_file}:tiny", calls_file(1), shapes="step=1,2")
@@ -80,15 +80,15 @@ def test_a_file_that_cannot_be_used(tune, calls_file, model_file, tmp_path):
 
 def test_further_inputs_go_with_a_live_model(torch, tmp_path):
     """They are saved beside the example; with a file of calls the model is saved alone. A function brings its own."""
-    request = make_request(study="live", device="cpu")
+    request = Question(study="live", device="cpu")
     model = torch.nn.Linear(4, 4)
     with named_model(model, [torch.ones(2, 4), torch.ones(3, 4)], request, tmp_path, lambda _: None) as named:
-        file, _, function = named.models[0].rpartition(":")
+        file, _, function = named.build[0].rpartition(":")
     _, example, (further,) = runpy.run_path(file)[function]()
     assert (example.shape[0], further.shape[0]) == (2, 3)
     with_file = request.model_copy(update={"study": "filed", "inputs": tmp_path / "calls.pt"})
     with named_model(model, None, with_file, tmp_path, lambda _: None) as named:
-        file, _, function = named.models[0].rpartition(":")
+        file, _, function = named.build[0].rpartition(":")
     assert isinstance(runpy.run_path(file)[function](), torch.nn.Linear)
     with pytest.raises(InputError, match="a function brings its own"):
         split_inputs("calls.pt", [1])

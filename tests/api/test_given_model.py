@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from autotune.api.given_model import named_model
-from autotune.api.requests import make_request
 from autotune.errors import AutotuneError, InputError
+from autotune.question.question import Question
 from tests.api.conftest import Notebook
 
 NEVER = pytest.fail
@@ -24,9 +24,9 @@ def text_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def text_of(build, inputs=None, notify=NEVER, **settings):
-        request = make_request(framework="fake", device="cpu", **settings)
+        request = Question.of({"framework": "fake", "device": "cpu", **settings})
         with named_model(build, None if inputs is None else [inputs], request, Path("studies"), notify) as named:
-            return named.models, named
+            return named.build, named
 
     return text_of
 
@@ -88,7 +88,7 @@ def test_a_function_of_a_notebook_is_written_into_the_study(text_of, notebook):
 def test_nothing_is_left_where_no_study_comes_of_it(text_of, notebook, tmp_path):
     """What was written is removed again, and nothing else."""
     build = notebook.run("def build():\n    return 1\n")["build"]
-    request = make_request(framework="fake", device="cpu", study="s")
+    request = Question(framework="fake", device="cpu", study="s")
     folder = tmp_path / "studies" / "s"
 
     def fail():

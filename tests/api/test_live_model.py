@@ -12,8 +12,8 @@ import pytest
 import autotune
 from autotune.api import given_model
 from autotune.api.given_model import named_model
-from autotune.api.requests import make_request
 from autotune.errors import InputError
+from autotune.question.question import Question
 from autotune.tuning.events import ModelSaved
 from tests.conftest import QUICK_BUDGET
 
@@ -56,10 +56,10 @@ def net(torch, tmp_path, monkeypatch):
 
 def saved(model, inputs, heard=None, **settings):
     """The text that stands for the model."""
-    request = make_request(device="cpu", **settings)
+    request = Question.of({"device": "cpu", **settings})
     live = None if inputs is None else [inputs]
     with named_model(model, live, request, Path("studies"), (heard if heard is not None else []).append) as named:
-        return named.models[0], named
+        return named.build[0], named
 
 
 @pytest.mark.torch

@@ -179,7 +179,7 @@ def test_resume_refuses_a_changed_model_too(tune_fake, cli, model_file):
 MISTAKES = [
     (["tune", "--model", "nope"], ["--model nope", "bundled: vit"]),
     (["tune", "--model", "nope.py:f"], ["nope.py", "No such file"]),
-    (["tune", "--model", "a b:c d"], ["--model a b:c d"]),
+    (["tune", "--model", "a b:c d"], ["--model 'a b:c d'"]),
     (["tune", "--model", "vit", "--device", "tpu"], ["--device tpu", "auto, cpu, gpu or ascend"]),
     (["tune", "--model", "vit", "--framework", "jax"], ["--framework jax", "torch, mindspore"]),
     (["tune", "--model", "vit", "--objective", "beauty"], ["--objective beauty", "throughput"]),

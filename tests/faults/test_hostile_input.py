@@ -287,10 +287,7 @@ class TestWhatIsTyped:
 
     def test_a_deep_argument_is_text(self) -> None:
         """What Python's own parser gives up on is a text like any other."""
-        from autotune.planning.manifest import (
-            make_manifest,  # noqa: F401 (loads what `parse_arguments` belongs to)
-            parse_arguments,
-        )
+        from autotune.question.question import parse_arguments
 
         for text in ("(" * 100_000, "-" * 100_000 + "1"):
             assert parse_arguments("arguments", [f"a={text}"]) == {"a": text}

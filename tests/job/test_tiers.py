@@ -22,9 +22,9 @@ from autotune.bench.probe import read_declaration
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.planning.manifest import make_manifest, tier_requests
+from autotune.planning.manifest import make_manifest, tier_questions
 from autotune.planning.models import make_workload
-from autotune.planning.request import TuneRequest
+from autotune.question.question import Question
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
@@ -126,13 +126,13 @@ class TestTheQuestion:
     def here(self, tmp_path, monkeypatch, space_file):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "net.py").write_text(MODEL)
-        return lambda **more: TuneRequest(
-            **{"models": ("net.py:tiered",), "framework": "fake", "device": "cpu", "spaces": (space_file,), **more}
+        return lambda **more: Question(
+            **{"build": ("net.py:tiered",), "framework": "fake", "device": "cpu", "space": (space_file,), **more}
         )
 
     def test_a_study_for_each_tier(self, here):
         """Named after the tier, with its arguments before the user's, its tolerance, and the 99th percentile."""
-        wishes = tier_requests(here(study="s", model_arguments=("rows=2", "wait_ms=9"), tolerance=0.1))
+        wishes = tier_questions(here(study="s", arguments=("rows=2", "wait_ms=9"), tolerance=0.1))
         manifests = {name: make_manifest(each) for name, each in wishes.items()}
         assert [(name, each.name) for name, each in manifests.items()] == [
             ("full", "s-full"), ("exact", "s-exact"), ("small", "s-small"),
@@ -141,30 +141,28 @@ class TestTheQuestion:
         assert manifests["small"].workload.arguments == {"rows": 2, "wait_ms": 1}
         assert [each.tolerance for each in manifests.values()] == [0.1, 1e-6, 0.1]
         assert {each.objective.name for each in manifests.values()} == {"p99"}
-        assert tier_requests(here(objectives=("memory",)))["small"].objectives == ("memory",)
+        assert tier_questions(here(objective=("memory",)))["small"].objective == ("memory",)
 
     def test_a_model_without_tiers_is_one(self, here):
         """The model itself, under a name made as usual."""
-        (named,) = tier_requests(here(models=("net.py:plain",))).items()
+        (named,) = tier_questions(here(build=("net.py:plain",))).items()
         assert (named[0], named[1].study) == ("full", "net-plain-fake-cpu-full")
 
     def test_only_calls(self, here):
         """There is no deadline for a training step."""
         with pytest.raises(InputError, match="deadline is for calls of a model, not for training steps"):
-            tier_requests(here(task="train"))
+            tier_questions(here(task="train"))
 
     def test_one_shape(self, here):
         """What is promised is promised for one shape."""
         with pytest.raises(InputError, match="deadline with shapes or traffic"):
-            tier_requests(here(shapes=("rows=1,2",)))
+            tier_questions(here(shapes=("rows=1,2",)))
 
     def test_an_example_declares_tiers(self):
         """The demonstration that exists in both frameworks does."""
         pytest.importorskip("torch")
-        wishes = tier_requests(
-            TuneRequest(
-                models=(f"{REPOSITORY}/examples/models/swiglu_torch.py:swiglu",), framework="torch", device="cpu"
-            )
+        wishes = tier_questions(
+            Question(build=(f"{REPOSITORY}/examples/models/swiglu_torch.py:swiglu",), framework="torch", device="cpu")
         )
         assert {name: each.arguments for name, each in wishes.items()} == {
             "full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1},

@@ -12,7 +12,7 @@ import yaml
 from autotune.errors import InputError
 from autotune.job.mismatch import retune_command
 from autotune.planning.manifest import make_manifest
-from autotune.planning.request import TuneRequest
+from autotune.question.question import Question
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY
@@ -143,9 +143,9 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
     ("wish", "words"),
     [
         ({"traffic": "log.jsonl"}, "shapes and traffic: give one of them"),
-        ({"model_arguments": ("rows=3",)}, "arguments rows: the traffic says its sizes"),
+        ({"arguments": ("rows=3",)}, "arguments rows: the traffic says its sizes"),
         ({"task": "train"}, "task='train' shapes: a training step is tuned for one shape"),
-        ({"objectives": ("throughput",)}, "objective='throughput': calls of many shapes hold different numbers"),
+        ({"objective": ("throughput",)}, "objective='throughput': calls of many shapes hold different numbers"),
         ({"constraints": ("throughput >= 5",)}, "constraints='throughput >= 5': calls of many shapes"),
         ({"shapes": (), "constraints": ("fallbacks == 0",)}, "fallbacks are counted over many shapes"),
         ({"shapes": (), "traffic": "no.jsonl"}, "traffic: cannot read no.jsonl: No such file"),
@@ -153,15 +153,15 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
 )
 def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):
     """Refused before anything is looked at."""
-    plain = {"models": (f"{model_file}:tiny",), "framework": "fake", "device": "cpu", "shapes": ("rows=1..3",)}
+    plain = {"build": (f"{model_file}:tiny",), "framework": "fake", "device": "cpu", "shapes": ("rows=1..3",)}
     with pytest.raises(InputError) as caught:
-        make_manifest(TuneRequest.model_validate({**plain, **wish}))
+        make_manifest(Question.model_validate({**plain, **wish}))
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("shapes", "words"),
-    [("columns=1..3", "shapes='columns': "), ("seed=1..3", "shapes='seed': the inputs of ")],
+    [("columns=1..3", "--shapes columns: "), ("seed=1..3", "--shapes seed: the inputs of ")],
 )
 def test_a_dimension_must_be_one_of_the_models(tune_shapes, shapes, words):
     """What its function does not take, or does not show in its inputs, ends the study with a sentence."""

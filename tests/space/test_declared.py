@@ -17,7 +17,7 @@ from autotune.bench.probe import read_declaration
 from autotune.errors import HarnessError, InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
-from autotune.planning.request import TuneRequest
+from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import SearchSpace
 from autotune.workload.tiers import TierSpec
@@ -140,7 +140,7 @@ def net(tmp_path, monkeypatch):
 
 
 def wish(model):
-    return TuneRequest(models=(model,), framework="fake", device="cpu", spaces=("space.yaml",))
+    return Question(build=(model,), framework="fake", device="cpu", space=("space.yaml",))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def wish(model):
 def test_where_repeated_blocks_are_tried_unasked(framework, preset, tried):
     """Where equal blocks share a compilation, and the search is no quick one."""
     pytest.importorskip(framework)
-    space = make_manifest(TuneRequest(models=("vit",), framework=framework, device="cpu", preset=preset)).space
+    space = make_manifest(Question(build=("vit",), framework=framework, device="cpu", preset=preset)).space
     assert ("region" in names(space)) is tried
 
 
@@ -161,9 +161,7 @@ def test_strategies_that_are_tried_under_traffic():
     pytest.importorskip("torch")
 
     def strategies(*arguments, shapes):
-        asked = TuneRequest(
-            models=("bert_small",), framework="torch", device="cpu", model_arguments=arguments, shapes=(shapes,)
-        )
+        asked = Question(build=("bert_small",), framework="torch", device="cpu", arguments=arguments, shapes=(shapes,))
         return {each.name: set(each.values) for each in make_manifest(asked).space.knobs}.get("shapes")
 
     assert strategies(shapes="seq=4..9").isdisjoint({"bucketed", "chunked"})

@@ -42,7 +42,7 @@ class FailuresSection(Section):
         for rule in self._rules[:MAX_RULES_SHOWN]:
             yield "rule", f"{rule.id}: {rule_in_words(rule)}"
         if len(self._rules) > MAX_RULES_SHOWN:
-            yield "rule", f"and {len(self._rules) - MAX_RULES_SHOWN} more: `show{options(json=True)}` lists them"
+            yield "rule", f"and {len(self._rules) - MAX_RULES_SHOWN} more: `show{options(as_json=True)}` lists them"
 
     def words(self) -> str:
         return "A config that fails cannot win. The full logs lie in the study's folder."

@@ -1,0 +1,305 @@
+"""`Question`: all that can be asked of `tune`, each field with its default, its limits and its description.
+
+The faces are made of these fields: the flags of the command line with their help (`autotune.cli.flags`), the arguments
+of `autotune.tune` (`Asked`), environment variables, and files of flags with what each of them may decide
+(`autotune.cli.team_defaults`). A field that is added here and used where it has its effect is added everywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, get_args
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from autotune.command_line import asked
+from autotune.config import Scalar
+from autotune.errors import InputError, did_you_mean
+from autotune.schema import Record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_STUDIES_DIR = Path("studies")
+FileOf = Literal["anybody", "anybody, inside", "a named file", "the user", "nobody"]
+"""Whose file of flags may set a field: that of any folder; the same for what lies in that folder; a file that is named
+with `--config` as well; the user's own alone; none."""
+
+
+def ask(default: Any, about: str, *, by: FileOf = "a named file", variable: str | None = None, **limits: float) -> Any:
+    """A field that is asked for with a flag. `variable`: the environment variable that gives its default."""
+    return Field(
+        default,
+        description=about,
+        json_schema_extra={"by": by, "variable": variable},
+        ge=limits.get("ge"),
+        le=limits.get("le"),
+    )
+
+
+def _listed(given: Any) -> Any:
+    """One text, or several."""
+    if isinstance(given, (str, PathLike)):
+        return (given,)
+    if not isinstance(given, Iterable):
+        raise ValueError("is neither a text nor a list of texts")
+    return tuple(given)
+
+
+def parse_pairs(what: str, texts: Iterable[str]) -> dict[str, str]:
+    """Values by name, from texts NAME=VALUE. Raises InputError, which says `what` they are."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"{what} {text}: expected NAME=VALUE")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def parse_arguments(what: str, texts: Iterable[str]) -> dict[str, Scalar]:
+    """Values by name. Raises InputError for an infinity, which neither JSON nor a YAML file holds."""
+    values = {name: _parse_scalar(text) for name, text in parse_pairs(what, texts).items()}
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{what} {name}: {value} is no number that can be given")
+    return values
+
+
+def _parse_scalar(text: str) -> Scalar:
+    """A number, True, False or None as such; everything else as text."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return {"true": True, "false": False, "null": None}.get(text, text)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else text
+
+
+def as_typed(value: Scalar) -> str:
+    """The text that is read as this value."""
+    return str(value) if _parse_scalar(str(value)) == value else repr(value)
+
+
+def _arguments(given: Any) -> Any:
+    return given if isinstance(given, Mapping) else parse_arguments(asked("arguments"), _listed(given))
+
+
+def _variables(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {name: str(value) for name, value in given.items()}
+    return parse_pairs(asked("env"), _listed(given))
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
+
+
+class Question(Record):
+    """What is asked, in the order in which the command line shows it."""
+
+    build: Texts = ask(
+        (),
+        "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME; FRAMEWORK=MODEL, once for each "
+        "framework.",
+    )
+    task: Literal["infer", "train"] = ask(
+        "infer", "infer: tune calls of the model; train: tune training steps.", by="anybody"
+    )
+    shapes: Texts = ask(
+        (),
+        'Input shapes of the job, e.g. "batch=1:60%,4:30%,8:10%" or "seq=16..128"; separate dimensions by ; or repeat '
+        "the option. The default objective is total:1000 then.",
+        by="anybody",
+    )
+    traffic: Path | None = ask(
+        None, 'Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.', by="anybody, inside"
+    )
+    inputs: Path | None = ask(
+        None,
+        "File of real calls (torch.save of a list, or autotune.record): results are compared on them, and the first is "
+        "timed where the model's function gives no inputs.",
+        by="anybody, inside",
+    )
+    device: str = ask("auto", "auto, cpu, gpu or ascend.", by="anybody", variable="AUTOTUNE_DEVICE")
+    framework: str | None = ask(None, "torch, mindspore or both. [by device]", by="anybody")
+    study: str | None = ask(None, "Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]", by="anybody")
+    trials: int | None = ask(
+        None, "Most trials of the study, earlier ones included. [24; no limit with a time]", by="anybody", ge=1
+    )
+    early_stop: bool | None = ask(
+        None,
+        "Stop when no remaining config is likely to improve the result. [early stop; of `resume`: as before]",
+        by="anybody",
+    )
+    jobs: int | None = ask(
+        None,
+        "Trials that are compiled at the same time, on a CPU; each is timed alone. "
+        "[as many as there are cores and memory for; of `resume`: as before]",
+        variable="AUTOTUNE_JOBS",
+        ge=1,
+    )
+    on: str | None = ask(None, "ray, or ray://HOST:PORT: all devices of a Ray cluster. [this machine]", by="the user")
+    quiet: bool = ask(False, "Print nothing on stderr while the study runs.", by="anybody", variable="AUTOTUNE_QUIET")
+    arguments: Annotated[dict[str, Scalar], BeforeValidator(_arguments)] = ask(
+        {}, "NAME=VALUE for the model's function; repeatable."
+    )
+    space: Paths = ask((), "Search-space file in place of the bundled one; one for each framework.")
+    preset: Literal["quick", "standard", "exhaustive"] = ask(
+        "standard", "How deep to search the space: quick, standard or exhaustive.", by="anybody"
+    )
+    fixed_precision: bool = ask(False, "Do not try settings that change numerics.", by="anybody")
+    process_settings: bool = ask(
+        False,
+        "Also try settings of the whole process (threads, allocator, matmul precision, ...); the job has to allow them "
+        "with apply(model, process_settings=True).",
+    )
+    objective: Texts = ask(
+        (),
+        "latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict is about "
+        "the first, the Pareto front about all. [latency; with shapes total:1000]",
+        by="anybody",
+    )
+    constraints: Texts = ask((), 'E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.', by="anybody")
+    tolerance: float | None = ask(
+        None, "Largest relative error allowed in an output. [by precision]", by="anybody", ge=1e-12, le=1e3
+    )
+    reference: Literal["model", "float32", "float64"] = ask(
+        "model", "Precision of the reference outputs: model (its own), float32, float64.", by="anybody"
+    )
+    seed: int = ask(0, "Seed of weights, inputs and the order of trials.", by="anybody", ge=0, le=2**32 - 1)
+    prior: Texts = ask((), "STUDY or exported YAML whose best configs are tried first; repeatable.")
+    sampler: str | None = ask(
+        None, "An Optuna sampler in place of the tool's own: tpe, random, gp, ... or PACKAGE.MODULE:CLASS."
+    )
+    env: Annotated[dict[str, str], BeforeValidator(_variables)] = ask(
+        {}, "Environment variable NAME=VALUE for every measured process; repeatable."
+    )
+    compile_timeout: float | None = ask(
+        None, "Longest compile, in seconds. [300, or ten times the others' median]", by="anybody", ge=1, le=1e6
+    )
+    trial_timeout: float | None = ask(None, "Longest trial, in seconds. [900]", by="anybody", ge=1, le=1e6)
+    profile: bool = ask(
+        False, "At the end, profile the untuned model and the best config operator by operator.", by="anybody"
+    )
+    deadline: str | None = ask(
+        None,
+        "E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
+        by="anybody",
+    )
+    report: Path | None = ask(None, "At the end, write the report as this HTML file.")
+    dry_run: bool = ask(False, "Print what the run is expected to take, and at most, then exit.", by="nobody")
+    budget: Any = ask(
+        None,
+        "Time for the whole command, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure.",
+        by="anybody, inside",
+    )
+    config: Path | None = ask(
+        None,
+        "YAML file with flags of this command, e.g. trials: 40. Options on the command line and environment variables "
+        "take precedence.",
+        by="nobody",
+    )
+    studies_dir: Path = ask(
+        DEFAULT_STUDIES_DIR, "Folder that holds the studies.", by="anybody, inside", variable="AUTOTUNE_STUDIES_DIR"
+    )
+    storage: str | None = ask(
+        None,
+        "postgresql://USER@HOST/DATABASE in which several machines share studies; trials stay in --studies-dir.",
+        by="the user",
+        variable="AUTOTUNE_STORAGE",
+    )
+    as_json: bool = ask(False, "Print one JSON document instead.", by="nobody")
+
+    search_path: Path | None = None
+    """Folder from which the model's module is importable; None: the current one. It is found, not asked for."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The question of those fields that are given, None being as good as nothing. Raises InputError, which names
+        the first that cannot be used."""
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first: Mapping[str, Any] = error.errors()[0]
+            field = str(first["loc"][0])
+            said = asked(field, given[field])
+            if first["type"] != "literal_error":
+                message = first["msg"].removeprefix("Value error, ")
+                raise InputError(f"{said}: {message[0].lower()}{message[1:]}") from None
+            choices = get_args(cls.model_fields[field].annotation)
+            those = f"choose {', '.join(choices[:-1])} or {choices[-1]}"
+            raise InputError(f"{said}: unknown", tip=did_you_mean(str(given[field]), choices) + those) from None
+
+
+class AskedAgain(TypedDict, total=False):
+    """The fields that a call from Python takes which goes on with a study, as keyword arguments."""
+
+    budget: Any
+    trials: int | None
+    early_stop: bool | None
+    jobs: int | None
+    on: str | None
+    studies_dir: str | PathLike[str]
+    storage: str | None
+
+
+class Asked(AskedAgain, total=False):
+    """The fields that a call from Python takes beside the model and its inputs."""
+
+    device: str
+    framework: str | None
+    arguments: Mapping[str, Scalar] | None
+    objective: str | Sequence[str] | None
+    constraints: str | Sequence[str]
+    study: str | None
+    task: str
+    shapes: str | Sequence[str]
+    traffic: str | PathLike[str] | None
+    tolerance: float | None
+    reference: str
+    space: str | PathLike[str] | Sequence[str | PathLike[str]]
+    preset: str
+    fixed_precision: bool
+    process_settings: bool
+    prior: str | Sequence[str]
+    sampler: str | None
+    seed: int
+    env: Mapping[str, str] | None
+    compile_timeout: float | None
+    trial_timeout: float | None
+    profile: bool
+
+
+def taking(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give a function that takes `**question` the signature that says so: each field with its type and default."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())[:-1]  # The last one is `**question`.
+        taken = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=Question.model_fields[name].default,
+                annotation=kind.__forward_arg__,
+            )
+            for name, kind in fields.__annotations__.items()
+        ]
+        signature = signature.replace(parameters=sorted([*own, *taken], key=lambda one: one.kind))
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            signature.bind(*args, **kwargs)  # TypeError for an argument that there is not.
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return decorated
