@@ -20,7 +20,7 @@ class Attributes(dict):
 
 
 def test_the_names_are_those_of_studies_on_disk():
-    """A slot under another name would not find what an earlier version stored."""
+    """A slot under another name would not find what was stored."""
     slots = [each for each in vars(Study).values() if isinstance(each, Slot | ListSlot)]
     assert {each.name for each in (*slots, EXPORTED_CACHE)} == {
         "artifact", "budget", "confirmation", "early_stop", "noise_floor", "queue", "sentinels", "stop",
@@ -37,7 +37,7 @@ def test_the_names_are_those_of_studies_on_disk():
     ],
 )
 def test_a_value_is_stored_as_plain_data(slot, value, stored):
-    """The JSON form is the one that earlier versions wrote and read."""
+    """In the JSON form that studies on disk have."""
     study = Attributes()
     slot.write(study, value)
     assert study == {"x": stored}
