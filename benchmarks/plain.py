@@ -55,7 +55,7 @@ OPTIONS = {
 OTHERS = frozenset(
     {
         "execution", "backend", "mode", "dynamic", "fullgraph", "threads", "allocator", "matmul_precision", "freezing",
-        "allow_rnn", "precision", "region",
+        "allow_rnn", "precision", "memory_format", "inference_mode", "region",
     }
 )  # fmt: skip
 """Knobs that are set below in ways of their own."""
@@ -99,12 +99,19 @@ def under(config: dict[str, Any], model: torch.nn.Module) -> Callable[..., Any]:
     """The model under a config, to be called without gradients."""
     import torch
 
+    if config.get("memory_format"):
+        model = model.to(memory_format=getattr(torch, config["memory_format"]))  # type: ignore[call-overload]
     precision = config.get("precision")
+    if precision == "bf16_cast":
+        model = model.bfloat16()
+
     region = config.get("region", "whole")
     if region != "whole":
         compile_parts(model, region, arguments_of(config))
 
     def step(*inputs: torch.Tensor) -> Any:
+        if precision == "bf16_cast":
+            inputs = tuple(each.bfloat16() if each.is_floating_point() else each for each in inputs)
         with autocast(precision, device_of(model)):
             return model(*inputs)
 
@@ -244,7 +251,7 @@ def main() -> None:
     config = settings_of(given.settings) if given.settings else default
     set_process(config)
     step = under(config, model)
-    with torch.no_grad():
+    with torch.inference_mode() if config.get("inference_mode") else torch.no_grad():
         call = waiting(lambda: step(*inputs), given.device)
         start = time.perf_counter()
         call()

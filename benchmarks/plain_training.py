@@ -59,6 +59,8 @@ def torch_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, 
     set_process(known(config, TORCH_KNOBS))
     torch._functorch.config.activation_memory_budget = config.get("activation_memory_budget", 1.0)
     model, loss = parts["model"], parts["loss"]
+    if config.get("memory_format"):
+        model = model.to(memory_format=getattr(torch, config["memory_format"]))
     impl = config.get("optimizer_impl")
     flags: dict[str, Any] = {impl: True} if impl else {}
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, **flags)

@@ -27,6 +27,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.space import SearchSpace
 from autotune.study.folder import FolderStudies
+from autotune.study.sampler.sampler import Sampler
 from benchmarks.evidence import Benchmark, Goal, percent, table
 from benchmarks.simulated import manifest_of
 from benchmarks.tables import NEAR, Enough, Question, Replay, constrained, recorded_tables
@@ -49,10 +50,11 @@ def own(replay: Replay, seed: int, *, stop_early: bool = False) -> None:
         manifest = manifest_of(replay.question.table.space, seed)
         manifest = manifest.model_copy(update={"constraints": replay.question.constraints})
         study = FolderStudies(Path(folder)).create(manifest)
+        sampler = Sampler(study)
         try:
-            while (asked := study.ask(longest_s=60)) is not None:
-                study.tell(asked, replay.run(asked.config))
-                if stop_early and (forecast := study.forecast()) is not None and forecast.is_negligible:
+            while (config := sampler.suggest()) is not None:
+                study.tell(study.ask(config, longest_s=60), replay.run(config))
+                if stop_early and (forecast := sampler.forecast()) is not None and forecast.is_negligible:
                     break
         except Enough:
             pass

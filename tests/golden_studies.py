@@ -19,15 +19,16 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.study.budget import Budget
+from autotune.study.early_stop import ExpectedGain
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason
-from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact, Key
 from autotune.tuning import priors
 from autotune.workload.traffic import Traffic, parse_shapes
 from autotune.workload.workload import Workload
+from tests.asking import ask
 from tests.conftest import REPOSITORY
 
 MEASURED = Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
@@ -122,7 +123,7 @@ def _search(study: Study, configs: list[Config], outcome_at: Callable[[int, Conf
     study.budget = Budget(num_trials=len(configs) + 2)
     study.enqueue(configs)
     for _ in range(len(configs) + 2):
-        asked = study.ask(60)
+        asked = ask(study)
         assert asked is not None
         outcome = outcome_of(asked.config) if outcome_at is None else outcome_at(asked.number, asked.config)
         study.abandon(asked) if outcome is None else study.tell(asked, outcome)
@@ -191,11 +192,10 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             pairs=((0.01, 0.0101), (0.01, 0.00995)), spread=0.012, relative_error=0.0, start_s=1.5
         )
         for after, latency_s in ((3, 0.0101), (9, 0.0109)):
-            Study.drift_checks.add(study, DriftCheck(after=after, latency_s=latency_s))
-        NEIGHBOURS.add(
-            study, Neighbours(host="here", workers=("here:0", "here:1"), pairs=((0.01, 0.0112),) * 3, noise_floor=0.012)
-        )
-        LOST_TRIALS.add(study, "there:0")
+            study.drift_checks = [*study.drift_checks, DriftCheck(after=after, latency_s=latency_s)]
+        workers, pairs = ("here:0", "here:1"), ((0.01, 0.0112),) * 3
+        NEIGHBOURS.write(study, [Neighbours(host="here", workers=workers, pairs=pairs, noise_floor=0.012)])
+        LOST_TRIALS.write(study, ["there:0"])
         study.stop_reason = StopReason.UNPROMISING
         study.early_stop = ExpectedGain(num_trials=9, num_untried=3, expected_gain=0.0004, num_idle=5)
         study.confirmation = Confirmation(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from autotune.errors import AutotuneError
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
-from autotune.study.sampler.candidates import Candidates
 from autotune.study.study import Studies, Study
 from autotune.tuning.confirmation import SAFETY
 from autotune.tuning.estimate import confirmation_times, typical_trial_s
@@ -49,8 +48,7 @@ class ExpectedCost:
 
 def expected_cost(manifest: Manifest, study: Study | None, budget: Budget, studies: Studies) -> ExpectedCost:
     """Cost of a run of a study, which need not exist yet; nothing is written."""
-    listed = Candidates(manifest.space).listed
-    num_configs = None if listed is None else len(listed)
+    num_configs = manifest.space.num_configs
     num_done = 0 if study is None else study.num_recorded()
     wanted = [each for each in (budget.num_trials, num_configs) if each is not None]
     known = ExpectedCost(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.statistics import Speedup, Verdict
+from autotune.study.early_stop import NOTABLE, ExpectedGain
 from autotune.study.records import TrialRecord
-from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
 
 ABOUT_THE_SECOND = {
     Verdict.FASTER: "faster",

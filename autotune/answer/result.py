@@ -12,6 +12,7 @@ from autotune.measure.profile import HotSpots, Profile
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
+from autotune.study.early_stop import ExpectedGain
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.pareto import front
@@ -24,8 +25,7 @@ from autotune.study.records import (
     drift,
     fastest,
 )
-from autotune.study.sampler.early_stop import ExpectedGain
-from autotune.study.slots import Slot
+from autotune.study.slots import value_slot
 from autotune.study.study import Study, trial_folder
 from autotune.tuned.cache_file import Artifact
 
@@ -37,7 +37,7 @@ class ExportedCache(Record):
     artifact: Artifact
 
 
-EXPORTED_CACHE = Slot("artifact", ExportedCache)
+EXPORTED_CACHE = value_slot("artifact", ExportedCache)
 
 
 class StudyResult:
@@ -56,8 +56,6 @@ class StudyResult:
         self.folder = study.folder
         self.records = study.records()
         """Every trial, by number."""
-        self.num_configs = study.num_configs()
-        """Size of the space; None: too many configs to count."""
         self.home = study.database.home
         """Where the files of a shared study's trials are; None: beside its records."""
         self._attributes = study.read_attributes()
@@ -77,6 +75,11 @@ class StudyResult:
     @property
     def space(self) -> SearchSpace:
         return self.manifest.space
+
+    @property
+    def num_configs(self) -> int | None:
+        """Size of the space; None: too many configs to count."""
+        return self.space.num_configs
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

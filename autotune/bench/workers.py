@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.measure.statistics import MARGIN
 from autotune.schema import Record
-from autotune.study.slots import ListSlot
+from autotune.study.slots import list_slot
 
 
 class Neighbours(Record):
@@ -39,8 +39,8 @@ class Neighbours(Record):
         return abs(self.moved) > self.allowed
 
 
-NEIGHBOURS = ListSlot("neighbours", Neighbours)
-LOST_TRIALS = ListSlot("lost_trials", str)
+NEIGHBOURS = list_slot("neighbours", Neighbours)
+LOST_TRIALS = list_slot("lost_trials", str)
 """The worker of each trial that was lost."""
 
 

@@ -19,6 +19,8 @@ from autotune.config import Config, Scalar, fits
 from autotune.schema import Record
 from autotune.space.schema import Pattern
 
+MOST_LISTED = 5000
+"""Up to this many configs are listed; a larger space can only be drawn from."""
 Choose = Callable[[str, tuple[Scalar, ...]], Scalar]
 
 
@@ -93,6 +95,17 @@ class SearchSpace(Record):
         first = dict.fromkeys(config for config in self.anchors() if not self.forbidden(config))
         yield from first
         yield from (config for config in self._expand({}, self.knobs) if config not in first)
+
+    @cached_property
+    def listed(self) -> tuple[Config, ...] | None:
+        """Every allowed config, as `configs` gives them; None if there are too many."""
+        found = tuple(itertools.islice(self.configs(), MOST_LISTED + 1))
+        return found if len(found) <= MOST_LISTED else None
+
+    @property
+    def num_configs(self) -> int | None:
+        """Number of allowed configs; None if there are too many to list."""
+        return None if self.listed is None else len(self.listed)
 
     def size(self, limit: int) -> int:
         """Number of allowed configs, counted up to `limit`."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import optuna
 from optuna.storages import RDBStorage
@@ -19,6 +20,8 @@ from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.marker import Home, read_marker
 from autotune.study.study import Studies, Study, check_name
 from autotune.trial.folder import REQUEST_FILE
+
+T = TypeVar("T")
 
 
 class SqliteDatabase:
@@ -37,8 +40,9 @@ class SqliteDatabase:
     def __str__(self) -> str:
         return str(self._file)
 
-    def errors(self) -> AbstractContextManager[None]:
-        return sqlite.storage_errors(self._file)
+    def run(self, operation: Callable[[], T]) -> T:
+        with sqlite.storage_errors(self._file):
+            return operation()
 
     def require_writable(self) -> None:
         sqlite.require_writable(self._file)

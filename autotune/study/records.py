@@ -29,6 +29,10 @@ UNRELIABLE_SHARE = 0.10
 """Of the measured trials; with more than these disturbed, the best config may be among them."""
 
 
+OK = "ok"
+"""The constraint that a failed trial violates; the others are known of measured trials only."""
+
+
 class StopReason(StrEnum):
     """Why a search ended."""
 
@@ -179,6 +183,23 @@ class TrialRecord:
     def missed_share(self) -> float:
         """By how much its constraints are missed in all, in shares of their bounds."""
         return sum(each.share for each in self.violations.values())
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A config that is tried, or was: what there is to be learned for the choice of the next one."""
+
+    number: int
+    """The trial's."""
+    config: Config
+    values: tuple[float, ...] | None
+    """One for each objective, in which a failure counts as the worst; None as long as the trial runs."""
+    violations: Mapping[str, float]
+    """Constraint -> share by which it is missed, 0 or less: kept. Of a failed trial only `OK` says something."""
+    is_distrusted: bool = False
+    """Something disturbed its timing, and a time is minimised."""
+    seconds: float | None = None
+    """That it took; None: not known."""
 
 
 def drift(untuned: TrialRecord, drift_checks: Sequence[DriftCheck]) -> float | None:

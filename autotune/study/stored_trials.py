@@ -1,50 +1,89 @@
-"""What Optuna stores of a trial, read as a `TrialRecord`."""
+"""What Optuna stores of a trial: written from an outcome, and read as a `TrialRecord`.
+
+A failure that the config caused is a completed trial with the worst values so far and the constraint `ok` violated, so
+that samplers learn to avoid it; a failure of the harness is a trial in state FAIL, and its config may be tried again
+(docs/decisions/0003-study-storage.md). Every trial carries the same constraints, each as the share by which its bound
+is missed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import psutil
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune import environment
 from autotune.config import Config
 from autotune.errors import StoreError
 from autotune.measure.constraint import Constraint
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.study.lease import Lease
+from autotune.measure.measurement import Measurement, Outcome
+from autotune.schema import Record
 from autotune.study.manifest import Manifest
-from autotune.study.records import TrialRecord
-from autotune.study.sampler.sampler import TrialFacts
+from autotune.study.records import OK, TrialRecord, Tried
 from autotune.trial.folder import parse_outcome
 
 RESULT = "result"
 """Trial attribute: the outcome."""
 LEASE = "lease"
 """Trial attribute: who runs it."""
+UNFINISHED = (TrialState.WAITING, TrialState.RUNNING)
+TAKEN = (TrialState.COMPLETE, *UNFINISHED)
+"""States of trials whose config is not tried again; one that was given up leaves its config free."""
 
 
-def failed_through_harness(trial: FrozenTrial) -> bool:
-    """Whether it ended in a failure that says nothing about its config; running out of time is not a failure."""
-    return trial.state is TrialState.FAIL and RESULT in trial.user_attrs and not _was_cut_off(trial)
+class Lease(Record):
+    """Who runs a trial, so that the next start can tell a dead run from a living one without a heartbeat: a process,
+    identified beyond its number, and the moment after which it cannot be alive."""
+
+    host: str
+    boot_id: str
+    pid: int
+    pid_started: float
+    deadline: float
+    """Seconds since the epoch after which no run of this trial can be alive."""
+
+    @classmethod
+    def of_this_process(cls, longest_s: float) -> Lease:
+        return cls(
+            host=environment.hostname(),
+            boot_id=environment.boot_id(),
+            pid=os.getpid(),
+            pid_started=psutil.Process().create_time(),
+            deadline=time.time() + longest_s,
+        )
+
+    def is_dead(self, *, hosts_locked_out: bool = False) -> bool:
+        """`hosts_locked_out`: the caller has a lock that no process of another machine can hold by now."""
+        if self.host != environment.hostname():
+            return hosts_locked_out or time.time() > self.deadline
+        if self.boot_id != environment.boot_id():
+            return True
+        try:
+            process = psutil.Process(self.pid)
+            # A zombie is dead: its parent, a container's first process say, has not asked for its status.
+            is_zombie = process.status() == psutil.STATUS_ZOMBIE
+            return is_zombie or abs(process.create_time() - self.pid_started) > 1.0
+        except psutil.NoSuchProcess:
+            return True
 
 
-def _was_cut_off(trial: FrozenTrial) -> bool:
-    outcome = _parse(trial.user_attrs[RESULT], trial.number)
-    return isinstance(outcome, Failure) and outcome.reason is Reason.OUT_OF_TIME
-
-
-class StoredTrials(TrialFacts):
-    """The trials of a study as records. A finished one never changes and is parsed once."""
+class StoredTrials:
+    """The trials of a study. A finished one never changes and is parsed once."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self._constraints = manifest.constraints
-        self._is_timed = any(each.is_timed for each in manifest.objectives)
+        self._manifest = manifest
+        self._is_timed = any(objective.is_timed for objective in manifest.objectives)
         self._finished: dict[int, TrialRecord] = {}
 
     def record(self, trial: FrozenTrial) -> TrialRecord:
-        """Of a trial in any state. Raises StoreError for an outcome that cannot be read."""
+        """A trial in any state. Raises StoreError for an outcome that cannot be read."""
         if trial.number not in self._finished:
-            record = _record_of(trial, self._constraints)
+            record = _record_of(trial, self._manifest.constraints)
             if not trial.state.is_finished():
                 return record
             self._finished[trial.number] = record
@@ -56,18 +95,40 @@ class StoredTrials(TrialFacts):
             return trial.state is TrialState.COMPLETE and RESULT in trial.user_attrs
         return self.record(trial).counts
 
-    def is_distrusted(self, trial: FrozenTrial) -> bool:
-        """Something disturbed its timing, and a time is minimised."""
-        return self._is_timed and self.record(trial).disturbed is not None
+    def tried(self, trial: FrozenTrial) -> Tried:
+        """What there is to be learned from a trial whose state is among `TAKEN`."""
+        if trial.state is not TrialState.COMPLETE:
+            return Tried(trial.number, Config(trial.params), None, {})
+        record = self.record(trial)
+        is_distrusted = self._is_timed and record.disturbed is not None
+        values = tuple(trial.values)
+        return Tried(trial.number, record.config, values, trial.constraints, is_distrusted, record.child_s)
 
-    def seconds(self, trial: FrozenTrial) -> float | None:
-        return self.record(trial).child_s
+    def values(self, outcome: Outcome, earlier: Iterable[FrozenTrial]) -> list[float]:
+        """One value for each objective. A failure has the worst values of the earlier trials, finite and of the usual
+        size, so that they do not distort a model of the values; so has what the framework cannot measure."""
+        measured = self._manifest.values(outcome) if isinstance(outcome, Measurement) else None
+        if measured is not None and all(map(math.isfinite, measured)):
+            return list(measured)
+        rows = [trial.values for trial in earlier if trial.state is TrialState.COMPLETE]
+        worst = [max(column) for column in zip(*rows, strict=True)] or [1.0] * len(self._manifest.objectives)
+        if measured is None:
+            return worst
+        return [value if math.isfinite(value) else most for value, most in zip(measured, worst, strict=True)]
+
+    def violations(self, outcome: Outcome) -> dict[str, float]:
+        """Constraint -> share by which it is missed (0 or less: kept). For a failure only `OK` is known."""
+        measured = outcome if isinstance(outcome, Measurement) else None
+        violations = {OK: 1.0 if measured is None else -1.0}
+        for constraint in self._manifest.constraints:
+            violations[constraint.text] = 0.0 if measured is None else constraint.violation(measured)
+        return violations
 
 
 def _record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRecord:
     result = trial.user_attrs.get(RESULT)
     outcome = None if result is None else _parse(result, trial.number)
-    misses = [each.miss(outcome) for each in constraints] if isinstance(outcome, Measurement) else []
+    misses = [bound.miss(outcome) for bound in constraints] if isinstance(outcome, Measurement) else []
     return TrialRecord(
         number=trial.number,
         config=Config(trial.params),
@@ -75,7 +136,7 @@ def _record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRe
         violations={miss.constraint.text: miss for miss in misses if miss is not None},
         started=trial.datetime_start,
         ended=trial.datetime_complete,
-        running=trial.state is TrialState.RUNNING and not _is_abandoned(trial),
+        running=trial.state in UNFINISHED and not _is_abandoned(trial),
     )
 
 

@@ -1,50 +1,42 @@
-"""`Study`: a named, resumable run, stored by Optuna.
+"""`Study`: a named, resumable run, stored by Optuna; and `Studies`, the place where it is one of several.
 
-What Optuna stores of an outcome (docs/decisions/0003-study-storage.md): a failure that the config caused is a completed
-trial with the worst values so far and the constraint `ok` violated, so that samplers learn to avoid it; a failure of
-the harness is a trial in state FAIL, and its config may be tried again. Every trial carries the same constraints, each
-as the share by which its bound is missed.
+A study keeps records. What is tried next is chosen elsewhere (`autotune/study/sampler/`).
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.command_line import asked, command
-from autotune.config import Config, Scalar
+from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.study import own_files
 from autotune.study.budget import Budget
-from autotune.study.exclusions import Exclusions
-from autotune.study.lease import Lease
+from autotune.study.early_stop import ExpectedGain
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
-from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
-from autotune.study.sampler.early_stop import ExpectedGain
-from autotune.study.sampler.optuna_sampler import OptunaSampler
-from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
-from autotune.study.slots import ListSlot, Slot
-from autotune.study.stored_trials import LEASE, RESULT, StoredTrials, failed_through_harness
+from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord, Tried
+from autotune.study.slots import list_slot, value_slot
+from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import kill_marked
 
-MAX_HARNESS_FAILURES = 2
-"""A config is not tried again after this many failures that it did not cause."""
+T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -77,8 +69,10 @@ class Database(Protocol):
     def is_here(self) -> bool:
         """Whether the files of the trials are on this machine."""
 
-    def errors(self) -> AbstractContextManager[None]:
-        """Whatever goes wrong inside comes out as a StoreError that names the place and says what to do."""
+    def run(self, operation: Callable[[], T]) -> T:
+        """What the operation returns, which reads or writes the records. It is run once more where its connection broke
+        in the middle: so what it does twice has to be done once. Whatever goes wrong comes out as a StoreError that
+        names the place and says what to do."""
 
     def require_writable(self) -> None:
         """Raises StoreError where trials of the study cannot be run."""
@@ -99,19 +93,19 @@ class Database(Protocol):
 class Study:
     """An open study. Writing needs `writing()`, which keeps other processes out and ends trials of dead ones."""
 
-    budget = Slot("budget", Budget)
+    budget = value_slot("budget", Budget)
     """What the study was last run with, so that `resume` needs nothing but the study's name."""
-    queue = ListSlot("queue", Config)
+    queue = list_slot("queue", Config)
     """The configs that were enqueued, tried since or not."""
-    noise_floor = Slot("noise_floor", NoiseFloor)
+    noise_floor = value_slot("noise_floor", NoiseFloor)
     """None until the untuned model was compared with itself."""
-    drift_checks = ListSlot("sentinels", DriftCheck)
+    drift_checks = list_slot("sentinels", DriftCheck)
     """Readings of the untuned model between the trials, in the order taken."""
-    early_stop = Slot("early_stop", ExpectedGain)
+    early_stop = value_slot("early_stop", ExpectedGain)
     """The forecast with which the search stopped before its budget was used; None if it did not."""
-    stop_reason = Slot("stop", StopReason)
+    stop_reason = value_slot("stop", StopReason)
     """Why the last search ended; None before, and while one is running."""
-    confirmation = Slot("confirmation", Confirmation)
+    confirmation = value_slot("confirmation", Confirmation)
     """The verdict with what it rests on; None as long as nothing was confirmed."""
 
     def __init__(self, studies: Studies, folder: Path, manifest: Manifest, database: Database) -> None:
@@ -121,25 +115,13 @@ class Study:
         """Of its evidence. Of a study of another machine `HOST:FOLDER`, which is not to be found here."""
         self.manifest = manifest
         self.database = database
-        with self.database.errors():
-            try:
-                # `load_study` insists on a sampler of its own; the real one is set when this process writes.
-                self._optuna = optuna.load_study(study_name=manifest.name, storage=database.storage)
-            except KeyError:
-                raise StoreError(
-                    f"{self.database} holds no study named {manifest.name!r}",
-                    tip="the folder was renamed or the file is another study's; choose another with "
-                    f"{asked('study', 'NAME')}",
-                ) from None
+        self._optuna = database.run(self._load)
         self._stored = StoredTrials(manifest)
         self._is_exclusive = False
         self._known: list[FrozenTrial] | None = None
         """All trials, as long as nobody but this process writes and it wrote nothing since."""
         self._attributes: dict[str, Any] | None = None
         """What is stored with the study, as long as nobody but this process writes."""
-        self._excluded = Exclusions(manifest.space.untuned())
-        self._sampler = EnumSampler(manifest.space, manifest.workload.seed, self._excluded, self._stored)
-        self._optuna.sampler = self._sampler
 
     @property
     def name(self) -> str:
@@ -188,16 +170,18 @@ class Study:
 
     def record(self, number: int) -> TrialRecord:
         """One trial. Raises InputError for an unknown number."""
-        for each in self.records():
-            if each.number == number:
-                return each
+        for record in self.records():
+            if record.number == number:
+                return record
         raise InputError(f"study {self.name!r} has no trial {number}", tip=f"`{self.command('show')}` lists them")
 
     def untuned_record(self) -> TrialRecord | None:
         """The trial of the untuned model: the measured one, else the last that failed, else None."""
         config = self.manifest.space.untuned()
-        tried = [each for each in self.records() if each.config == config and each.outcome and not each.was_cut_off]
-        measured = [each for each in tried if isinstance(each.outcome, Measurement)]
+        tried = [
+            found for found in self.records() if found.config == config and found.outcome and not found.was_cut_off
+        ]
+        measured = [record for record in tried if isinstance(record.outcome, Measurement)]
         return measured[0] if measured else tried[-1] if tried else None
 
     def require_own_records(self) -> None:
@@ -218,11 +202,11 @@ class Study:
     def has_evidence(self) -> bool:
         """Whether anything was measured, or is being measured now."""
         records = (self._stored.record(trial) for trial in self._trials())
-        return any(each and (isinstance(each.outcome, Measurement) or each.state == "running") for each in records)
+        return any(isinstance(record.outcome, Measurement) or record.state == "running" for record in records)
 
-    def num_configs(self) -> int | None:
-        """Size of the space; None if it is too large to be counted."""
-        return self._sampler.num_configs
+    def tried(self) -> list[Tried]:
+        """What there is to be learned from the trials, by number. Those that ended without a result are left out."""
+        return [self._stored.tried(trial) for trial in self._trials() if trial.state in TAKEN]
 
     def enqueue(self, configs: Iterable[Config]) -> list[Config]:
         """Try these configs next, in order, after those already queued. The queue is stored with the study.
@@ -230,54 +214,49 @@ class Study:
         Returns those that were queued: not the configs of another space, nor those tried or queued before.
         """
         space, queue = self.manifest.space, self.queue
-        known = {*queue, *(Config(trial.params) for trial in self._trials() if trial.state in TAKEN)}
-        wanted = [each for each in dict.fromkeys(configs) if space.holds(each) and each not in known]
+        known = {*queue, *(trial.config for trial in self.tried())}
+        wanted = [config for config in dict.fromkeys(configs) if space.holds(config) and config not in known]
         if wanted:
-            Study.queue.add(self, *wanted)
+            self.queue = [*queue, *wanted]
         return wanted
 
-    def exclude(self, *predicates: Excluded) -> None:
-        """From now on, try no config for which one of these holds, even a queued one; what an earlier call excluded is
-        tried again. The untuned model is always tried. A predicate always says the same of a config.
-        """
-        self._excluded = replace(self._excluded, predicates=predicates)
+    def ask(self, config: Config, longest_s: float) -> AskedTrial:
+        """Begin a trial of this config, which takes at most `longest_s`."""
+        lease, walk = Lease.of_this_process(longest_s).model_dump(), self.manifest.space.walk
 
-    def ask(self, longest_s: float) -> AskedTrial | None:
-        """A trial of a config that was not tried before; None if there is none left."""
-        with self.database.errors():
-            trials = self._survey()
-        config = self._choose(trials)
-        return None if config is None else self._ask_once(config, longest_s)
+        def begin() -> AskedTrial:
+            try:
+                self._optuna.enqueue_trial(dict(config.root), user_attrs={LEASE: lease})
+                handle = self._optuna.ask()
+                return AskedTrial(handle.number, walk(handle.suggest_categorical), handle)
+            except BaseException:  # An interrupt, say: nobody will run it.
+                self._end_unfinished(lease)
+                raise
 
-    def ask_for(self, config: Config, longest_s: float) -> AskedTrial | None:
-        """A trial of this config, which no trial has yet; None if it is excluded."""
-        return None if self._excluded(config) else self._ask_once(config, longest_s)
-
-    def forecast(self) -> ExpectedGain | None:
-        """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
-        with self.database.errors():
-            return self._sampler.forecast(self._survey())
+        return self._write(begin)
 
     def tell(self, asked: AskedTrial, outcome: Outcome) -> None:
         """Store the outcome. Raises StoreError; the trial's folder then still holds the outcome."""
         blamed = isinstance(outcome, Measurement) or outcome.blames_config
-        violations = self._violations(outcome)
-        with self._changing():
-            if blamed:
-                for name, violation in violations.items():
+        violations = self._stored.violations(outcome) if blamed else {}
+        values = self._stored.values(outcome, self._trials()) if blamed else None
+
+        def store() -> None:
+            stored = asked.handle.constraints
+            for name, violation in violations.items():
+                if name not in stored:
                     asked.handle.set_constraint(name, violation)
             # After the constraints: a trial with a result can be completed even if this process dies here.
             asked.handle.set_user_attr(RESULT, {"outcome": outcome.model_dump(mode="json")})
-            if blamed:
-                self._optuna.tell(asked.handle, self._values(outcome))
-            else:
-                self._optuna.tell(asked.handle, state=TrialState.FAIL)
+            self._finish(asked.handle, values)
+
+        with suppress(UpdateFinishedTrialError):  # All was stored, and the connection broke before that was known.
+            self._write(store)
 
     def abandon(self, asked: AskedTrial) -> None:
         """End an interrupted trial; its config will be asked for again."""
         self.trial_folder(asked.number).drop_leftovers()
-        with self._changing():
-            self._optuna.tell(asked.handle, state=TrialState.FAIL)
+        self._write(lambda: self._finish(asked.handle))
 
     def command(self, verb: str) -> str:
         """The command line that does `verb` with this study, ready to paste."""
@@ -290,41 +269,59 @@ class Study:
     def read_attributes(self) -> dict[str, Any]:
         """All plain data that is stored with the study, by name."""
         if self._attributes is None or not self._is_exclusive:
-            with self.database.errors():
-                self._attributes = self._optuna.user_attrs
+            self._attributes = self.database.run(lambda: self._optuna.user_attrs)
         return self._attributes
 
     def write_attribute(self, name: str, content: Any) -> None:
         """Store plain data with the study in place of what was there."""
         self.database.require_exclusive()
         self._attributes = None
-        with self.database.errors():
-            self._optuna.set_user_attr(name, content)
+        self.database.run(lambda: self._optuna.set_user_attr(name, content))
 
     def close(self) -> None:
         """Close the database. SQLite merges the WAL into the file when the last connection closes."""
         self.database.storage.remove_session()
         self.database.storage.engine.dispose()
 
+    def _load(self) -> optuna.Study:
+        """Optuna's study. Its sampler has nothing to choose."""
+        name = self.manifest.name
+        try:
+            return optuna.load_study(study_name=name, storage=self.database.storage, sampler=RandomSampler())
+        except KeyError:
+            raise StoreError(
+                f"{self.database} holds no study named {name!r}",
+                tip="the folder was renamed or the file is another study's; choose another with "
+                f"{asked('study', 'NAME')}",
+            ) from None
+
     def _trials(self) -> list[FrozenTrial]:
         """Every trial. Optuna reads a finished one from the database once: it never changes."""
         if self._known is not None:
             return self._known
-        with self.database.errors():
-            trials = self._optuna.get_trials(deepcopy=False)
+        trials = self.database.run(lambda: self._optuna.get_trials(deepcopy=False))
         if self._is_exclusive:
             self._known = trials
         return trials
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """What is written inside is read anew afterwards."""
+    def _write(self, operation: Callable[[], T]) -> T:
+        """What the operation returns; the trials are read anew afterwards."""
         self.database.require_exclusive()
         try:
-            with self.database.errors():
-                yield
+            return self.database.run(operation)
         finally:
             self._known = None
+
+    def _finish(self, trial: Trial | int, values: list[float] | None = None) -> None:
+        """End a trial, unless it has ended, without values as one that says nothing of its config."""
+        state = TrialState.FAIL if values is None else TrialState.COMPLETE
+        self._optuna.tell(trial, values, state=state, skip_if_finished=True)
+
+    def _end_unfinished(self, lease: dict[str, Any] | None) -> None:
+        """End the trials of this lease: nobody runs them. One that waits has to be taken out of the queue first."""
+        for trial in self._optuna.get_trials(deepcopy=False, states=UNFINISHED):
+            if trial.user_attrs.get(LEASE) == lease:
+                self._finish(self._optuna.ask() if trial.state is TrialState.WAITING else trial.number)
 
     def _reap(self) -> list[int]:
         """Complete the trials of dead processes; returns the numbers of those without a result.
@@ -334,84 +331,25 @@ class Study:
         lost = []
         for trial in self._trials():
             lease = trial.user_attrs.get(LEASE)
+            if trial.state is TrialState.WAITING:  # Its process died as it began it.
+                self._write(partial(self._end_unfinished, lease))
+                lost.append(trial.number)
             if trial.state is not TrialState.RUNNING or (lease and not self._is_dead(lease)):
                 continue
             folder = self.trial_folder(trial.number)
             kill_marked(folder.path)
             folder.drop_leftovers()
             record = self._stored.record(trial)
-            with self._changing():
-                if record.counts and record.outcome is not None:
-                    self._optuna.tell(trial.number, self._values(record.outcome))
-                else:
-                    self._optuna.tell(trial.number, state=TrialState.FAIL)
-                    lost.append(trial.number)
+            values = None
+            if record.counts and record.outcome is not None:
+                values = self._stored.values(record.outcome, self._trials())
+            else:
+                lost.append(trial.number)
+            self._write(partial(self._finish, trial.number, values))
         return lost
 
     def _is_dead(self, lease: dict[str, Any]) -> bool:
         return Lease.model_validate(lease).is_dead(hosts_locked_out=self.database.locks_out_hosts)
-
-    def _survey(self) -> list[FrozenTrial]:
-        """All trials, after an update of the sampler: which configs are planned, and which are excluded."""
-        trials = self._trials()
-        space = self.manifest.space
-        self._sampler.planned = [*space.anchors(), *self.queue]
-        fruitless = Counter(Config(each.params) for each in trials if failed_through_harness(each))
-        given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
-        self._excluded = self._sampler.excluded = replace(self._excluded, given_up=given_up)
-        return trials
-
-    def _choose(self, trials: list[FrozenTrial]) -> Config | None:
-        if self._given_sampler is not None:
-            config = self._sampler.next_planned(trials) or self._given_sampler.choose(trials, self._excluded)
-            if config is not None:
-                return config
-        return self._sampler.choose(trials)
-
-    @cached_property
-    def _given_sampler(self) -> OptunaSampler | None:
-        """Made for the first choice: a study whose sampler is not installed here can still be read."""
-        manifest = self.manifest
-        if manifest.sampler is None:
-            return None
-        return OptunaSampler(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
-
-    def _ask_once(self, config: Config, longest_s: float) -> AskedTrial:
-        self._sampler.next = config
-        with self._changing():
-            handle = self._optuna.ask()
-
-            def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
-                return handle.suggest_categorical(name, values)
-
-            try:
-                handle.set_user_attr(LEASE, Lease.of_this_process(longest_s).model_dump())
-                return AskedTrial(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
-            except BaseException:  # An interrupt, say: nobody will run it.
-                self._optuna.tell(handle, state=TrialState.FAIL)
-                raise
-
-    def _values(self, outcome: Outcome) -> list[float]:
-        """One value for each objective; a value that the framework cannot measure counts like a failure."""
-        if not isinstance(outcome, Measurement):
-            return self._penalties()
-        values = self.manifest.values(outcome)
-        if all(map(math.isfinite, values)):
-            return list(values)
-        return [v if math.isfinite(v) else worst for v, worst in zip(values, self._penalties(), strict=True)]
-
-    def _penalties(self) -> list[float]:
-        """The worst values so far: finite and of the usual size, so that they do not distort a model of the values."""
-        rows = [trial.values for trial in self._trials() if trial.state is TrialState.COMPLETE]
-        return [max(column) for column in zip(*rows, strict=True)] or [1.0] * len(self.manifest.objectives)
-
-    def _violations(self, outcome: Outcome) -> dict[str, float]:
-        """Constraint -> share by which it is missed (0 or less: kept). For a failure only `ok` is known."""
-        measured = outcome if isinstance(outcome, Measurement) else None
-        violations = {OK: 1.0 if measured is None else -1.0}
-        for constraint in self.manifest.constraints:
-            violations[constraint.text] = 0.0 if measured is None else constraint.violation(measured)
-        return violations
 
 
 class Studies(ABC):

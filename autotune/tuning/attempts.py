@@ -182,7 +182,7 @@ class Attempts:
             if not was_lost:
                 study.abandon(asked)
                 session.notify(TrialLost(asked.number, outcome.error))
-                LOST_TRIALS.add(study, outcome.worker)
+                LOST_TRIALS.write(study, [*LOST_TRIALS.read(study), outcome.worker])
                 return None
             outcome = outcome.as_harness_failure(queued.folder)
         if queued.compile_limit is not None:

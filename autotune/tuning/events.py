@@ -11,8 +11,8 @@ from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup
 from autotune.space.space import SearchSpace
+from autotune.study.early_stop import ExpectedGain
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
-from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules import FailureRule
 from autotune.workload.traffic import Traffic
 

@@ -18,6 +18,7 @@ from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
+from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import Study
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -58,9 +59,10 @@ class FailureRule:
 class FailureRules:
     """The rules of one run of a study: `update` before each ask keeps the sampler from what is known to fail."""
 
-    def __init__(self, study: Study, on_new: Callable[[FailureRule, int | None], None]) -> None:
+    def __init__(self, study: Study, sampler: Sampler, on_new: Callable[[FailureRule, int | None], None]) -> None:
         """`on_new` hears of each new rule, and how many configs it excludes (None: uncountably many)."""
         self._study = study
+        self._sampler = sampler
         self._on_new = on_new
         self._rules: list[FailureRule] = []
 
@@ -68,16 +70,14 @@ class FailureRules:
         """Find the rules anew from all trials so far, and report those that are new."""
         known = {each.id for each in self._rules}
         self._rules = find_failure_rules(self._study.manifest.space, self._study.records())
-        self._study.exclude(*(each.excludes for each in self._rules))
+        self._sampler.exclude(*(each.excludes for each in self._rules))
         for rule in self._rules:
             if rule.id not in known:
                 self._on_new(rule, self._num_excluded(rule))
 
     def _num_excluded(self, rule: FailureRule) -> int | None:
-        num_configs = self._study.num_configs()
-        if num_configs is None:
-            return None
-        return sum(map(rule.excludes, itertools.islice(self._study.manifest.space.configs(), num_configs)))
+        configs = self._study.manifest.space.listed
+        return None if configs is None else sum(map(rule.excludes, configs))
 
 
 def find_failure_rules(space: SearchSpace, records: Sequence[TrialRecord]) -> list[FailureRule]:

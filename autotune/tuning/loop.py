@@ -14,13 +14,15 @@ from dataclasses import replace
 
 from autotune.bench.bench import Bench, Check
 from autotune.command_line import asked
+from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
+from autotune.study.early_stop import FEWEST_TRIALS
 from autotune.study.records import Confirmation, StopReason, TrialRecord
-from autotune.study.sampler.early_stop import FEWEST_TRIALS
-from autotune.study.study import Study
+from autotune.study.sampler.sampler import Sampler
+from autotune.study.study import AskedTrial, Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
 from autotune.tuning.attempts import Attempts, QueuedTrial
@@ -58,6 +60,7 @@ class Tuner:
         deadline: Deadline | None = None,
     ) -> None:
         self._study = study
+        self._sampler = Sampler(study)
         self._budget = budget
         session = Session(study, budget, bench, notify, deadline or Deadline.after(budget.wall_s))
         self._notify = TimeLeft(session)
@@ -65,7 +68,9 @@ class Tuner:
         self._time = TimeBudget(self._session)
         self._attempts = Attempts(self._session)
         self._queue = TrialQueue(self._session, self._attempts)
-        self._rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
+        self._rules = FailureRules(
+            study, self._sampler, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded))
+        )
         self._breaker = CircuitBreaker(self._session, self._attempts)
         checks = bench.checks_for(self._session, self._time.has_time_for_noise_floor)
         self._checks: tuple[Phase, ...] = (
@@ -123,7 +128,7 @@ class Tuner:
         return SearchStarted(
             study.num_recorded(),
             budget.num_trials,
-            study.num_configs(),
+            study.manifest.space.num_configs,
             given_back,
             study.manifest.space,
             study.manifest.objective,
@@ -226,17 +231,19 @@ class Tuner:
             return StopReason.TRIALS
         if self._gain_is_negligible():
             return StopReason.UNPROMISING
-        asked = self._study.ask(longest_s=self._budget.limits.total)
-        if asked is None:
+        config = self._sampler.suggest()
+        if config is None:
             return StopReason.EXHAUSTED
-        self._queue.add(asked, self._longest_s)
+        self._queue.add(self._begun(config), self._longest_s)
         return None
 
     def _queue_again(self, queued: QueuedTrial) -> None:
         """Put the config of a trial that was given back at the end of the queue, as another trial."""
-        asked = self._study.ask_for(queued.asked.config, longest_s=self._budget.limits.total)
-        if asked is not None:
-            self._queue.add(asked, self._longest_s)
+        if not self._sampler.excludes(queued.asked.config):
+            self._queue.add(self._begun(queued.asked.config), self._longest_s)
+
+    def _begun(self, config: Config) -> AskedTrial:
+        return self._study.ask(config, longest_s=self._budget.limits.total)
 
     def _num_at_once(self) -> int:
         places = self._session.num_jobs
@@ -252,12 +259,9 @@ class Tuner:
                 return
             config = pruning.simpler_config(study.records(), winner, study.manifest, EQUALLY_FAST)
             longest_s = self._time.spare_trial_s()
-            if config is None or longest_s is None:
+            if config is None or longest_s is None or self._sampler.excludes(config):
                 return
-            asked = study.ask_for(config, longest_s=self._budget.limits.total)
-            if asked is None:
-                return
-            self._queue.add(asked, longest_s)
+            self._queue.add(self._begun(config), longest_s)
             if self._attempts.trial(self._queue.pop(), longest_s, ()) is None:
                 return  # An answer can do without it.
 
@@ -271,7 +275,7 @@ class Tuner:
         study = self._study
         if not self._budget.stop_early or study.num_recorded() < FEWEST_TRIALS:
             return False
-        forecast = study.forecast()
+        forecast = self._sampler.forecast()
         if forecast is None or not forecast.is_negligible:
             return False
         if not self._queue:  # What is not measured yet may show more.

@@ -21,7 +21,7 @@ from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, fastest
-from autotune.study.slots import ListSlot, Readable
+from autotune.study.slots import Readable, list_slot
 from autotune.study.study import Studies, Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
@@ -83,7 +83,7 @@ def read_prior(text: str, studies: Studies) -> PriorSource:
         study.close()
 
 
-_GIVEN = ListSlot("priors", Prior)
+_GIVEN = list_slot("priors", Prior)
 
 
 def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify) -> None:
@@ -96,7 +96,7 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
     if new:
         configs = [config for each in new for config in each.configs]
         study.enqueue(configs)
-        _GIVEN.add(study, *new)
+        _GIVEN.write(study, [*_GIVEN.read(study), *new])
         notify(PriorsGiven({each.name: len(each.configs) for each in new}))
     elif not already and not study.records():
         offered = related_studies(study.studies, study.manifest)

@@ -81,7 +81,7 @@ class Session:
         untuned = self.study.untuned_record()
         assert untuned is not None, "it was measured before"
         check = DriftCheck(after=after, latency_s=latency_s)
-        Study.drift_checks.add(self.study, check)
+        self.study.drift_checks = [*self.study.drift_checks, check]
         self.notify(DriftChecked(check, untuned.measurement.latency.p50))
 
     def notify_stage(self, stage: Stage) -> None:

@@ -14,13 +14,13 @@ from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
-from autotune.study.slots import Slot
+from autotune.study.slots import value_slot
 from autotune.trial.folder import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.session import Session, trial_request
 
-_TAIL = Slot("tail", Tail)
+_TAIL = value_slot("tail", Tail)
 
 
 def confirm_tail(session: Session, answer: TrialRecord) -> Tail:

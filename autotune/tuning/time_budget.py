@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
+from autotune.study.early_stop import FEWEST_IDLE, FEWEST_TRIALS, count_idle
 from autotune.study.records import TrialRecord
-from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, count_idle
 from autotune.tuning.confirmation import SAFETY, expected_s, likely_contestants
 from autotune.tuning.estimate import block_times, confirmation_times, process_start_s, trial_s, typical_trial_s
 from autotune.tuning.events import (
@@ -167,7 +167,7 @@ class TimeLeft:
         """Up to the rule that ends the search; infinite where nothing but the time does."""
         study, budget = self._session.study, self._session.budget
         num_done = study.num_recorded()
-        limits = [limit for limit in (budget.num_trials, study.num_configs()) if limit is not None]
+        limits = [limit for limit in (budget.num_trials, study.manifest.space.num_configs) if limit is not None]
         expected: float = min(limits, default=math.inf)
         if budget.stop_early and len(study.manifest.objectives) == 1:
             values = (

@@ -28,7 +28,7 @@ from autotune.study import importance
 from autotune.study.importance import FEWEST_TRIALS, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, DriftCheck, TrialRecord
-from autotune.study.study import Study
+from tests.asking import ask
 from tests.conftest import with_latency
 
 
@@ -47,7 +47,7 @@ def told(make_study, measurement):
         diagnosis = Diagnosis(compiled=True, num_graphs=1 + breaks, num_kernels=7, graph_breaks=graph_breaks)
         return with_latency(measurement, latency_s / 1e3, diagnosis=diagnosis)
 
-    while (asked := study.ask(longest_s=60)) is not None:
+    while (asked := ask(study)) is not None:
         study.tell(asked, outcome_of(asked.config))
     return study
 
@@ -140,7 +140,7 @@ class TestAMachineThatIsNotQuiet:
         configs = [self.EAGER, {**self.COMPILED, "latency_ms": 6}, {**self.COMPILED, "latency_ms": 2}]
         study.enqueue([Config(each) for each in configs])
         for latency_s in (0.008, 0.006, 0.490):
-            asked = study.ask(longest_s=60)
+            asked = ask(study)
             study.tell(asked, with_latency(measurement, latency_s))
         return study
 
@@ -158,7 +158,7 @@ class TestAMachineThatIsNotQuiet:
     def test_where_the_untuned_model_drifted_single_processes_tell_nothing(self, loaded):
         """It took 129 times as long later: 81 times between two trials is no effect."""
         assert [each.is_significant for each in explain(StudyResult(loaded)).effects] == [True]
-        Study.drift_checks.add(loaded, DriftCheck(after=2, latency_s=0.008 * 130))
+        loaded.drift_checks = [*loaded.drift_checks, DriftCheck(after=2, latency_s=0.008 * 130)]
         (effect,) = explain(StudyResult(loaded)).effects
         assert not effect.is_significant
         assert "no effect distinguishable from noise" in text(explain(StudyResult(loaded)))

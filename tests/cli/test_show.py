@@ -11,6 +11,7 @@ from autotune.answer.result import StudyResult
 from autotune.cli import show
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render import console
+from tests.asking import ask
 from tests.conftest import with_latency
 
 SETTINGS = ["execution=compile", "mode=max-autotune", "freezing=true", "cpp_wrapper=true", "matmul_precision=high"]
@@ -23,7 +24,7 @@ def study(make_study, measurement, monkeypatch):
     failure = Failure(reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="output 0 is off by a lot " * 9, evidence="")
     with opened.writing():
         for outcome in (with_latency(measurement, 0.008), failure, with_latency(measurement, 0.002), failure):
-            opened.tell(opened.ask(longest_s=1), outcome)
+            opened.tell(ask(opened, 1), outcome)
     long = [f"compile mode=max-autotune +freezing max_autotune_gemm_backends=CPP -{word}" for word in "abcdefgh"]
     monkeypatch.setattr(
         "autotune.answer.content.config_text", lambda config, *_, **__: long[config.get("latency_ms", 0) % 8]
@@ -60,7 +61,7 @@ def test_csv_has_a_row_a_trial_and_a_column_a_knob(make_study, measurement, cli)
     opened = make_study()
     with opened.writing():
         for _ in range(3):
-            opened.tell(opened.ask(longest_s=1), with_latency(measurement, 0.008))
+            opened.tell(ask(opened, 1), with_latency(measurement, 0.008))
     opened.close()
     rows = list(csv.DictReader(io.StringIO(cli("show", "s", "--csv").stdout)))
     assert [row["number"] for row in rows] == ["0", "1", "2"]

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.cli import studies_folder
 from autotune.study.folder import FolderStudies
+from tests.asking import ask
 from tests.conftest import with_latency
 
 
@@ -18,7 +19,7 @@ def folder(make_study, measurement, tmp_path):
         study = make_study(name)
         if name == "full":
             with study.writing():
-                study.tell(study.ask(longest_s=1), with_latency(measurement, 0.008))
+                study.tell(ask(study, 1), with_latency(measurement, 0.008))
         study.close()
     return tmp_path / "studies"
 
@@ -101,7 +102,7 @@ def test_prune_keeps_what_was_measured_while_it_asked(folder, cli, monkeypatch, 
     def tuned_meanwhile(question):
         study = FolderStudies(folder).open("empty")
         with study.writing():
-            study.tell(study.ask(longest_s=1), with_latency(measurement, 0.008))
+            study.tell(ask(study, 1), with_latency(measurement, 0.008))
         study.close()
         return True
 

@@ -33,6 +33,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import MARK_VARIABLE
 from autotune.trial.request import Limits
 from autotune_fake import ENTRY
+from tests.asking import ask
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
 
 MODEL = """
@@ -403,7 +404,7 @@ class TestParent:
     def test_a_database_with_trials_is_no_unfinished_one(self, make_study, make_manifest, tmp_path, measurement):
         """Nor is one of somebody else, or a link: without their manifest they stay as they are, with a sentence."""
         study = make_study()
-        study.tell(study.ask(60), measurement)
+        study.tell(ask(study), measurement)
         study.close()
         (study.folder / "manifest.json").unlink()
         database = study.folder / "study.db"

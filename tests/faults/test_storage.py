@@ -31,6 +31,7 @@ from autotune.trial.folder import FIRST_CRASH, REQUEST_FILE
 from autotune.trial.processes import package_path
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
+from tests.asking import ask
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_environment, run_here
 from tests.faults.commands import a_pipe, command, refused
 from tests.tuned.test_cache_file import KEY
@@ -47,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 
 def tell(study: Study, outcome: Any, number: int = 1) -> None:
     for _ in range(number):
-        study.tell(study.ask(60), outcome)
+        study.tell(ask(study), outcome)
 
 
 FAILED = Failure(reason=Reason.HARNESS, stage=Stage.BUILD, error="no")
@@ -420,7 +421,7 @@ class TestAFullDisk:
         """An outcome that cannot be written is told again afterwards; the manifest and the others are whole."""
         study = FolderStudies(disk / "studies").create(make_manifest())
         tell(study, measurement, 2)
-        asked = study.ask(60)
+        asked = ask(study)
         ballast = self.fill(disk)
         with pytest.raises(StoreError, match="the disk is full") as caught:
             study.write_attribute("ballast", "x" * 1_000_000)
@@ -553,7 +554,7 @@ class TestDatabase:
         monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.2)
         monkeypatch.setattr(sqlite.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
         study = FolderStudies(tmp_path / "studies").open("s")
-        asked = study.ask(60)
+        asked = ask(study)
         with closing(sqlite3.connect(database, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             with pytest.raises(StoreError, match="is locked by another process"):
@@ -574,7 +575,7 @@ class TestDatabase:
     def test_a_record_of_another_version(self, make_study, measurement, tmp_path):
         """An outcome in a form that is not ours is a sentence with the trial's number."""
         study = make_study()
-        asked = study.ask(60)
+        asked = ask(study)
         asked.handle.set_user_attr("result", {"outcome": {"kind": "measurement", "latency": 5}})
         study.abandon(asked)
         with pytest.raises(StoreError, match="trial 0 was recorded in a form"):

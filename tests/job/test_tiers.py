@@ -30,6 +30,7 @@ from autotune.trial.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
 from autotune.tuning.session import Session
 from autotune.tuning.tail_latency import confirm_tail
+from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials
 
 INPUT = np.ones((4, 8))
@@ -205,7 +206,7 @@ class TestTheConfirmedPercentile:
             left = list(outcomes)
             trials = ScriptedTrials(lambda *_: left.pop(0))
             study = make_study()
-            asked = study.ask(longest_s=1.0)
+            asked = ask(study, 1.0)
             with study.writing():
                 study.tell(asked, measurement)
             bench = Session(study, QUICK_BUDGET, trials, lambda _: None, deadline or Deadline())

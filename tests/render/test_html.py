@@ -32,8 +32,8 @@ from autotune.render.html.page import page
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor
-from autotune.study.study import Study
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
+from tests.asking import ask
 from tests.conftest import REPOSITORY, with_latency
 
 RECORDED = REPOSITORY / "tests" / "study" / "recorded" / "studies"
@@ -77,12 +77,12 @@ def hostile(make_study, tmp_path, measurement):
         more = {"diagnosis": diagnosis, "environment": environment, "peak_memory_bytes": 10**6 // config["latency_ms"]}
         return with_latency(measurement, config["latency_ms"] / 1e3, **more)
 
-    while (asked := study.ask(longest_s=60)) is not None:
+    while (asked := ask(study)) is not None:
         study.tell(asked, outcome_of(asked.config))
     best, other = [each.number for each in study.records() if each.config["latency_ms"] == 2]
     untuned = study.untuned_record().number
     study.noise_floor = NoiseFloor(pairs=((0.008, 0.00804),), spread=0.005, relative_error=0.0)
-    Study.drift_checks.add(study, DriftCheck(after=2, latency_s=0.0081))
+    study.drift_checks = [*study.drift_checks, DriftCheck(after=2, latency_s=0.0081)]
     study.confirmation = Confirmation(
         verdict=Verdict.FASTER, candidate=best, contestants=(untuned, best, other), num_trials=8, compile_warm_s=0.5,
         blocks=tuple((0.008 * x, 0.002 * x, 0.0021 * x) for x in (1.0, 1.01, 0.99, 1.0)),

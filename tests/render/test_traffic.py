@@ -14,6 +14,7 @@ from autotune.measure.measurement import Replay, Samples
 from autotune.measure.objective import Objective
 from autotune.render.terminal import drawn
 from autotune.workload.traffic import parse_shapes
+from tests.asking import ask
 
 
 def replayed(measurement, num_shapes, call_s, *, cold_s, compilations):
@@ -40,7 +41,7 @@ def study_of(make_study, workload, measurement):
             workload=workload.model_copy(update={"traffic": traffic}), objectives=(Objective.parse("total:1000"),)
         )
         for call_s, cold_s, (num_graphs, num_given_up) in ((0.04, 0.04, (0, 0)), (0.01, 2.0, (8, 1))):
-            asked = study.ask(longest_s=60)
+            asked = ask(study)
             said = compiled(num_graphs, num_given_up, num_shapes)
             study.tell(asked, replayed(measurement, num_shapes, call_s, cold_s=cold_s, compilations=said))
         return study

@@ -13,9 +13,9 @@ from autotune.render.json import document
 from autotune.render.terminal import summary
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
+from autotune.study.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
 from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
-from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
 from autotune.tuning.events import SearchEnded, TrialStarted
 from autotune.tuning.loop import Tuner
 from autotune.tuning.pruning import MOST_EXTRA

@@ -10,6 +10,7 @@ from autotune.measure.measurement import Failure
 from autotune.study.folder import FolderStudies
 from autotune.study.sampler import optuna_sampler
 from autotune.study.sampler.optuna_sampler import sampler_name
+from tests.asking import ask, sampler_of
 from tests.conftest import with_latency
 
 FAILURE = Failure(reason="compile_error", stage="compile", error="no")
@@ -40,7 +41,7 @@ class Broken(optuna.samplers.RandomSampler):
 
 def ask_all(study, outcome_of, most=100):
     asked = []
-    while len(asked) < most and (each := study.ask(longest_s=60)) is not None:
+    while len(asked) < most and (each := ask(study)) is not None:
         asked.append(each.config)
         study.tell(each, outcome_of(each.config))
     return asked
@@ -52,7 +53,7 @@ def test_each_config_is_tried_once_after_the_planned_ones(make_study, measuremen
     study = make_study(sampler=name)
     space = study.manifest.space
     with study.exclusive():
-        study.exclude(lambda config: config.get("latency_ms") == 3)
+        sampler_of(study).exclude(lambda config: config.get("latency_ms") == 3)
         asked = ask_all(study, lambda config: with_latency(measurement, 0.001) if len(config.root) < 4 else FAILURE)
     allowed = {each for each in space.configs() if each.get("latency_ms") != 3 or each == space.untuned()}
     assert asked[:2] == [space.untuned(), space.default()]

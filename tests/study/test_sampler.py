@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import optuna
 import pytest
-from optuna.trial import TrialState
 
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.space.space import Knob, SearchSpace
-from autotune.study.sampler import candidates
-from autotune.study.sampler.sampler import EnumSampler, TrialFacts
+from autotune.study.records import Tried
+from autotune.study.sampler import enum_sampler
+from autotune.study.sampler.enum_sampler import EnumSampler
 from benchmarks.replay import own
 from benchmarks.tables import NEAR, Replay, constrained, read_table
 from tests.study.synthetic_tables import large_space, make_table, medium_space, small_space
@@ -24,7 +24,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 @dataclass
 class Search:
-    """A search through Optuna's public calls alone: ask, suggest, tell. `responses` says what each config gives."""
+    """A search in memory: ask and tell."""
 
     space: SearchSpace
     values_of: object
@@ -37,23 +37,28 @@ class Search:
     asked: list[Config] = field(default_factory=list)
 
     def __post_init__(self):
-        facts = TrialFacts()
-        facts.seconds = lambda trial: self.seconds_of(Config(trial.params))
-        self.sampler = EnumSampler(self.space, self.seed, facts=facts)
-        self.study = optuna.create_study(sampler=self.sampler, directions=["minimize"] * self.num_objectives)
+        self.sampler = EnumSampler(self.space, self.seed)
+        self.trials = []
 
     def ask(self):
-        trial = self.study.ask()
-        config = self.space.walk(trial.suggest_categorical)
+        """Number of a trial that is begun, and its config. Raises ValueError where none is left."""
+        config = self.sampler.choose(self.trials)
+        if config is None:
+            raise ValueError("every config has been tried")
         self.asked.append(config)
-        return trial, config
+        self.trials.append(Tried(len(self.trials), config, None, {}))
+        return len(self.trials) - 1, config
 
-    def tell(self, trial, config):
+    def tell(self, number, config):
         values = self.values_of(config)
-        trial.set_constraint("ok", 1.0 if values is None else -1.0)
-        for name, violation in self.violations_of(config).items():
-            trial.set_constraint(name, violation if values is not None else 0.0)
-        self.study.tell(trial, values if values is not None else [1e3] * self.num_objectives)
+        missed = {name: violation if values else 0.0 for name, violation in self.violations_of(config).items()}
+        self.trials[number] = Tried(
+            number,
+            config,
+            tuple(values or [1e3] * self.num_objectives),
+            {"ok": -1.0 if values else 1.0, **missed},
+            seconds=self.seconds_of(config),
+        )
 
     def run(self, num_trials):
         for _ in range(num_trials):
@@ -61,10 +66,10 @@ class Search:
         return self.asked
 
     def is_exhausted(self):
-        return self.sampler.choose(self.study.get_trials(deepcopy=False)) is None
+        return self.sampler.choose(self.trials) is None
 
     def forecast(self):
-        return self.sampler.forecast(self.study.get_trials(deepcopy=False))
+        return self.sampler.forecast(self.trials)
 
 
 def search_of(table, seed=0, **constraints):
@@ -110,7 +115,7 @@ def test_every_config_once_and_then_none():
     asked = search.run(49)
     assert len(set(asked)) == 49
     assert search.is_exhausted()
-    with pytest.raises(ValueError, match="every config of the space has been tried"):
+    with pytest.raises(ValueError, match="every config has been tried"):
         search.ask()
 
 
@@ -197,16 +202,16 @@ def test_trials_under_way_are_not_asked_again_and_spread_out():
     under_way = [search.ask() for _ in range(4)]
     configs = [config for _, config in under_way]
     assert len({*search.asked}) == 16
-    for trial, config in under_way:
-        search.tell(trial, config)
+    for number, config in under_way:
+        search.tell(number, config)
     assert not set(search.run(4)[-4:]) & set(configs)
 
 
 def test_what_was_given_up_is_asked_again():
-    """A trial told as FAIL says nothing: its config is free."""
+    """A trial that ended without a result says nothing: its config is free."""
     search = search_of(make_table(small_space(), 0))
-    trial, config = search.ask()
-    search.study.tell(trial, state=TrialState.FAIL)
+    _, config = search.ask()
+    search.trials.pop()
     assert search.ask()[1] == config
 
 
@@ -216,7 +221,7 @@ def test_the_same_seed_and_trials_give_the_same_configs():
     straight = search_of(table, seed=5).run(20)
     broken = search_of(table, seed=5)
     broken.run(10)
-    broken.study.sampler = broken.sampler = EnumSampler(table.space, 5)
+    broken.sampler = EnumSampler(table.space, 5)
     assert broken.run(10) == straight
     assert search_of(table, seed=6).run(20) != straight
 
@@ -224,8 +229,8 @@ def test_the_same_seed_and_trials_give_the_same_configs():
 @pytest.mark.parametrize("make_space", [medium_space, large_space])
 def test_a_forecast_serves_the_choice_that_follows(make_space, monkeypatch):
     """Asking for the forecast first changes no choice, and what was computed for it is not computed again."""
-    monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 500)
-    monkeypatch.setattr(candidates, "NUM_DRAWN", 100)
+    monkeypatch.setattr("autotune.space.space.MOST_LISTED", 500)
+    monkeypatch.setattr(enum_sampler, "NUM_DRAWN", 100)
     table = make_table(make_space(), 3)
     straight = search_of(table).run(16)
     search = search_of(table)
@@ -244,7 +249,7 @@ def test_a_choice_heeds_what_was_excluded_after_the_forecast():
     search = search_of(make_table(small_space(), 0))
     search.run(8)
     assert search.forecast() is not None
-    chosen = search.sampler.choose(search.study.get_trials(deepcopy=False))
+    chosen = search.sampler.choose(search.trials)
     search.sampler.excluded = chosen.__eq__
     assert search.ask()[1] != chosen
 
@@ -258,7 +263,7 @@ def test_a_study_that_is_opened_before_each_trial_goes_on_as_it_would_have(quant
         straight, broken = (search_on(question, seed) for _ in range(2))
         straight.run(19)
         for _ in range(19):
-            broken.study.sampler = broken.sampler = EnumSampler(broken.space, seed)
+            broken.sampler = EnumSampler(broken.space, seed)
             broken.run(1)
         assert broken.asked == straight.asked
 
@@ -305,7 +310,7 @@ def test_excluded_configs_are_not_proposed():
     table = make_table(small_space(), 0)
     search = search_of(table)
     ruled_out = set()
-    search.sampler = search.study.sampler = EnumSampler(table.space, 0, excluded=lambda c: c.get("mode") in ruled_out)
+    search.sampler = EnumSampler(table.space, 0, excluded=lambda c: c.get("mode") in ruled_out)
     search.run(8)
     ruled_out.add("max")
     remaining = 49 - 24 - sum(config.get("mode") != "max" for config in search.asked)
@@ -317,11 +322,11 @@ def test_excluded_configs_are_not_proposed():
 @pytest.mark.slow
 def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
     """Beyond the limit configs are drawn for each choice: none comes twice, and a good one among many is found."""
-    monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 500)
-    monkeypatch.setattr(candidates, "NUM_DRAWN", 300)
+    monkeypatch.setattr("autotune.space.space.MOST_LISTED", 500)
+    monkeypatch.setattr(enum_sampler, "NUM_DRAWN", 300)
     table = make_table(large_space(), 0)
     search = search_of(table)
-    assert search.sampler.num_configs is None
+    assert search.space.num_configs is None
     asked = search.run(40)
     assert len(set(asked)) == 40
     values = sorted(each.latency_s for each in table.responses.values() if each.latency_s)
@@ -332,7 +337,7 @@ def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
 @pytest.mark.slow
 def test_a_drawn_space_keeps_its_rules(monkeypatch):
     """A config that the space forbids is not drawn, nor one that is excluded."""
-    monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 10)
+    monkeypatch.setattr("autotune.space.space.MOST_LISTED", 10)
     space = small_space().model_copy(update={"forbid": (({"dynamic": True, "fullgraph": True}, "never together"),)})
     search = Search(space, lambda config: [1.0 + len(config.root)])
     search.run(30)

@@ -26,12 +26,12 @@ from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.marker import MARKER
-from autotune.study.shared import storage as shared_storage
 from autotune.study.shared.studies import SharedStudies
 from autotune.study.shared.url import VARIABLE, StorageUrl, chosen_storage, parse_storage
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.priors import read_prior, related_studies
+from tests.asking import ask
 from tests.conftest import _PACKAGES, REPOSITORY, cli_command, cli_environment
 from tests.postgres import PASSWORD, Server, why_missing
 
@@ -98,7 +98,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 def tell(study: Study, outcome: Any, number: int = 1) -> None:
     for _ in range(number):
-        study.tell(study.ask(60), outcome)
+        study.tell(ask(study), outcome)
 
 
 def outcomes(study: Study) -> list[Any]:
@@ -159,7 +159,7 @@ class TestTheSameAsInAFile:
         script = (
             "import os, sys; from pathlib import Path; from autotune.api.studies import studies_at\n"
             "study = studies_at(sys.argv[1]).open('s')\n"
-            "with study.writing():\n    study.ask(60); os.kill(os.getpid(), 9)"
+            "with study.writing():\n    study.ask(study.manifest.space.untuned(), 60); os.kill(os.getpid(), 9)"
         )
         variables = {**os.environ, VARIABLE: server.url(database)}
         child = subprocess.run([sys.executable, "-c", script, str(studies)], env=variables, check=False)
@@ -204,7 +204,7 @@ class TestTwoDrivers:
         first = make_shared()
         with first.writing():
             tell(first, measurement)
-            asked = first.ask(60)
+            asked = ask(first)
             end_sessions(server, url)
             second = SharedStudies(studies, url).open("s")
             with second.writing():
@@ -243,7 +243,7 @@ class TestTheServerGoesAway:
         study = make_shared()
         with study.writing():
             tell(study, measurement)
-            asked = study.ask(60)
+            asked = ask(study)
             server.kill()
             later = threading.Timer(0.5, server.start)
             later.start()
@@ -260,17 +260,17 @@ class TestTheServerGoesAway:
         study = make_shared()
         with study.writing():
             tell(study, measurement)
-            asked = study.ask(60)
+            asked = ask(study)
             server.kill()
             with pytest.raises(StoreError, match="cannot be reached"):
                 study.tell(asked, measurement)
         server.start()
-        monkeypatch.setattr("autotune.study.lease.Lease.is_dead", lambda *_, **__: True)
+        monkeypatch.setattr("autotune.study.stored_trials.Lease.is_dead", lambda *_, **__: True)
         again = SharedStudies(studies, url).open("s")
         with again.writing() as lost:
             assert lost == [1]
             assert [each.state for each in again.records()] == ["measured", "lost"]
-            assert again.ask(60).config == asked.config
+            assert ask(again).config == asked.config
 
     def test_while_reading(self, make_shared, server, url, studies) -> None:
         """`show` does not wait."""
@@ -318,7 +318,7 @@ class TestAnotherMachine:
         study = make_shared()
         with study.writing():
             tell(study, measurement)
-            study.ask(1e6)
+            ask(study, 1e6)
         elsewhere(studies)
         again = SharedStudies(tmp_path / "on-the-first-host", url).open("s")
         with again.writing() as lost:
@@ -335,7 +335,7 @@ class TestAnotherMachine:
         make_study("local").close()
         with pytest.raises(InputError, match="has its records in postgresql://") as caught:
             FolderStudies(studies).open("shared")
-        assert caught.value.tip == f"add storage={url!r}"
+        assert caught.value.tip == f"add storage={str(url)!r}"
         with pytest.raises(InputError, match="has its records in"):
             FolderStudies(studies).create(make_manifest("shared"))
         with pytest.raises(StoreError, match="holds a study of this machine"):
@@ -497,7 +497,7 @@ def shared_cli(cli: Callable[..., Any], server: Server, database: str, monkeypat
     import psycopg
 
     monkeypatch.setenv(VARIABLE, server.url(database))
-    monkeypatch.setenv(_PACKAGES, str(Path(psycopg.__file__).parent.parent))
+    monkeypatch.setenv(_PACKAGES, os.pathsep.join([os.environ[_PACKAGES], str(Path(psycopg.__file__).parent.parent)]))
     return cli
 
 
@@ -613,12 +613,11 @@ def test_an_operation_that_was_cut_off_is_done_again(make_shared, monkeypatch, m
             raise optuna.exceptions.StorageInternalError from broken
         return done
 
-    monkeypatch.setattr(
-        shared_storage.PatientStorage,
-        "set_trial_state_values",
-        shared_storage._again_if_broken(acknowledged_too_late),
-    )
-    acknowledged_too_late.__name__ = "set_trial_state_values"
     with study.writing():
-        tell(study, measurement)
-    assert [each.state for each in study.records()] == ["measured"]
+        asked = ask(study)
+        monkeypatch.setattr(optuna.storages.RDBStorage, "set_trial_state_values", acknowledged_too_late)
+        study.tell(asked, measurement)
+        times = iter([True])
+        again = ask(study)
+    assert [record.state for record in study.records()] == ["measured", "lost", "running"]
+    assert again.config == study.manifest.space.default()

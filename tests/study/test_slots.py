@@ -8,7 +8,7 @@ from autotune.answer.result import EXPORTED_CACHE
 from autotune.config import Config
 from autotune.errors import StoreError
 from autotune.study.records import DriftCheck, StopReason
-from autotune.study.slots import ListSlot, Slot
+from autotune.study.slots import Slot, list_slot, value_slot
 from autotune.study.study import Study
 
 
@@ -20,8 +20,8 @@ class Attributes(dict):
 
 
 def test_the_names_are_those_of_studies_on_disk():
-    """A slot under another name would not find what was stored."""
-    slots = [each for each in vars(Study).values() if isinstance(each, Slot | ListSlot)]
+    """A slot under another name would not find what an earlier version stored."""
+    slots = [each for each in vars(Study).values() if isinstance(each, Slot)]
     assert {each.name for each in (*slots, EXPORTED_CACHE)} == {
         "artifact", "budget", "confirmation", "early_stop", "noise_floor", "queue", "sentinels", "stop",
     }  # fmt: skip
@@ -30,14 +30,14 @@ def test_the_names_are_those_of_studies_on_disk():
 @pytest.mark.parametrize(
     ("slot", "value", "stored"),
     [
-        (Slot("x", StopReason), StopReason.TIME, "time"),
-        (Slot("x", DriftCheck), DriftCheck(after=4, latency_s=0.5), {"after": 4, "latency_s": 0.5}),
-        (ListSlot("x", DriftCheck), [DriftCheck(after=4, latency_s=0.5)], [{"after": 4, "latency_s": 0.5}]),
-        (ListSlot("x", Config), [Config({"a": 1, "b": None})], [{"a": 1, "b": None}]),
+        (value_slot("x", StopReason), StopReason.TIME, "time"),
+        (value_slot("x", DriftCheck), DriftCheck(after=4, latency_s=0.5), {"after": 4, "latency_s": 0.5}),
+        (list_slot("x", DriftCheck), [DriftCheck(after=4, latency_s=0.5)], [{"after": 4, "latency_s": 0.5}]),
+        (list_slot("x", Config), [Config({"a": 1, "b": None})], [{"a": 1, "b": None}]),
     ],
 )
 def test_a_value_is_stored_as_plain_data(slot, value, stored):
-    """In the JSON form that studies on disk have."""
+    """The JSON form is the one that earlier versions wrote and read."""
     study = Attributes()
     slot.write(study, value)
     assert study == {"x": stored}
@@ -47,24 +47,16 @@ def test_a_value_is_stored_as_plain_data(slot, value, stored):
 def test_nothing_is_there_before_it_is_written():
     """None for one value, an empty list for several; None can be written too."""
     study = Attributes()
-    assert Slot("x", StopReason).read(study) is None
-    assert ListSlot("x", Config).read(study) == []
-    Slot("x", StopReason).write(study, None)
-    assert Slot("x", StopReason).read(study) is None
-
-
-def test_a_list_grows():
-    """`add` keeps what is there."""
-    study, slot = Attributes(), ListSlot("x", Config)
-    slot.add(study, Config({"a": 1}))
-    slot.add(study, Config({"a": 2}), Config({"a": 3}))
-    assert [each["a"] for each in slot.read(study)] == [1, 2, 3]
+    assert value_slot("x", StopReason).read(study) is None
+    assert list_slot("x", Config).read(study) == []
+    value_slot("x", StopReason).write(study, None)
+    assert value_slot("x", StopReason).read(study) is None
 
 
 def test_a_form_of_another_version_is_an_error_with_a_way_out():
     """Not a traceback: the key is named, and what to do."""
     with pytest.raises(StoreError, match=r"the study's x\.latency_s is stored in a form") as caught:
-        Slot("x", DriftCheck).read(Attributes(x={"after": 1, "latency_s": "soon"}))
+        value_slot("x", DriftCheck).read(Attributes(x={"after": 1, "latency_s": "soon"}))
     assert "version of autotune" in caught.value.tip
 
 

@@ -21,9 +21,10 @@ from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
-from autotune.study.lease import Lease
 from autotune.study.manifest import read_manifest
 from autotune.study.records import StopReason
+from autotune.study.stored_trials import Lease
+from tests.asking import ask, sampler_of
 from tests.conftest import REPOSITORY, with_latency
 
 
@@ -34,7 +35,7 @@ def failure(reason: Reason = Reason.COMPILE_ERROR) -> Failure:
 def ask_all(study, outcome_of, limit=100):
     asked = []
     for _ in range(limit):
-        each = study.ask(longest_s=60)
+        each = ask(study)
         if each is None:
             break
         asked.append(each)
@@ -52,8 +53,8 @@ def test_untuned_then_default_then_every_other_config_once(make_study, measureme
     asked = ask_all(study, lambda _: measurement)
     configs = [each.config for each in asked]
     assert configs[:2] == [study.manifest.space.untuned(), study.manifest.space.default()]
-    assert len(set(configs)) == len(configs) == study.num_configs() == 15
-    assert study.ask(longest_s=60) is None
+    assert len(set(configs)) == len(configs) == study.manifest.space.num_configs == 15
+    assert ask(study) is None
 
 
 @pytest.mark.slow
@@ -216,14 +217,15 @@ def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study,
     make_study().close()
     script = (
         "import sys, os; from pathlib import Path; from autotune.study.folder import FolderStudies\n"
-        "study = FolderStudies(Path(sys.argv[1])).open('s'); study.ask(60); study.ask(60); os._exit(9)"
+        "study = FolderStudies(Path(sys.argv[1])).open('s'); space = study.manifest.space\n"
+        "study.ask(space.untuned(), 60); study.ask(space.default(), 60); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "studies")], cwd=REPOSITORY, check=False)
     study = FolderStudies(tmp_path / "studies").open("s")
     assert [each.state for each in study.records()] == ["lost", "lost"]
     with study.writing() as given_back:
         assert given_back == [0, 1]
-        assert study.ask(60).config == study.manifest.space.untuned()
+        assert ask(study).config == study.manifest.space.untuned()
     assert [each.state for each in study.records()] == ["lost", "lost", "running"]
 
 
@@ -277,7 +279,7 @@ def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_
     path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}{forbid}")
     space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
     study = FolderStudies(tmp_path / "studies").create(make_manifest(space=space))
-    assert study.num_configs() is None
+    assert study.manifest.space.num_configs is None
     asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=40)
     configs = [each.config for each in asked]
     assert len(set(configs)) == 40
@@ -332,7 +334,9 @@ class TestWhatIsTried:
         """Neither by the sampler nor from the queue; several predicates add up; the untuned model is always tried."""
         study = make_study()
         study.enqueue(self.others(study))
-        study.exclude(lambda config: config.get("behaviour") == "wrong", lambda config: config["latency_ms"] == 8)
+        sampler_of(study).exclude(
+            lambda config: config.get("behaviour") == "wrong", lambda config: config["latency_ms"] == 8
+        )
         asked = self.asked_next(study, measurement, 99)
         assert asked[0] == study.manifest.space.untuned()
         assert {config["latency_ms"] for config in asked[1:]} == {6, 2}
@@ -342,18 +346,18 @@ class TestWhatIsTried:
     def test_trials_under_way_are_not_asked_again(self, make_study, measurement):
         """Asked twice without an answer in between, a study gives two different configs."""
         study = make_study()
-        first, second = study.ask(60), study.ask(60)
+        first, second = ask(study), ask(study)
         assert first.config != second.config
         study.tell(first, measurement)
-        assert study.ask(60).config not in (first.config, second.config)
+        assert ask(study).config not in (first.config, second.config)
 
     def test_the_outlook_knows_the_constraints(self, make_study, measurement):
         """No forecast as long as no trial keeps them: there is nothing to improve on."""
         kept, missed = make_study("kept", constraints=("latency <= 1s",)), make_study(constraints=("latency <= 1us",))
         for study in (kept, missed):
             self.asked_next(study, measurement, 6)
-        assert missed.forecast() is None
-        assert kept.forecast().num_untried == 9
+        assert sampler_of(missed).forecast() is None
+        assert sampler_of(kept).forecast().num_untried == 9
 
 
 @pytest.fixture
@@ -414,13 +418,13 @@ def test_names_are_folder_names(make_study, name):
 def test_a_result_that_a_dead_run_had_recorded_is_kept(make_study, measurement, tmp_path):
     """Killed between writing the result and finishing the trial: the next start finishes it, nothing runs twice."""
     study = make_study()
-    asked = study.ask(60)
+    asked = ask(study)
     asked.handle.set_user_attr("lease", {**Lease.of_this_process(60).model_dump(), "boot_id": "another"})
     asked.handle.set_constraint("ok", -1.0)
     asked.handle.set_user_attr("result", {"outcome": measurement.model_dump(mode="json")})
     with study.writing() as given_back:
         assert given_back == []
-        assert study.ask(60).config == study.manifest.space.default()
+        assert ask(study).config == study.manifest.space.default()
     assert study.records()[0].state == "measured"
     assert optuna_trials(study)[0].state is TrialState.COMPLETE
 
@@ -428,7 +432,7 @@ def test_a_result_that_a_dead_run_had_recorded_is_kept(make_study, measurement, 
 def test_reaping_clears_what_the_dead_run_left(make_study):
     """Compiler processes whose supervisor was killed too, caches and scratch are gone at the next start."""
     study = make_study()
-    asked = study.ask(60)
+    asked = ask(study)
     asked.handle.set_user_attr("lease", {**Lease.of_this_process(60).model_dump(), "boot_id": "another"})
     folder = study.trial_folder(asked.number)
     (folder.path / "cache").mkdir(parents=True)
@@ -490,7 +494,7 @@ def test_a_finished_trial_is_read_from_the_database_once(make_study, measurement
     """Else a search would read all its trials again for each new one. Trials still under way are read each time."""
     study = make_study()
     ask_all(study, lambda _: measurement, limit=3)
-    running = study.ask(longest_s=60)
+    running = ask(study)
     before = study._trials()
     study.tell(running, measurement)
     after = study._trials()
@@ -501,7 +505,7 @@ def test_a_finished_trial_is_read_from_the_database_once(make_study, measurement
 def test_what_another_process_wrote_is_seen(make_study, measurement, tmp_path):
     """A trial that was running when it was read is read again; a new one is added."""
     study = make_study()
-    running = study.ask(longest_s=60)
+    running = ask(study)
     other = FolderStudies(tmp_path / "studies").open("s")
     assert [each.state for each in other.records()] == ["running"]
     study.tell(running, measurement)

@@ -12,11 +12,13 @@ from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
 from autotune.render.terminal import summary, trials_table
 from autotune.study.budget import BusyMachinePlan
+from autotune.study.sampler.sampler import Sampler
 from autotune.trial.deadline import Deadline
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.events import DriftChecked, MachineBusy, TrialDisturbed, TrialEnded
 from autotune.tuning.loop import Tuner
 from autotune.tuning.session import Session, trial_request
+from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
 from tests.measure.test_disturbance import timed
 
@@ -124,8 +126,10 @@ class TestLearning:
         study = tune.study
         configs = [each.config for each in study.records()]
         assert len(set(configs)) == len(configs)
-        seen = study._sampler._situation(study._trials()).seen
-        assert [number for number, each in enumerate(seen) if each.values is None] == [1, 3]
+        assert [trial.number for trial in study.tried() if trial.is_distrusted] == [1, 3]
+        sampler = Sampler(study)
+        sampler.suggest()
+        assert [number for number, seen in enumerate(sampler._own._last.seen) if seen.values is None] == [1, 3]
 
 
 class TestTheVerdict:
@@ -200,7 +204,7 @@ class TestAnotherMachine:
     def test_a_study_is_not_resumed_there(self, make_study, quiet_one, overrides, why):
         """It says what differs, before anything is run, and what to do."""
         study = make_study()
-        untuned = study.ask(longest_s=1)
+        untuned = ask(study, 1)
         study.tell(untuned, here(quiet_one, **overrides))
         with pytest.raises(InputError, match=why) as caught:
             Tuner(study, BUDGET, ScriptedTrials(lambda *_: pytest.fail("something was run"))).run()

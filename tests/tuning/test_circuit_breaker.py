@@ -16,6 +16,7 @@ from autotune.tuning.checks import ERRORS_WITHOUT_SUCCESS, last_that_worked, sam
 from autotune.tuning.events import ConfigProbed, TrialEnded
 from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.loop import Tuner
+from tests.asking import ask
 from tests.conftest import QUICK_BUDGET
 
 EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
@@ -166,7 +167,7 @@ class TestInAStudy:
     def test_an_interrupted_first_trial_hides_nothing(self, study):
         """Stopped by Ctrl-C in trial 0 and resumed, trial 1 is the untuned model: it proves no compiler either."""
         opened = study(ALL_FAIL)
-        opened.abandon(opened.ask(longest_s=60))
+        opened.abandon(ask(opened))
         error, _ = self.tune(opened)
         assert isinstance(error, HarnessError)
 

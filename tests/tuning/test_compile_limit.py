@@ -89,7 +89,7 @@ def limit_after(make_study, modes, measurement):
         with study.writing():
             for number, seconds in enumerate([0.0, *compiled_s]):
                 config = UNTUNED if number == 0 else compiled(number)
-                study.tell(study.ask_for(config, longest_s=60), measured(measurement, seconds))
+                study.tell(study.ask(config, longest_s=60), measured(measurement, seconds))
         return compile_limit(study, compiled(9), at_most_s)
 
     return limit_after
@@ -174,7 +174,7 @@ class TestASlowCompile:
         crash = Failure(reason="crash", stage="compile", error="killed by SIGSEGV")
         with study.writing():
             for config, outcome in ((UNTUNED, measured(measurement, 0.0)), (compiled(1), slow), (compiled(2), crash)):
-                study.tell(study.ask_for(config, longest_s=60), outcome)
+                study.tell(study.ask(config, longest_s=60), outcome)
         assert [each.child_s for each in study.records()] == [1.0, 100.0, None]
 
     @pytest.mark.parametrize("outcome", ["crash", "timeout"])

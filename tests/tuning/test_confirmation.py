@@ -19,7 +19,6 @@ from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
 from autotune.study.records import DriftCheck, NoiseFloor, TrialRecord
-from autotune.study.study import Study
 from autotune.tuning.confirmation import MAX_CONTESTS, winner_of
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
 from autotune.tuning.finalists import EQUALLY_FAST, finalists, uncertainty_of
@@ -146,7 +145,7 @@ class TestUncertainty:
     @pytest.mark.parametrize(("latency_ms", "expected"), [(10.4, EQUALLY_FAST), (12, 0.2), (8, 0.25)])
     def test_a_drift_worth_a_warning_counts(self, study, untuned, latency_ms, expected):
         """Up or down; below 5 % it does not."""
-        Study.drift_checks.add(study, DriftCheck(after=4, latency_s=latency_ms / 1e3))
+        study.drift_checks = [*study.drift_checks, DriftCheck(after=4, latency_s=latency_ms / 1e3)]
         assert uncertainty_of(study, untuned) == pytest.approx(expected)
 
 

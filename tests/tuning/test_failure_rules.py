@@ -16,6 +16,7 @@ from autotune.study.folder import FolderStudies
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import RuleLearned
 from autotune.tuning.failure_rules import FAILURES_NEEDED, FailureRules, find_failure_rules
+from tests.asking import ask, sampler_of
 
 KNOB = "  {name}: {{doc: 'https://e.org', values: {values}, default: {default}, when: {{{when}}}}}\n"
 
@@ -177,10 +178,10 @@ class TestInAStudy:
         """A study in which `fullgraph` fails, and its events."""
         study, events = make_study(space=space), []
         study.enqueue([compiled(space, fullgraph=True, fusion=n, mode=each) for n, each in enumerate(MODES)])
-        rules = FailureRules(study, lambda rule, num: events.append(RuleLearned(rule, num)))
+        rules = FailureRules(study, sampler_of(study), lambda rule, num: events.append(RuleLearned(rule, num)))
         while study.num_recorded() < 8:
             rules.update()
-            asked = study.ask(60)
+            asked = ask(study)
             study.tell(asked, failure() if asked.config.matches({"fullgraph": True}) else measurement)
         return study, events
 
@@ -211,7 +212,7 @@ class TestInAStudy:
         study, (*_, event) = tuned
         study.close()
         again, heard = FolderStudies(study.folder.parent).open(study.name), []
-        FailureRules(again, lambda rule, _: heard.append(rule)).update()
+        FailureRules(again, sampler_of(again), lambda rule, _: heard.append(rule)).update()
         assert heard == [event.rule]
 
     def test_a_rules_file_of_an_older_release_is_ignored(self, tuned, make_study, space, measurement):
@@ -220,7 +221,7 @@ class TestInAStudy:
         file = study.folder.parent / "rules.yaml"
         file.write_text("rules: {")
         other = make_study("other", space=space)
-        FailureRules(other, lambda *_: None).update()
-        other.tell(other.ask(60), measurement)
+        FailureRules(other, sampler_of(other), lambda *_: None).update()
+        other.tell(ask(other), measurement)
         assert find_failure_rules(other.manifest.space, other.records()) == []
         assert file.read_text() == "rules: {"

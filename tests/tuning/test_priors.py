@@ -20,6 +20,7 @@ from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning import priors
 from autotune.tuning.events import PriorsGiven, PriorsOffered
 from autotune.tuning.priors import MOST_CONFIGS, near_best_after, priors_of, project_config, read_prior, related_studies
+from tests.asking import ask
 from tests.conftest import REPOSITORY, with_latency
 from tests.tuning.test_failure_rules import SPACE, knob, load
 
@@ -48,7 +49,7 @@ def search(measurement):
 
     def run(study, num_trials, outcome_of=None):
         while study.num_recorded() < num_trials:
-            asked = study.ask(60)
+            asked = ask(study)
             if asked is None:
                 break
             measured = with_latency(measurement, latency_s(asked.config))

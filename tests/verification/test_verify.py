@@ -21,6 +21,7 @@ from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verification.comparison import measure
 from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned, verify
+from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials, cli_command, cli_environment, with_latency
 
 SLOW, FAST = {"execution": "eager", "latency_ms": 8}, {"execution": "compile", "behaviour": "right", "latency_ms": 2}
@@ -426,7 +427,7 @@ class TestOnTheCommandLine:
         """Trial 0 takes 8 ms a call, trial 1 (the default) 6 ms, others 2 to 8 ms or fail."""
         study = make_study()
         for _ in range(8):
-            asked = study.ask(60)
+            asked = ask(study)
             broken = {"wrong": Reason.WRONG_RESULT, "compile_error": Reason.COMPILE_ERROR}.get(
                 asked.config.get("behaviour")
             )

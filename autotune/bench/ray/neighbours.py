@@ -65,7 +65,7 @@ class NeighbourCheck:
             floor = self._run.study.noise_floor
             assert floor is not None, "it was looked at"
             found = Neighbours(host=host, workers=workers, pairs=pairs, noise_floor=floor.spread)
-            NEIGHBOURS.add(self._run.study, found)
+            NEIGHBOURS.write(self._run.study, [*NEIGHBOURS.read(self._run.study), found])
         if not found.disturb:
             self._crowd.time_side_by_side(workers)
         self._run.notify(NeighboursFound(found))

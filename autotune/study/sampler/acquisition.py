@@ -116,7 +116,7 @@ class Forecaster:
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self._kernels: dict[str, tuple[int, Kernel]] = {}
+        self._kernels: dict[str, tuple[Array, Kernel]] = {}
 
     def forecast(
         self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator
@@ -184,16 +184,21 @@ class Forecaster:
         return _Belief(Posterior(kernel, points[rows], standard[rows]), shift, scale)
 
     def _kernel(self, name: str, points: Array, values: Array, prior: KernelPrior, standardise: Standardise) -> Kernel:
-        """Learned from as many of the first trials as are a multiple of the step."""
+        """Learned from as many of the first trials as are a multiple of the step.
+
+        The one of an earlier call is taken again only where it was learned from the very same trials: a trial may end
+        after later ones, and what is chosen must not depend on when this process began.
+        """
         step = max(3, len(values) // 10)
         num_learned = len(values) - len(values) % step
         known = self._kernels.get(name)
         if num_learned == 0:
             return prior_kernel(self._encoding, prior)
-        if known is None or known[0] != num_learned:
+        learned = np.column_stack([points[:num_learned], values[:num_learned]])
+        if known is None or not np.array_equal(known[0], learned):
             standard = standardise(values[:num_learned])[0]
             rows = _telling(standard, MAX_TO_FIT)
-            known = num_learned, fit_kernel(self._encoding, points[rows], standard[rows], prior)
+            known = learned, fit_kernel(self._encoding, points[rows], standard[rows], prior)
             self._kernels[name] = known
         return known[1]
 

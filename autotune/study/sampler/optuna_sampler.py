@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import InputError, did_you_mean, quoted
 from autotune.space.space import SearchSpace
-from autotune.study.sampler.sampler import TAKEN, Excluded
+from autotune.study.records import Tried
+from autotune.study.sampler.enum_sampler import Excluded
 
 MOST_PROPOSALS = 100
 """After so many in a row that cannot be run, `EnumSampler` chooses: few configs may be left."""
@@ -87,11 +89,11 @@ class OptunaSampler:
         """Numbers of the study's trials."""
         self._proposed: dict[Config, Trial] = {}
 
-    def choose(self, trials: Sequence[FrozenTrial], excluded: Excluded) -> Config | None:
-        """What to try after these trials of a study; None if it proposes nothing that can be run."""
+    def choose(self, trials: Sequence[Tried], excluded: Excluded) -> Config | None:
+        """What to try after these trials; None if it proposes nothing that can be run."""
         with _explained(self._name):
             self._learn(trials)
-            tried = {Config(each.params): each for each in trials if each.state in TAKEN}
+            tried = {trial.config: trial for trial in trials}
             for _ in range(MOST_PROPOSALS):
                 proposal = self._study.ask()
                 config = self._space.walk(proposal.suggest_categorical)
@@ -101,21 +103,30 @@ class OptunaSampler:
                 self._answer(proposal, tried.get(config))
         return None
 
-    def _learn(self, trials: Sequence[FrozenTrial]) -> None:
-        for each in trials:
-            if each.state is not TrialState.COMPLETE or each.number in self._learned:
+    def _learn(self, trials: Sequence[Tried]) -> None:
+        for trial in trials:
+            if trial.values is None or trial.number in self._learned:
                 continue
-            self._learned.add(each.number)
-            proposal = self._proposed.pop(Config(each.params), None)
+            self._learned.add(trial.number)
+            proposal = self._proposed.pop(trial.config, None)
             if proposal is None:
-                self._study.add_trial(each)
+                self._study.add_trial(self._as_stored(trial))
             else:
-                self._answer(proposal, each)
+                self._answer(proposal, trial)
 
-    def _answer(self, proposal: Trial, known: FrozenTrial | None) -> None:
-        if known is None or known.state is not TrialState.COMPLETE:
+    def _as_stored(self, trial: Tried) -> FrozenTrial:
+        offered: dict[str, BaseDistribution] = {
+            knob.name: CategoricalDistribution(knob.values)
+            for knob in self._space.knobs
+            if knob.name in trial.config.root
+        }
+        params, constraints = dict(trial.config.root), dict(trial.violations)
+        return create_trial(params=params, distributions=offered, values=trial.values, constraints=constraints)
+
+    def _answer(self, proposal: Trial, known: Tried | None) -> None:
+        if known is None or known.values is None:
             self._study.tell(proposal, state=TrialState.FAIL)
             return
-        for name, violation in known.constraints.items():
+        for name, violation in known.violations.items():
             proposal.set_constraint(name, violation)
         self._study.tell(proposal, known.values)

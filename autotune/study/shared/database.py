@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import optuna
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import DBAPIError
 
 from autotune import environment
 from autotune.command_line import asked
@@ -17,13 +19,14 @@ from autotune.errors import StoreError
 from autotune.schema import Record
 from autotune.study.marker import Home
 from autotune.study.shared.lock import AdvisoryLock
-from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors
+from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors, was_cut_off
 from autotune.study.shared.url import StorageUrl
 
 MANIFEST, HOME, _DRIVER = "manifest", "home", "driver"
 """Attributes of a study."""
 _NOT_FOUND = "Record does not exist."
 """Optuna's words for a study that is not there."""
+T = TypeVar("T")
 
 
 class Driver(Record):
@@ -60,8 +63,15 @@ class SharedDatabase:
     def __str__(self) -> str:
         return str(self._url)
 
-    def errors(self) -> AbstractContextManager[None]:
-        return _errors(self._url, self.name)
+    def run(self, operation: Callable[[], T]) -> T:
+        with self._errors():
+            try:
+                return operation()
+            except (StorageInternalError, DBAPIError) as error:
+                if not self.storage.patience_s or not was_cut_off(error):
+                    raise
+            self.require_exclusive()
+            return operation()
 
     def require_writable(self) -> None:
         """Its trials run where its evidence is."""
@@ -76,12 +86,12 @@ class SharedDatabase:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         self.require_writable()
-        with self.errors():
+        with self._errors():
             if not self._lock.take():
                 raise self._in_use()
         try:
             self._driver = Driver.this_process()
-            with self.errors():
+            with self._errors():
                 self._write(_DRIVER, self._driver.model_dump())
             self.storage.patience_s = PATIENCE_S
             yield
@@ -95,7 +105,7 @@ class SharedDatabase:
         if self._driver is None or self._lock.is_held():
             return
         started = time.monotonic()
-        with self.errors():
+        with self._errors():
             while not self._lock.take():
                 # The server may not have noticed yet that our own session is gone.
                 if self._last_driver() != self._driver or time.monotonic() - started > PATIENCE_S:
@@ -110,12 +120,23 @@ class SharedDatabase:
                 )
 
     def manifest_id(self) -> str:
-        with self.errors():
+        with self._errors():
             return str(attributes(self.storage, self.name)[MANIFEST]["id"])
 
     def forget(self) -> None:
-        with self.errors():
+        with self._errors():
             optuna.delete_study(study_name=self.name, storage=self.storage)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """As `storage_errors`; and a study that somebody removes is a sentence too: a dashboard has a button for it."""
+        with storage_errors(self._url):
+            try:
+                yield
+            except KeyError as error:
+                if error.args != (_NOT_FOUND,):
+                    raise
+                raise StoreError(f"{self} has no study {self.name!r} any more", tip="somebody removed it") from None
 
     def _in_use(self) -> StoreError:
         return StoreError(
@@ -133,15 +154,3 @@ class SharedDatabase:
 def attributes(opened: PatientStorage, study: str) -> dict[str, Any]:
     """All attributes of a study. Raises KeyError for an unknown name."""
     return opened.get_study_user_attrs(opened.get_study_id_from_name(study))
-
-
-@contextmanager
-def _errors(url: StorageUrl, study: str) -> Iterator[None]:
-    """As `storage_errors`; and a study that somebody removes is a sentence too: a dashboard has a button for it."""
-    with storage_errors(url):
-        try:
-            yield
-        except KeyError as error:
-            if error.args != (_NOT_FOUND,):
-                raise
-            raise StoreError(f"{url} has no study {study!r} any more", tip="somebody removed it") from None

@@ -9,13 +9,13 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -34,15 +34,11 @@ _CREATION = 5_117_268_400_917_001
 _CONNECTING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 """A server or a firewall that goes silent is noticed within a minute."""
 _log = logging.getLogger("autotune")
-T = TypeVar("T")
 
 
 class PatientStorage(RDBStorage):
-    """Optuna's storage. What a broken connection cut off is done again; `patience_s`: the longest wait for a new one.
-
-    Every operation sets something to a value, so that doing it twice is doing it once, but for a new trial: one whose
-    creation was not acknowledged stays as a running trial without a process, which the next start ends.
-    """
+    """Optuna's storage, whose engine is given a function that connects. A connection that broke between two operations
+    is made again; `patience_s`: the longest wait for that."""
 
     def __init__(self, url: StorageUrl, *, create: bool) -> None:
         self.patience_s = 0.0
@@ -66,35 +62,6 @@ class PatientStorage(RDBStorage):
                 _log.warning("no connection to %s: trying again for %.0f s", self._shown, self.patience_s)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
-
-
-def _again_if_broken(operation: Callable[..., T]) -> Callable[..., T]:
-    """The operation of a `PatientStorage`, once more where the connection broke in the middle of it."""
-
-    @functools.wraps(operation)
-    def run(self: PatientStorage, *args: Any, **kwargs: Any) -> T:
-        try:
-            return operation(self, *args, **kwargs)
-        except (StorageInternalError, DBAPIError) as error:
-            if not self.patience_s or not _was_cut_off(error):
-                raise
-        try:
-            return operation(self, *args, **kwargs)
-        except UpdateFinishedTrialError:
-            if operation.__name__ != "set_trial_state_values":
-                raise
-            return True  # type: ignore[return-value]  # The first attempt had come through.
-
-    return run
-
-
-for _name in (
-    "create_new_study", "delete_study", "set_study_user_attr", "set_study_system_attr", "get_study_id_from_name",
-    "get_study_name_from_id", "get_study_directions", "get_study_user_attrs", "get_study_system_attrs",
-    "get_all_studies", "_create_new_trial", "_set_trial_param", "get_trial_id_from_study_id_trial_number",
-    "set_trial_state_values", "set_trial_user_attr", "set_trial_system_attr", "get_trial", "_get_trials",
-):  # fmt: skip
-    setattr(PatientStorage, _name, _again_if_broken(getattr(RDBStorage, _name)))
 
 
 def open_storage(url: StorageUrl, *, create: bool) -> PatientStorage | None:
@@ -195,7 +162,7 @@ def _explain(error: BaseException, url: StorageUrl) -> tuple[str, str]:
     for pattern, what, tip in _BY_WORDS:
         if state is None and re.search(pattern, str(origin)):
             return f"{what} ({said})", tip
-    if state is None or _was_cut_off(error):
+    if state is None or was_cut_off(error):
         return (
             f"cannot be reached: {said}",
             "check host and port and that the server runs; what is recorded stays, and the same command goes on",
@@ -214,7 +181,7 @@ def _origin(error: BaseException) -> BaseException:
     return error
 
 
-def _was_cut_off(error: BaseException) -> bool:
+def was_cut_off(error: BaseException) -> bool:
     """The connection broke: the server went away, or something between."""
     current: BaseException | None = error
     while current is not None:
