@@ -12,13 +12,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from autotune.answer.result import StudyResult
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Measurement
-from autotune.measure.objective import Objective
-from autotune.measure.profile import HotSpots
-from autotune.measure.statistics import Comparison, Speedup, Verdict
+from autotune.measure.statistics import Comparison, Speedup
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.importance import Importance, importances
@@ -91,50 +90,44 @@ class LosingGroup:
     """Constraint -> how many broke it."""
 
 
-@dataclass(frozen=True)
 class Explanation:
-    """Everything that `explain` shows."""
+    """Everything that `explain` shows, derived when it is asked for."""
 
-    winner: TrialRecord
-    space: SearchSpace
-    is_untuned: bool
-    verdict: Verdict | None
-    """None: nothing was confirmed yet."""
-    objective: Objective
-    importances: list[Importance]
-    effects: list[Influence]
-    """Those that are distinguishable from noise first, the largest first."""
-    rivals: list[Rival]
-    groups: list[LosingGroup]
-    disturbed: tuple[int, ...] = ()
-    """Trials whose times are not used, because other programs kept the machine busy."""
-    hot_spots: HotSpots | None = None
-    """Of the untuned model and the winner, as far as they were profiled."""
+    def __init__(self, answer: StudyResult, winner: TrialRecord) -> None:
+        self.answer, self.winner = answer, winner
+        self._known = TrialComparisons.of(answer)
+
+    @property
+    def disturbed(self) -> list[int]:
+        """Trials whose times are not used, because other programs kept the machine busy."""
+        return [record.number for record in self.answer.measured if record.disturbed is not None]
+
+    @cached_property
+    def importances(self) -> list[Importance]:
+        """Of the knobs, by the trials that nothing disturbed."""
+        calm = [record for record in self.answer.measured if record.disturbed is None]
+        values = [self._known.value(record.measurement) for record in calm]
+        return importances([record.config for record in calm], values, self.answer.manifest.workload.seed)
+
+    @cached_property
+    def effects(self) -> list[Influence]:
+        """Those that are distinguishable from noise first, the largest first."""
+        return influences(self.answer.space, self.answer.measured, self._known)
+
+    @cached_property
+    def rivals(self) -> list[Rival]:
+        """The winner against the untuned model and the default compile, as far as these are others."""
+        return list(_rivals(self.answer, self.answer.space, self.winner, self._known))
+
+    @cached_property
+    def groups(self) -> list[LosingGroup]:
+        """All other trials, by what lost them the study."""
+        return groups(self.answer.records, self.winner, [found.knob for found in self.importances], self._known)
 
 
 def explain(answer: StudyResult) -> Explanation | None:
     """The explanation of a study; None if no trial keeps every constraint."""
-    winner = answer.best
-    if winner is None:
-        return None
-    space, measured = answer.space, answer.measured
-    known = TrialComparisons.of(answer)
-    quiet = [each for each in measured if each.disturbed is None]
-    values = [known.value(each.measurement) for each in quiet]
-    importance = importances([each.config for each in quiet], values, answer.manifest.workload.seed)
-    return Explanation(
-        winner=winner,
-        space=space,
-        is_untuned=winner.config == space.untuned(),
-        verdict=answer.verdict,
-        objective=answer.objective,
-        importances=importance,
-        effects=influences(space, measured, known),
-        rivals=list(_rivals(answer, space, winner, known)),
-        groups=groups(answer.records, winner, [each.knob for each in importance], known),
-        disturbed=tuple(each.number for each in measured if each.disturbed is not None),
-        hot_spots=answer.hot_spots,
-    )
+    return None if answer.best is None else Explanation(answer, answer.best)
 
 
 @dataclass(frozen=True)

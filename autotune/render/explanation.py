@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from autotune.answer import explain
 from autotune.answer.configs import config_text
-from autotune.answer.explain import Contrast, Explanation, Influence, Rival
+from autotune.answer.content import Table
+from autotune.answer.explain import Contrast, Explanation, Influence, LosingGroup, Rival
 from autotune.answer.format import error, num_bytes, percent, seconds, times
 from autotune.answer.objectives import as_good_as
 from autotune.answer.sections.hot_spots import hot_spots_document, hot_spots_table
@@ -22,43 +22,6 @@ from autotune.measure.statistics import Verdict
 from autotune.render.terminal import drawn
 
 MAX_EFFECTS_SHOWN = 12
-
-
-def explanation(told: Explanation) -> RenderableType:
-    """Why the winner wins, which knobs mattered, and what became of all others. A ratio is one of speeds throughout:
-    of two configs that are both named, or over the untuned model."""
-    return Group(
-        Text(
-            f"{_HEADLINES[told.verdict]}: trial {told.winner.number}: {config_text(told.winner.config, told.space)}",
-            style="bold",
-        ),
-        *_rivals(told),
-        *_set_aside(told),
-        *([Text(), drawn(hot_spots_table(told.hot_spots))] if told.hot_spots else []),
-        Text(),
-        *_importances(told),
-        Text(),
-        *_effects(told),
-        Text(),
-        *_groups(told),
-    )
-
-
-def explanation_document(told: Explanation) -> dict[str, Any]:
-    """Plain data; the keys are documented in docs/json.md."""
-    return {
-        "winner": told.winner.number,
-        "is_untuned": told.is_untuned,
-        "verdict": told.verdict,
-        "disturbed": told.disturbed,
-        "importances": [asdict(each) for each in told.importances],
-        "effects": [_influence_document(each) for each in told.effects],
-        "rivals": [asdict(each) for each in told.rivals],
-        "groups": [asdict(each) for each in told.groups],
-        "hot_spots": told.hot_spots and hot_spots_document(told.hot_spots),
-    }
-
-
 _UNTUNED = "the untuned model, which is kept"
 _HEADLINES: dict[Verdict | None, str] = {
     None: "the best so far, not confirmed yet",
@@ -70,24 +33,55 @@ _HEADLINES: dict[Verdict | None, str] = {
 }
 
 
-def _influence_document(each: Influence) -> dict[str, Any]:
+def explanation(told: Explanation) -> RenderableType:
+    """Why the winner wins, which knobs mattered, and what became of all others. A ratio is one of speeds throughout:
+    of two configs that are both named, or over the untuned model."""
+    answer, winner = told.answer, told.winner
+    headline = f"{_HEADLINES[answer.verdict]}: trial {winner.number}: {config_text(winner.config, answer.space)}"
+    parts: list[RenderableType] = [Text(headline, style="bold"), *map(Text, _remarks(told))]
+    tables = [] if answer.hot_spots is None else [hot_spots_table(answer.hot_spots)]
+    for table in (*tables, _importances(told), _effects(told), *_groups(told)):
+        parts += [Text(), drawn(table) if table.rows else Text(table.caption)]
+    return Group(*parts)
+
+
+def explanation_document(told: Explanation) -> dict[str, Any]:
+    """Plain data; the keys are documented in docs/json.md."""
+    spots = told.answer.hot_spots
     return {
-        "knob": each.knob,
-        "faster": each.faster,
-        "slower": each.slower,
-        "ratios": each.ratios,
-        "median": each.median,
-        "confirmed": each.confirmed,
-        "is_told": each.is_significant,
+        "winner": told.winner.number,
+        "is_untuned": told.winner.config == told.answer.space.untuned(),
+        "verdict": told.answer.verdict,
+        "disturbed": told.disturbed,
+        "importances": [asdict(found) for found in told.importances],
+        "effects": [_influence_document(found) for found in told.effects],
+        "rivals": [asdict(rival) for rival in told.rivals],
+        "groups": [asdict(group) for group in told.groups],
+        "hot_spots": spots and hot_spots_document(spots),
     }
 
 
-def _rivals(told: Explanation) -> list[Text]:
-    lines = []
+def _influence_document(found: Influence) -> dict[str, Any]:
+    return {
+        "knob": found.knob,
+        "faster": found.faster,
+        "slower": found.slower,
+        "ratios": found.ratios,
+        "median": found.median,
+        "confirmed": found.confirmed,
+        "is_told": found.is_significant,
+    }
+
+
+def _remarks(told: Explanation) -> Iterator[str]:
     for rival in told.rivals:
-        lines.append(Text(f"  {_against(rival, told.objective)}; differences:"))
-        lines += [Text(f"    {_contrast(each)}") for each in rival.contrasts]
-    return lines
+        yield f"  {_against(rival, told.answer.objective)}; differences:"
+        for contrast in rival.contrasts:
+            other, best = (_quantity(contrast, value) for value in (contrast.other, contrast.winner))
+            yield f"    {contrast.quantity} {other}, in the best {best}"
+    if told.disturbed:
+        numbers = ", ".join(map(str, told.disturbed))
+        yield f"  other programs kept the machine busy during trials {numbers}: their times are left out"
 
 
 def _against(rival: Rival, objective: Objective) -> str:
@@ -99,73 +93,73 @@ def _against(rival: Rival, objective: Objective) -> str:
     return f"{times(rival.ratio)} {as_good_as(objective)} {name}, {where}"
 
 
-def _set_aside(told: Explanation) -> list[Text]:
-    if not told.disturbed:
-        return []
-    numbers = ", ".join(map(str, told.disturbed))
-    return [Text(f"  other programs kept the machine busy during trials {numbers}: their times are left out")]
-
-
-def _contrast(contrast: Contrast) -> str:
-    return (
-        f"{contrast.quantity} {_quantity(contrast.quantity, contrast.other)}, "
-        f"in the best {_quantity(contrast.quantity, contrast.winner)}"
-    )
-
-
-def _quantity(name: str, value: float | None) -> str:
-    if name == "peak memory":
-        return num_bytes(None if value is None else int(value))
-    if name == "compile seconds":
-        return seconds(value)
-    if name == "relative error":
-        return error(value)
+def _quantity(contrast: Contrast, value: float | None) -> str:
+    match contrast.quantity:
+        case "peak memory":
+            return num_bytes(None if value is None else int(value))
+        case "compile seconds":
+            return seconds(value)
+        case "relative error":
+            return error(value)
     return "-" if value is None else f"{value:g}"
 
 
-def _importances(told: Explanation) -> list[RenderableType]:
+def _importances(told: Explanation) -> Table:
+    columns = ("knob", "share", "90 % interval")
     if not told.importances:
-        return [Text("importance of the knobs: too few trials to tell")]
-    table = Table("knob", "share", "90 % interval", box=None, header_style="bold", pad_edge=False)
-    for each in told.importances:
-        table.add_row(each.knob, percent(each.share), f"{percent(each.low)} to {percent(each.high)}")
-    return [Text("what separates the fastest quarter of the trials from all (Optuna, PED-ANOVA):"), table]
+        return Table("importance of the knobs: too few trials to tell", columns, [])
+    rows = [
+        (found.knob, percent(found.share), f"{percent(found.low)} to {percent(found.high)}")
+        for found in told.importances
+    ]
+    what = "what separates the fastest quarter of the trials from all (Optuna, PED-ANOVA):"
+    return Table(what, columns, rows, frozenset(columns))
 
 
-def _effects(told: Explanation) -> list[RenderableType]:
+def _effects(told: Explanation) -> Table:
+    columns = ("knob", "better", "worse", "by", "pairs", "seen")
     if not told.effects:
-        return [Text("no two undisturbed trials differ in one knob alone")]
-    table = Table("knob", "better", "worse", "by", "pairs", "seen", box=None, header_style="bold", pad_edge=False)
-    for each in told.effects[:MAX_EFFECTS_SHOWN]:
-        seen = "confirmation" if each.confirmed else "search"
-        table.add_row(each.knob, value(each.faster), value(each.slower), _by(each), str(len(each.ratios)), seen)
-    return [Text(f"pairs of trials that differ in this knob alone (x: times {as_good_as(told.objective)}):"), table]
+        return Table("no two undisturbed trials differ in one knob alone", columns, [])
+    rows = [
+        (
+            *(found.knob, setting(found.faster), setting(found.slower), _by(found), str(len(found.ratios))),
+            "confirmation" if found.confirmed else "search",
+        )
+        for found in told.effects[:MAX_EFFECTS_SHOWN]
+    ]
+    what = f"pairs of trials that differ in this knob alone (x: times {as_good_as(told.answer.objective)}):"
+    return Table(what, columns, rows, frozenset(columns))
 
 
-def _by(each: Influence) -> str:
-    if not each.is_significant:
+def _by(found: Influence) -> str:
+    if not found.is_significant:
         return "no effect distinguishable from noise"
-    many = len(each.ratios) > 1
-    return times(each.median) + (f" ({times(min(each.ratios))} to {times(max(each.ratios))})" if many else "")
+    many = len(found.ratios) > 1
+    return times(found.median) + (f" ({times(min(found.ratios))} to {times(max(found.ratios))})" if many else "")
 
 
-def _groups(told: Explanation) -> list[RenderableType]:
-    if not told.groups:
-        return []
-    table = Table("setting", "trials", "its best", "and", box=None, header_style="bold", pad_edge=False)
-    for each in told.groups:
-        best = "-" if each.best_speedup is None else times(each.best_speedup)
-        table.add_row(f"{each.knob}={value(each.value)}", str(len(each.trials)), best, _trouble(each))
-    what = f"x: times {as_good_as(told.objective)} the untuned model"
-    return [Text(f"all others, by the most important setting in which they differ from the best ({what}):"), table]
+def _groups(told: Explanation) -> list[Table]:
+    columns = ("setting", "trials", "its best", "and")
+    rows = [
+        (
+            f"{group.knob}={setting(group.value)}",
+            str(len(group.trials)),
+            "-" if group.best_speedup is None else times(group.best_speedup),
+            _trouble(group),
+        )
+        for group in told.groups
+    ]
+    x = f"x: times {as_good_as(told.answer.objective)} the untuned model"
+    what = f"all others, by the most important setting in which they differ from the best ({x}):"
+    return [Table(what, columns, rows, frozenset(columns))] if rows else []
 
 
-def _trouble(group: explain.LosingGroup) -> str:
+def _trouble(group: LosingGroup) -> str:
     failed = [f"{number} failed: {reason}" for reason, number in group.failures.items()]
     broke = [f"{number} broke {text}" for text, number in group.violations.items()]
     return "; ".join([*failed, *broke])
 
 
-def value(setting: Scalar) -> str:
+def setting(value: Scalar) -> str:
     """A knob's value as it stands in a space file."""
-    return setting if isinstance(setting, str) else json.dumps(setting)
+    return value if isinstance(value, str) else json.dumps(value)

@@ -151,7 +151,7 @@ class TestAMachineThatIsNotQuiet:
         )
         found = explain(StudyResult(loaded))
         assert found.effects == []
-        assert found.disturbed == (2,)
+        assert found.disturbed == [2]
         assert next(each for each in found.groups if each.trials == (2,)).best_speedup is None
         assert "busy during trials 2" in text(found)
 
