@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autotune.answer.export_cache import prewarm
+from autotune.answer.export import prewarm
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError

@@ -68,7 +68,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "rich": ("render/", "cli/"),
     "jinja2": ("render/html/",),
     "matplotlib": ("render/html/",),
-    "IPython": ("render/notebook_progress.py",),
+    "IPython": ("render/notebook.py",),
 }
 """Foreign library -> the files, or folders, that may import it."""
 

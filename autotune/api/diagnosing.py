@@ -31,7 +31,7 @@ class Diagnosis(ModelDiagnosis):
         """Write it as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises InputError
         where the extra `report` (matplotlib, Jinja) is not installed."""
         from autotune.render.diagnosis import diagnosis_page
-        from autotune.render.html.rendering import require_possible, write_page
+        from autotune.render.html.page import require_possible, write_page
 
         file = Path(fspath(path))
         require_possible(file)

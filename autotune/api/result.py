@@ -36,7 +36,6 @@ class TuneResult:
 
     def __init__(self, study: Study) -> None:
         """Reads an open study, which is not needed any more afterwards."""
-        self._manifest = study.manifest
         self._answer = StudyResult(study)
         self._studies = study.studies.absolute()
         self._name = study.database.name

@@ -42,7 +42,7 @@ class Comparison(ComparisonResult):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
         InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.render.html.rendering import require_possible, write_page
+        from autotune.render.html.page import require_possible, write_page
         from autotune.render.side_by_side import comparison_page
 
         file = Path(fspath(path))
@@ -66,7 +66,7 @@ class Verification(VerificationResult):
     @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `Comparison.report` does."""
-        from autotune.render.html.rendering import require_possible, write_page
+        from autotune.render.html.page import require_possible, write_page
         from autotune.render.side_by_side import verification_page
 
         file = Path(fspath(path))

@@ -21,7 +21,7 @@ from autotune.planning.manifest import make_manifest
 from autotune.question.question import DEFAULT_STUDIES_DIR, Asked, AskedAgain, Question, taking
 from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay
-from autotune.render.notebook_progress import NotebookDisplay, is_notebook
+from autotune.render.notebook import NotebookDisplay, is_notebook
 from autotune.study.study import Study
 from autotune.tuning.events import Event, Notify
 

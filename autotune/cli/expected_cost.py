@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 def say_cost(study: Study, budget: Budget) -> None:
     """In lines on stderr, of a study that is about to be run."""
-    from autotune.answer.expected_cost import expected_cost
-    from autotune.render.expected_cost import cost_lines
+    from autotune.answer.expected_cost import cost_lines, expected_cost
 
     for line in cost_lines(expected_cost(study.manifest, study, budget, study.studies))[1:]:
         say(line)
@@ -23,8 +22,7 @@ def say_cost(study: Study, budget: Budget) -> None:
 
 def say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: bool) -> None:
     """The answer to `--dry-run`. Nothing is written."""
-    from autotune.answer.expected_cost import expected_cost, study_of
-    from autotune.render.expected_cost import plan_document, plan_lines
+    from autotune.answer.expected_cost import expected_cost, plan_document, plan_lines, study_of
     from autotune.tuning.attempts import how_busy
 
     study = study_of(manifest, studies)

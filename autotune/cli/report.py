@@ -23,8 +23,7 @@ def report(
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
     from autotune.api.studies import studies_at
-    from autotune.render.html.page import write_report
-    from autotune.render.html.rendering import require_possible
+    from autotune.render.html.page import require_possible, write_report
 
     require_possible(output)
     opened = studies_at(studies_dir, storage).open(study)
@@ -37,7 +36,7 @@ def require_report(path: Path | None, deadline: str | None = None) -> None:
     """Raises InputError, before anything is measured, where no report could be written at the end."""
     if path is None:
         return
-    from autotune.render.html.rendering import require_possible
+    from autotune.render.html.page import require_possible
 
     if deadline is not None:
         raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")

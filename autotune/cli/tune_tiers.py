@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def tune_tiers(question: Question, terms: Terms, studies: Studies) -> int:
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
-    from autotune.answer.export_tiers import deadline_s, folder_of, share_of, write_tiers
+    from autotune.answer.tiers import deadline_s, folder_of, share_of, write_tiers
     from autotune.api.running import Terms
 
     assert question.deadline is not None
@@ -68,7 +68,7 @@ def _manifests(question: Question, terms: Terms) -> tuple[dict[str, Manifest], d
 
 def _tuned(study: Study, name: str, terms: Terms, all_time: Deadline, folder: Path, question: Question) -> Tier:
     """Tune one tier and export it. Raises an AutotuneError."""
-    from autotune.answer.export_tiers import export_tier
+    from autotune.answer.tiers import export_tier
 
     search(study, terms, quiet=question.quiet)
     if question.profile:
@@ -108,9 +108,9 @@ def _print_one(name: str, study: Study, *, profiled: bool) -> None:
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:
-    from autotune.answer.export_tiers import FILE
+    from autotune.answer.tiers import FILE, tiers_table
     from autotune.render.console import console
-    from autotune.render.tiers import tiers_table
+    from autotune.render.terminal import drawn
     from autotune.tuned.tier_file import NOISY
 
     noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]
@@ -125,7 +125,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
             shown["fits"] = tiers.fits(each)
         print_json({**content, "file": str(folder / FILE), "left_out": left_out})
         return
-    console(200).print(tiers_table(tiers))
+    console(200).print(drawn(tiers_table(tiers)))
     print_line(f"written: {folder / FILE}")
 
 

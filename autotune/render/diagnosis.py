@@ -13,7 +13,7 @@ from autotune.answer.sections.breaks import BreaksSection, findings_tables
 from autotune.answer.sections.environment import environment_part, machine_rows
 from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.measure.fixes import fix_of
-from autotune.render.html.rendering import render
+from autotune.render.html.page import render
 
 
 def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:

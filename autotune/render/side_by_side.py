@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.answer.accelerator import accelerator_facts
 from autotune.answer.content import Figure, Intervals, Part, Table
 from autotune.answer.format import ABOUT_THE_SECOND, count, percent, times
 from autotune.answer.objectives import as_good_as, gain, shown
 from autotune.answer.sections.confirmation import by_block
-from autotune.answer.sections.environment import environment_part, machine_rows
+from autotune.answer.sections.environment import accelerator_facts, environment_part, machine_rows
 from autotune.config import Config
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
-from autotune.render.html.rendering import Rows, render
+from autotune.render.html.page import Rows, render
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
 from autotune.verification.verify import Verification
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from autotune.answer.accelerator import accelerator_remarks
+from autotune.answer.sections.environment import accelerator_remarks
 from autotune.measure.measurement import Failure, Measurement, Outcome
 
 Settings = dict[str, Any]

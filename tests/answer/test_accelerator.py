@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.answer.accelerator import accelerator_facts, accelerator_remarks
+from autotune.answer.sections.environment import accelerator_facts, accelerator_remarks
 from autotune.measure.device_state import DeviceReading, DeviceState
 from autotune.tuning.confirmation import clocks_note
 

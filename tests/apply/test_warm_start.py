@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import autotune
-from autotune.answer.export_cache import ConfirmedCaches, prewarm
+from autotune.answer.export import ConfirmedCaches, prewarm
 from autotune.apply.warm_start import key_here
 from autotune.backends.undo import UndoLog
 from autotune.bench.local import LocalBench

@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from autotune.answer.export_cache import prewarm
+from autotune.answer.export import prewarm
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Measurement

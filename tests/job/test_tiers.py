@@ -17,7 +17,7 @@ import yaml
 
 import autotune
 from autotune import environment
-from autotune.answer.export_tiers import TAIL_SHARE, deadline_s, share_of
+from autotune.answer.tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.bench.probe import read_declaration
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage

@@ -16,10 +16,9 @@ from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup
 from autotune.render.console import PlainConsole
-from autotune.render.live import LiveDisplay
-from autotune.render.notebook_progress import NotebookDisplay
+from autotune.render.live import LiveDisplay, Ticker
+from autotune.render.notebook import NotebookDisplay
 from autotune.render.progress import Progress
-from autotune.render.ticker import Ticker
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autotune.answer.accelerator import accelerator_remarks
 from autotune.answer.content import Axis, Curves, Figure, Mark, Role, Section, Series, Table
 from autotune.answer.format import count, error, misses, num_bytes, seconds, times
 from autotune.answer.objectives import ratio_footnote
+from autotune.answer.sections.environment import accelerator_remarks
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.study.equivalence import equivalence_classes

@@ -1,17 +1,89 @@
-"""The page about a study: what it found, with figures."""
+"""Pages: the template that all of them fill, and the one about a study. Nothing comes from elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from autotune.answer.content import Part
+from autotune.answer.content import Figure, Part
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.answer.sections.verdict import headline
+from autotune.errors import InputError, printable_lines
+from autotune.files import write_whole
 from autotune.measure.statistics import COMPILED
-from autotune.render.html.rendering import render, require_possible, write_page
 from autotune.render.terminal import facts
 from autotune.study.study import Study
+
+Rows = Sequence[tuple[str, object]]
+"""Labels, or names of knobs, with what stands beside them."""
+
+
+def render(
+    *,
+    name: str,
+    kind: str,
+    headline: str,
+    wins: bool,
+    lines: Rows,
+    configs: Sequence[tuple[str, Rows]],
+    commands: Sequence[tuple[str, str]],
+    figures: Sequence[Figure],
+    parts: Sequence[Part],
+    origin: str,
+) -> str:
+    """The HTML document. `kind`: what the page is, for its title; `origin`: what it was made from, a sentence."""
+    import jinja2
+
+    from autotune.render.html.drawing import draw
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("autotune.render.html", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("template.html.j2").render(
+        name=name,
+        kind=kind,
+        headline=headline,
+        wins=wins,
+        lines=lines,
+        configs=configs,
+        commands=commands,
+        figures=[(figure, draw(figure)) for figure in figures],
+        parts=parts,
+        origin=origin,
+    )
+
+
+def write_page(path: Path, content: str) -> None:
+    """Raises InputError where the file cannot be written."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def require_possible(path: Path) -> None:
+    """Raises InputError where matplotlib or Jinja is not installed, or the file's folder does not exist."""
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError as missing:
+        raise InputError(
+            f"a report needs the package {missing.name}", tip="run: pip install 'autotune-compile[report]'"
+        ) from None
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: no file can be written there", tip="name a file in a folder that exists")
+
+
+def _shown(value: Any) -> Any:
+    """Foreign text without the characters that HTML cannot hold; `Markup`, our own drawings, stays as it is."""
+    return printable_lines(value) if type(value) is str else value
 
 
 def write_report(study: Study, path: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from autotune.config import Config
 from autotune.measure.measurement import Stage
-from autotune.render.notebook_progress import NotebookDisplay, is_notebook
+from autotune.render.notebook import NotebookDisplay, is_notebook
 from autotune.tuning.events import ModelSaved, StageEntered, TrialStarted
 
 

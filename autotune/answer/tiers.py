@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from autotune.answer.content import Mark, Table
 from autotune.answer.export import export
+from autotune.answer.format import seconds
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.units import seconds_of
@@ -22,12 +24,12 @@ TAIL_SHARE = 0.2
 
 def deadline_s(text: str) -> float:
     """Seconds of `50ms`, `0.05s` or `800us`. Raises InputError."""
-    seconds = seconds_of(text)
-    if not seconds:
+    limit_s = seconds_of(text)
+    if not limit_s:
         raise InputError(
             f"{asked('deadline', text)}: not a duration", tip="give a number with a unit, e.g. 50ms or 0.2s"
         )
-    return seconds
+    return limit_s
 
 
 def folder_of(studies_dir: Path, manifests: Mapping[str, Manifest]) -> Path:
@@ -84,3 +86,19 @@ def write_tiers(manifest: Manifest, tiers: Sequence[Tier], deadline: float, fold
     )
     content.write(folder / FILE)
     return content
+
+
+def tiers_table(tiers: Tiers) -> Table:
+    """Each tier with what it promises, how that is known, and whether it keeps the deadline."""
+    rows = []
+    for tier in tiers.tiers:
+        evidence = tier.evidence
+        rows.append((
+            tier.name, "yes" if tiers.fits(tier) else "no",
+            *map(seconds, (tier.p99_s, evidence.p99_s, evidence.p50_s)), str(evidence.num_samples),
+            str(len(evidence.process_p99_s)), tier.verdict.value,
+        ))  # fmt: skip
+    columns = ("tier", "keeps it", "p99", "of all", "median", "samples", "processes", "verdict")
+    marks: dict[int, Mark] = {n: "broken" for n, tier in enumerate(tiers.tiers) if not tiers.fits(tier)}
+    texts = frozenset({"tier", "keeps it", "verdict"})
+    return Table(f"deadline {seconds(tiers.deadline_s)}", columns, rows, texts, marks=marks)
