@@ -88,7 +88,7 @@ class LocalBench(Bench):
 
     def first_ready(self, started: Sequence[Running]) -> Running:
         """Of one framework: nothing is started ahead for two."""
-        processes = [each for each in started if isinstance(each, _Process)]
+        processes = [running for running in started if isinstance(running, _Process)]
         while True:
             for process in processes:
                 if process.is_ready:
@@ -103,7 +103,7 @@ class LocalBench(Bench):
             supervised.new_block()
 
     def drop(self, started: Sequence[Running]) -> None:
-        processes = [each for each in started if isinstance(each, _Process)]
+        processes = [running for running in started if isinstance(running, _Process)]
         for process in processes:
             process.kill()
         for process in processes:

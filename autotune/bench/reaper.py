@@ -41,7 +41,7 @@ def kill_descendants(of_trial: str | None = None) -> None:
     end = time.monotonic() + _REAPED_WITHIN_S
     while descendants := [each for each in psutil.Process().children(recursive=True) if each.pid not in unkillable]:
         if time.monotonic() >= end:
-            unkillable.update(each.pid for each in descendants)
+            unkillable.update(process.pid for process in descendants)
             print(f"cannot be killed, and left: {', '.join(map(_name_of, descendants))}", file=sys.stderr)
             return
         for process in descendants:
@@ -54,7 +54,7 @@ def kill_descendants(of_trial: str | None = None) -> None:
 def stop_tree(pid: int) -> None:
     """Stop a process and all its descendants, those in other sessions included; none is started meanwhile."""
     stopped: set[int] = set()
-    while new := [each for each in _tree(pid) if each.pid not in stopped]:
+    while new := [process for process in _tree(pid) if process.pid not in stopped]:
         for process in new:
             stopped.add(process.pid)
             with suppress(psutil.Error):

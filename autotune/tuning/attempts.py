@@ -189,7 +189,7 @@ class Attempts:
             outcome = queued.compile_limit.named(outcome)
         study.tell(asked, outcome)
         record = study.record(asked.number)
-        keep_caches(record, [*(each.number for each in likely_finalists(session)), *others], study, session.caches)
+        keep_caches(record, [*(record.number for record in likely_finalists(session)), *others], study, session.caches)
         # That another worker fails too says nothing of this machine.
         is_harness = isinstance(outcome, Failure) and outcome.reason is Reason.HARNESS and not was_lost
         self.harness_failures = self.harness_failures + 1 if is_harness else 0

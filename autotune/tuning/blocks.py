@@ -133,13 +133,15 @@ class BlockedRun:
 
     def comparison(self) -> Comparison:
         """The comparison over all blocks so far, with the contestants in their order."""
-        rows = tuple(tuple(self.value(block[each.name]) for each in self.contestants) for block in self.blocks)
+        rows = tuple(
+            tuple(self.value(block[contestant.name]) for contestant in self.contestants) for block in self.blocks
+        )
         return Comparison(rows, num_looks=self.plan.num_looks)
 
     def _measure_block(self) -> None:
         begun = self.deadline.clock()
         number = len(self.blocks) + 1
-        if any(not each.request.untuned for each in self.contestants):
+        if any(not contestant.request.untuned for contestant in self.contestants):
             self.bench.new_block()
         live = self._start_all(number, self._starting_order(number))
         is_whole = len(live) == len(self.contestants) and self._give_turns(live, random.Random(f"{self.seed}.{number}"))
@@ -152,7 +154,7 @@ class BlockedRun:
     def _give_turns(self, live: dict[str, Running], chance: random.Random) -> bool:
         """Run as many rounds as there is time for. Returns False if the deadline came before `fewest_rounds`."""
         ends = self.deadline.clock() + self.plan.max_sampling_s
-        names = [each.name for each in self.contestants]
+        names = [contestant.name for contestant in self.contestants]
         for num_done in range(self.plan.num_rounds):
             if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
                 break
@@ -174,7 +176,10 @@ class BlockedRun:
     def _start_all(self, number: int, order: Sequence[Contestant]) -> dict[str, Running]:
         """Warm processes and failed ones by name; not all of them where the time was up or a worker was lost."""
         folder = self.folder / f"block-{number:02d}"
-        left = [(TrialFolder((folder / each.name).resolve()), each.request_in(number, folder)) for each in order]
+        left = [
+            (TrialFolder((folder / contestant.name).resolve()), contestant.request_in(number, folder))
+            for contestant in order
+        ]
         warming: dict[str, tuple[Running, TrialFolder, TrialRequest]] = {}
         live: dict[str, Running] = {}
         while left or warming:
@@ -217,15 +222,18 @@ class BlockedRun:
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
         if failed and self.deadline.left_s() <= 0:
             return  # The deadline ended them, which says nothing about the configs.
-        requests = {each.name: each.request for each in self.contestants}
+        requests = {contestant.name: contestant.request for contestant in self.contestants}
         again = [name for name, failure in failed.items() if self._gets_another(name, requests[name], failure)]
         self.failures |= {name: failure for name, failure in failed.items() if name not in again}
-        self.contestants = [self.base, *(each for each in self.contestants[1:] if each.name not in self.failures)]
+        self.contestants = [
+            self.base,
+            *(contestant for contestant in self.contestants[1:] if contestant.name not in self.failures),
+        ]
         if again or self.base.name in self.failures:
             return
         self._num_failed.clear()
         self.blocks.append(measured)
-        self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
+        self.on_block({contestant.name: self.value(measured[contestant.name]) for contestant in self.contestants})
 
 
 def blocked_run(

@@ -123,7 +123,7 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
     request = request.cached_in(place, cold=request.cold)
     if request.untuned:
         return request
-    if any(each.quantity in ("compile", "total") for each in study.manifest.objectives):
+    if any(objective.quantity in ("compile", "total") for objective in study.manifest.objectives):
         return request  # The calls that compile are part of what is compared: each trial makes its own from nothing.
     donor = _donor(request.config, study, shelf)
     if donor is None or not shelf.copy(donor.number, place):
@@ -142,8 +142,8 @@ def keep_caches(record: TrialRecord, wanted: Sequence[int], study: Study, shelf:
 def _fastest(study: Study) -> list[int]:
     value = study.manifest.objective.value
     untuned = study.manifest.space.untuned()
-    measured = [each for each in study.records() if each.state == "measured" and each.config != untuned]
-    return [each.number for each in sorted(measured, key=lambda each: value(each.measurement))][:MAX_RIVALS]
+    measured = [record for record in study.records() if record.state == "measured" and record.config != untuned]
+    return [record.number for record in sorted(measured, key=lambda record: value(record.measurement))][:MAX_RIVALS]
 
 
 def _donor(config: Config, study: Study, shelf: CacheStore) -> TrialRecord | None:
@@ -152,9 +152,9 @@ def _donor(config: Config, study: Study, shelf: CacheStore) -> TrialRecord | Non
     compiled = space.compiled_part(config)
     return next(
         (
-            each
-            for each in study.records()
-            if _was_compiled(each) and shelf.holds(each.number) and space.compiled_part(each.config) == compiled
+            record
+            for record in study.records()
+            if _was_compiled(record) and shelf.holds(record.number) and space.compiled_part(record.config) == compiled
         ),
         None,
     )

@@ -103,12 +103,14 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
         return None
     pairs = tuple((row[0], row[1]) for row in comparison.values)
     processes = [each for block in blocked.blocks for each in block.values()]
-    errors = [each.relative_error for each in processes]
+    errors = [process.relative_error for process in processes]
     floor = NoiseFloor(
         pairs=pairs,
         spread=spread_of_pairs(pairs),
         relative_error=max((error for error in errors if error is not None), default=0.0),
-        start_s=max(each.stage_s.get(Stage.START, 0.0) + each.stage_s.get(Stage.BUILD, 0.0) for each in processes),
+        start_s=max(
+            process.stage_s.get(Stage.START, 0.0) + process.stage_s.get(Stage.BUILD, 0.0) for process in processes
+        ),
     )
     session.notify(NoiseFloorMeasured(floor))
     return floor
@@ -204,8 +206,8 @@ def same_error_at_the_end(records: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 def last_that_worked(records: Sequence[TrialRecord], untuned: Config) -> TrialRecord | None:
     """The last measured trial of a compiled config: the untuned model proves no compiler."""
-    compiled = (each for each in reversed(records) if each.config != untuned)
-    return next((each for each in compiled if isinstance(each.outcome, Measurement)), None)
+    compiled = (record for record in reversed(records) if record.config != untuned)
+    return next((record for record in compiled if isinstance(record.outcome, Measurement)), None)
 
 
 def _failure(record: TrialRecord) -> Failure:

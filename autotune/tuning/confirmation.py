@@ -38,17 +38,17 @@ CONFIRMATION_SHARE = 0.5
 def confirm(session: Session) -> Confirmation:
     """Compare the best configs of the search with the untuned model in fresh processes. Raises HarnessError."""
     study = session.study
-    feasible = [each for each in study.records() if each.state == "measured"]
+    feasible = [record for record in study.records() if record.state == "measured"]
     if not feasible:
         return Confirmation(verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded())
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    contestants = _Contestants(session, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
+    contestants = _Finalists(session, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
     if not contestants.candidates:
-        if not any(each.counts and each.config != untuned.config for each in study.records()):
+        if not any(record.counts and record.config != untuned.config for record in study.records()):
             return contestants.untried()
-        others = [each for each in feasible if each.config != untuned.config]
+        others = [record for record in feasible if record.config != untuned.config]
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
         return contestants.without_winner(aliases if others else "no other config gave a measurement")
     reach = max(OUT_OF_REACH, contestants.uncertainty)
@@ -69,12 +69,12 @@ def likely_contestants(session: Session) -> list[TrialRecord]:
     """
     untuned = session.study.untuned_record()
     assert untuned is not None, "it is the first trial"
-    feasible = [each for each in session.study.records() if each.state == "measured"]
+    feasible = [record for record in session.study.records() if record.state == "measured"]
     candidates = candidates_among(feasible, untuned, session.study.manifest.space)
     if not candidates:
         return [untuned] * 2
     likely = without_idle_settings(candidates, session.study.manifest, EQUALLY_FAST)
-    contestants = _Contestants(session, untuned, likely)
+    contestants = _Finalists(session, untuned, likely)
     part_s = CONFIRMATION_SHARE * (session.budget.wall_s or math.inf)
     chosen = contestants.that_fit(contestants.by_importance(), part_s) or contestants.by_importance()[:1]
     return [untuned, *chosen]
@@ -90,7 +90,7 @@ def expected_s(session: Session, contestants: Sequence[TrialRecord]) -> float:
 
 
 @dataclass
-class _Contestants:
+class _Finalists:
     """Who may still win. `candidates` are measured, keep every constraint, and run a program each."""
 
     session: Session
@@ -104,20 +104,20 @@ class _Contestants:
         return uncertainty_of(self.session.study, self.untuned)
 
     def best(self) -> float:
-        return min(self._value(each) for each in self.candidates)
+        return min(self._value(record) for record in self.candidates)
 
     def by_importance(self) -> list[TrialRecord]:
         """Whom to compare: the finalists, and where there are several objectives the best in each other one."""
         study = self.session.study
         chosen = by_importance(study, self.candidates, self.uncertainty, self._value)
         others = [_best_in(objective, self.candidates) for objective in study.manifest.objectives[1:]]
-        return list({each.number: each for each in [*chosen, *others]}.values())
+        return list({record.number: record for record in [*chosen, *others]}.values())
 
     def that_fit(self, chosen: Sequence[TrialRecord], left_s: float) -> list[TrialRecord]:
         """As many of them as can be compared in this time, the more important ones first."""
         fitting: list[TrialRecord] = []
-        for each in chosen:
-            more = [*fitting, each]
+        for record in chosen:
+            more = [*fitting, record]
             if expected_s(self.session, [self.untuned, *more]) <= left_s:
                 fitting = more
         return fitting
@@ -128,14 +128,14 @@ class _Contestants:
             return None
         wanted = self.by_importance()
         chosen = self.that_fit(wanted, SAFETY * self.session.deadline.left_s())
-        left_out = [each for each in wanted if each not in chosen]
+        left_out = [record for record in wanted if record not in chosen]
         if left_out:
             self.were_left_out = True
-            names = ", ".join(f"trial {each.number}" for each in left_out)
+            names = ", ".join(f"trial {record.number}" for record in left_out)
             self.notes.append(f"no time to compare {names}")
         if chosen:
             return self._compare(sorted(chosen, key=self._value))
-        needed_s = min(expected_s(self.session, [self.untuned, each]) for each in wanted) / SAFETY
+        needed_s = min(expected_s(self.session, [self.untuned, record]) for record in wanted) / SAFETY
         return self._out_of_time(f"the confirmation, which takes some {math.ceil(needed_s)} s,")
 
     def _compare(self, chosen: list[TrialRecord]) -> Confirmation | None:
@@ -143,29 +143,31 @@ class _Contestants:
         plan = session.budget.confirmation
         folder = session.study.folder / "confirm"
         entries = [("untuned", self.untuned.number, self.untuned.config)]
-        entries += [(_name(each), each.number, each.config) for each in chosen]
+        entries += [(_name(record), record.number, record.config) for record in chosen]
         started = ConfirmationStarted(chosen, plan.most_blocks)
         blocked = blocked_run(
             session, folder, entries, plan, on_begin=lambda: session.notify(started), on_block=self._tell_block
         )
 
         def taking_part() -> list[TrialRecord]:
-            return [each for each in chosen if _takes_part(blocked, each)]
+            return [record for record in chosen if _takes_part(blocked, record)]
 
         try:
             comparison = blocked.run(lambda comparison: self._is_clear(comparison, taking_part()))
             keep_confirmed(session.study, blocked.contestants)
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
-        if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in blocked.failures.values()):
+        if len(chosen) > 1 and any(failure.reason is Reason.OUT_OF_MEMORY for failure in blocked.failures.values()):
             self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the best config was compared")
             return self._compare([min(chosen, key=self._value)])
         self._note_mishaps(blocked)
-        for each in chosen:
-            if (failure := blocked.failures.get(_name(each))) is not None:
-                self.candidates.remove(each)
-                self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
-        self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(blocked, each) - {program_of(each)}]
+        for record in chosen:
+            if (failure := blocked.failures.get(_name(record))) is not None:
+                self.candidates.remove(record)
+                self.notes.append(f"trial {record.number} failed in a fresh process: {failure.reason}: {failure.error}")
+        self.notes += [
+            _ran_otherwise(record) for record in chosen if _programs_in(blocked, record) - {program_of(record)}
+        ]
         if comparison is not None:
             return self._judge(blocked, comparison, taking_part())
         if blocked.base.name in blocked.failures:
@@ -175,7 +177,7 @@ class _Contestants:
     def _is_clear(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
         """More blocks would not change the verdict, nor whom it is about: the answer is the best, not the first."""
         is_over = self._is_decided(comparison, chosen)
-        speedups = dict(zip((each.number for each in chosen), comparison.speedups, strict=True))
+        speedups = dict(zip((record.number for record in chosen), comparison.speedups, strict=True))
         self.session.notify(ConfirmationLooked(len(comparison.values), speedups, is_over))
         return is_over
 
@@ -188,7 +190,7 @@ class _Contestants:
         return not (is_proven and comparison.has_rival(winner))
 
     def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
-        simplicities = [simplicity(each, self.session.study.manifest.space) for each in chosen]
+        simplicities = [simplicity(record, self.session.study.manifest.space) for record in chosen]
         return winner_of(comparison, self._margin(comparison), simplicities, must_win=not self.untuned.violations)
 
     def _note_mishaps(self, blocked: BlockedRun) -> None:
@@ -254,7 +256,7 @@ class _Contestants:
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
             "; ".join(self.notes) or None,
             candidate=chosen[winner].number,
-            contestants=(self.untuned.number, *(each.number for each in chosen)),
+            contestants=(self.untuned.number, *(record.number for record in chosen)),
             blocks=comparison.values,
             speedups=comparison.speedups,
             margin=margin,
@@ -272,7 +274,7 @@ class _Contestants:
         study = self.session.study
         is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
         why = why_unreliable(self.untuned, study.records(), study.drift_checks) if is_denied else None
-        if why is None or {each.number for each in self.candidates} <= confirmation.compared.keys():
+        if why is None or {record.number for record in self.candidates} <= confirmation.compared.keys():
             return confirmation
         note = "; ".join(
             filter(None, [confirmation.note, f"the search could not tell which configs to compare: {why}"])
@@ -310,14 +312,14 @@ def winner_of(
         return wins and near and comparison.between(index + 1, best + 1).high >= 1
 
     if must_win and verdict_of(speedups[best], margin) is not Verdict.FASTER:
-        proven = [i for i, each in enumerate(speedups) if verdict_of(each, margin) is Verdict.FASTER]
+        proven = [i for i, speedup in enumerate(speedups) if verdict_of(speedup, margin) is Verdict.FASTER]
         # A noisy block may leave the largest median unproven beside a smaller one that is proven.
         return max(proven, key=lambda index: speedups[index].median, default=best)
     return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
 
 
 def _takes_part(blocked: BlockedRun, record: TrialRecord) -> bool:
-    return any(each.name == _name(record) for each in blocked.contestants)
+    return any(contestant.name == _name(record) for contestant in blocked.contestants)
 
 
 def _lost_base(blocked: BlockedRun) -> str:
@@ -338,7 +340,7 @@ def _ran_otherwise(record: TrialRecord) -> str:
 
 
 def _best_in(objective: Objective, candidates: Sequence[TrialRecord]) -> TrialRecord:
-    return min(candidates, key=lambda each: objective.value(each.measurement))
+    return min(candidates, key=lambda record: objective.value(record.measurement))
 
 
 def _name(record: TrialRecord) -> str:
@@ -383,7 +385,7 @@ def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
     """
     store = confirmed_caches(study)
     store.clear()
-    picking = [each.request for each in contestants if each.compiles_anew]
+    picking = [contestant.request for contestant in contestants if contestant.compiles_anew]
     for request in picking:
         store.take_in(request.number, Path(request.cache))
     if picking:

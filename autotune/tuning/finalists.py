@@ -21,7 +21,7 @@ besides."""
 
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
     """One trial for each program but the untuned model's: configs with the same program are not compared."""
-    return [each for each in representatives(feasible, space) if not _is_untuned(each, untuned)]
+    return [record for record in representatives(feasible, space) if not _is_untuned(record, untuned)]
 
 
 def likely_finalists(session: Session) -> list[TrialRecord]:
@@ -30,9 +30,11 @@ def likely_finalists(session: Session) -> list[TrialRecord]:
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
         return []
-    feasible = [each for each in study.records() if each.state == "measured"]
+    feasible = [record for record in study.records() if record.state == "measured"]
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    return finalists(study, candidates, uncertainty_of(study, untuned), lambda each: session.value(each.measurement))
+    return finalists(
+        study, candidates, uncertainty_of(study, untuned), lambda record: session.value(record.measurement)
+    )
 
 
 def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
@@ -62,11 +64,11 @@ def by_importance(
 ) -> list[TrialRecord]:
     """The finalists, the most important first: where time is short, the last are left out."""
     space = study.manifest.space
-    values = {each.number: value(each) for each in candidates}
-    by_value = sorted(candidates, key=lambda each: values[each.number])
+    values = {record.number: value(record) for record in candidates}
+    by_value = sorted(candidates, key=lambda record: values[record.number])
     good = (1 + uncertainty) * min(values.values(), default=0.0)
-    equals = [each for each in by_value if values[each.number] <= good]
-    nearest = sorted(equals, key=lambda each: simplicity(each, space))[:1]
-    best = list({each.config: each for each in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]
-    default = [each for each in by_value if each.config == space.default()]
-    return best + [each for each in default if each not in best]
+    equals = [record for record in by_value if values[record.number] <= good]
+    nearest = sorted(equals, key=lambda record: simplicity(record, space))[:1]
+    best = list({record.config: record for record in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]
+    default = [record for record in by_value if record.config == space.default()]
+    return best + [record for record in default if record not in best]

@@ -42,16 +42,16 @@ def fitting_jobs(peak_bytes: int | None) -> int:
 def may_compile_ahead(study: Study) -> bool:
     """Not where what compiling costs is compared, and not on a device: it was never measured there."""
     manifest = study.manifest
-    bounded = {each.quantity for each in manifest.constraints}
-    quantities = bounded.union(each.quantity for each in manifest.objectives)
+    bounded = {constraint.quantity for constraint in manifest.constraints}
+    quantities = bounded.union(objective.quantity for objective in manifest.objectives)
     is_plain = manifest.workload.device == "cpu" and manifest.workload.shapes is None
     return is_plain and quantities.isdisjoint(_OF_COMPILING)
 
 
 def _peak_bytes(study: Study) -> int | None:
     peaks = [
-        max(each.outcome.peak_memory_bytes or 0, each.outcome.compile_peak_memory_bytes or 0)
-        for each in study.records()
-        if isinstance(each.outcome, Measurement)
+        max(record.outcome.peak_memory_bytes or 0, record.outcome.compile_peak_memory_bytes or 0)
+        for record in study.records()
+        if isinstance(record.outcome, Measurement)
     ]
     return max(peaks, default=None)

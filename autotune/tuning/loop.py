@@ -222,7 +222,7 @@ class Tuner:
     def _look_for_one_cause(self) -> None:
         """An error that comes whatever the config is, ends the search."""
         if self._record is not None:
-            self._breaker.check([each for each in self._study.records() if each.state != "running"], self._record)
+            self._breaker.check([record for record in self._study.records() if record.state != "running"], self._record)
 
     # What they need.
 

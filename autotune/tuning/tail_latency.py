@@ -36,7 +36,7 @@ def confirm_tail(session: Session, answer: TrialRecord) -> Tail:
         if earlier is not None and earlier.trial == answer.number:
             return earlier
         measured = _measure(session, answer)
-        tail = _tail_of(answer.number, [each.samples.latency_s for each in measured])
+        tail = _tail_of(answer.number, [process.samples.latency_s for process in measured])
         if len(measured) == session.budget.tail.num_processes and tail.spread <= NOISY:
             _TAIL.write(study, tail)
         return tail
@@ -83,5 +83,5 @@ def _tail_of(trial: int, processes: list[tuple[float, ...]]) -> Tail:
         num_samples=len(samples),
         p50_s=together.p50,
         p99_s=together.p99,
-        process_p99_s=tuple(Latency.of(each).p99 for each in processes),
+        process_p99_s=tuple(Latency.of(process).p99 for process in processes),
     )

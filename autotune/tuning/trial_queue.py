@@ -66,7 +66,7 @@ class TrialQueue:
 
     def numbers(self) -> list[int]:
         """Of the trials in it."""
-        return [each.asked.number for each in self._queued]
+        return [queued.asked.number for queued in self._queued]
 
     def drop(self) -> None:
         """End what was started, and give back what was asked for."""

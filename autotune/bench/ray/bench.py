@@ -186,15 +186,15 @@ class RayBench(Bench):
 
     def _listen(self) -> None:
         """Wait for reports, and take them in."""
-        for link, reports in self._cluster.wait([each.link for each in self.workers.usable()]):
+        for link, reports in self._cluster.wait([member.link for member in self.workers.usable()]):
             member = self.workers.of(link)
             if isinstance(reports, LinkLostError):
                 self._lose(member, str(reports))
                 self._replace(member)
                 continue
-            for each in reports:
-                if each.job in member.jobs:
-                    self._take_in(member, member.jobs[each.job], each)
+            for report in reports:
+                if report.job in member.jobs:
+                    self._take_in(member, member.jobs[report.job], report)
 
     def _take_in(self, member: Member, job: Job, report: Report) -> None:
         match report:

@@ -107,11 +107,11 @@ class RayCluster:
             return None
         actor = self._actor(link.seat, self._settings)
         replaced = self._links_of([(link.seat, actor)], [link.name])
-        self._links = [each for each in self._links if each is not link] + replaced
+        self._links = [other for other in self._links if other is not link] + replaced
         return replaced[0] if replaced else None
 
     def wait(self, links: Sequence[Link]) -> list[tuple[Link, list[Report] | LinkLostError]]:
-        by_call = {each.open_call: each for each in links if isinstance(each, RayLink)}
+        by_call = {link.open_call: link for link in links if isinstance(link, RayLink)}
         self._ray.wait(list(by_call), num_returns=1)
         # All that are there, so that a worker that reports often does not keep the others from being heard.
         ready, _ = self._ray.wait(list(by_call), num_returns=len(by_call), timeout=0)
@@ -145,9 +145,9 @@ class RayCluster:
         started = [(seat, self._actor(seat, settings)) for seat in seats]
         links = self._links_of(started, _names(seats))
         self._links = _without_shared(links, settings)
-        for each in links:
-            if each not in self._links:
-                each.kill()
+        for link in links:
+            if link not in self._links:
+                link.kill()
         if not self._links:
             raise HarnessError(
                 f"{asked('on', self._on)}: no worker started within {_STARTS_WITHIN_S:.0f} s",
@@ -157,7 +157,7 @@ class RayCluster:
 
     def _seats(self, device: str) -> list[_Seat]:
         seats = []
-        for node in sorted(self._ray.nodes(), key=lambda each: (each["NodeManagerAddress"], each["NodeID"])):
+        for node in sorted(self._ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
             if not node["Alive"]:
                 continue
             offered = node["Resources"]
@@ -255,7 +255,8 @@ def _without_shared(links: Sequence[RayLink], settings: WorkerSettings) -> list[
     kept: list[RayLink] = []
     for link in links:
         is_shared = any(
-            link.facts.boot_id == each.facts.boot_id and link.facts.processors & each.facts.processors for each in kept
+            link.facts.boot_id == other.facts.boot_id and link.facts.processors & other.facts.processors
+            for other in kept
         )
         if settings.device != "cpu" or SLOTS in link.seat.resources or not is_shared:
             kept.append(link)

@@ -176,9 +176,9 @@ class DeviceWorker:
 
     def _request(self, order: Begin) -> tuple[TrialRequest, Path | None]:
         """The request with the paths of this host, and the reference if this trial is to write it."""
-        files = self._home / "files" / _digest(repr(sorted(order.files, key=lambda each: each.place)))
-        for each in order.files:
-            _link(self._content(each.digest), files / each.place)
+        files = self._home / "files" / _digest(repr(sorted(order.files, key=lambda file: file.place)))
+        for file in order.files:
+            _link(self._content(file.digest), files / file.place)
         (files / "search").mkdir(parents=True, exist_ok=True)
         given = self._home / "given" / order.job
         reference = _place_of(REFERENCE, order.files, files) or given / REFERENCE
@@ -186,7 +186,7 @@ class DeviceWorker:
         wanted = TrialRequest.model_validate_json(order.request)
         request = request_there(order, files, reference, self._home / CACHE / _digest(wanted.cache))
         if self._settings.has_own_processors:  # Other workers of the machine are timed beside it.
-            request = request.timed_alone_on(*(each for each in wanted.alone_on if each != "device"))
+            request = request.timed_alone_on(*(what for what in wanted.alone_on if what != "device"))
         if order.cache is not None and not Path(request.cache).exists():
             unpack(self._content(order.cache).read_bytes(), Path(request.cache))
         return request, None if reference.exists() else reference
@@ -227,7 +227,7 @@ def _link(content: Path, place: Path) -> None:
 
 
 def _place_of(name: str, files: tuple[File, ...], home: Path) -> Path | None:
-    return home / name if any(each.place == name for each in files) else None
+    return home / name if any(file.place == name for file in files) else None
 
 
 def _digest(text: str) -> str:

@@ -126,14 +126,14 @@ class Members:
 
     def of(self, link: Link) -> Member:
         """The worker behind a link."""
-        return next(each for each in self.members if each.link is link)
+        return next(member for member in self.members if member.link is link)
 
     def usable(self) -> list[Member]:
         """Raises HarnessError where none is left."""
-        left = [each for each in self.members if each.is_in]
+        left = [member for member in self.members if member.is_in]
         if not left:
             raise HarnessError(
-                "no worker is left: " + "; ".join(f"{each.name}: {each.dropped}" for each in self.members),
+                "no worker is left: " + "; ".join(f"{member.name}: {member.dropped}" for member in self.members),
                 tip="recorded trials are kept: `resume` continues when the machines are back",
             )
         return left
@@ -142,14 +142,14 @@ class Members:
         """Workers of one machine, where it has several. Containers of one machine are one machine: they share its
         kernel, and so its boot."""
         by_boot: dict[str, list[Member]] = {}
-        for each in self.members:
-            if each.is_in:
-                by_boot.setdefault(each.link.facts.boot_id, []).append(each)
+        for member in self.members:
+            if member.is_in:
+                by_boot.setdefault(member.link.facts.boot_id, []).append(member)
         return [group for group in by_boot.values() if len(group) > 1]
 
     def named(self, name: str) -> Member:
         """The worker of a name."""
-        return next(each for each in self.members if each.name == name)
+        return next(member for member in self.members if member.name == name)
 
     def primary(self) -> Member:
         """The first worker of the largest group of equal ones, or of the group that the answer is for.
@@ -158,8 +158,8 @@ class Members:
         """
         usable = self.usable()
         if self.answer is None:
-            return max(usable, key=lambda each: sum(each.is_like(one.link.facts.environment) for one in usable))
-        alike = [each for each in usable if each.is_like(self.answer)]
+            return max(usable, key=lambda member: sum(member.is_like(one.link.facts.environment) for one in usable))
+        alike = [member for member in usable if member.is_like(self.answer)]
         if not alike:
             other = usable[0].link.facts.environment
             raise HarnessError(
@@ -171,4 +171,4 @@ class Members:
 
     def least_busy(self) -> Member:
         """Where the next trial goes. Of equally busy ones the one that has done the least."""
-        return min(self.usable(), key=lambda each: (len(each.jobs), each.num_trials))
+        return min(self.usable(), key=lambda member: (len(member.jobs), member.num_trials))

@@ -53,7 +53,7 @@ class NeighbourCheck:
         """Look at the workers of one machine. False: one of them was lost meanwhile."""
         host, workers = group[0].link.facts.host, tuple(member.name for member in group)
         known = reversed(NEIGHBOURS.read(self._run.study))
-        found = next((each for each in known if (each.host, each.workers) == (host, workers)), None)
+        found = next((finding for finding in known if (finding.host, finding.workers) == (host, workers)), None)
         if found is None:
             self._run.notify(NeighboursStarted())
             live = self._measure(workers)

@@ -91,7 +91,7 @@ def order_for(
     return Begin(
         job=job,
         request=request.model_dump_json(by_alias=True),
-        files=tuple(File(each, digest) for each, digest in parcel.files.items()),
+        files=tuple(File(place, digest) for place, digest in parcel.files.items()),
         rewritten=rewritten,
         is_live=is_live,
         fresh=fresh,

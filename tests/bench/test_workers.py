@@ -1,4 +1,4 @@
-"""A study on several workers: without Ray, and mostly without processes; tests/trial/test_ray.py has both."""
+"""A study on several workers: without Ray, and mostly without processes; tests/bench/test_ray.py has both."""
 
 from __future__ import annotations
 

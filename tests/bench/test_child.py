@@ -1,4 +1,5 @@
-"""A pause counts nowhere, and never for more than it was: by the trial's own clock and by its supervisor's limits."""
+"""What a trial says moves it from state to state; a pause counts nowhere, and never for more than it was: by the
+trial's own clock and by its supervisor's limits."""
 
 from __future__ import annotations
 
@@ -8,10 +9,25 @@ import psutil
 import pytest
 
 from autotune.bench import child as child_module
-from autotune.bench.child import Child
+from autotune.bench.child import Child, State
+from autotune.bench.messages import (
+    Exited,
+    Finish,
+    Kill,
+    Pause,
+    Queued,
+    Ready,
+    Refused,
+    Resume,
+    StageReached,
+    Start,
+    Turn,
+    decode,
+    encode,
+)
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.worker.stages import QUEUED, SERVED, StageReporter
+from autotune.trial.worker.stages import ALONE, QUEUED, SERVED, TOGETHER, StageReporter
 
 
 @pytest.fixture
@@ -77,6 +93,7 @@ def child(folder, monkeypatch):
     monkeypatch.setattr(child_module.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(child_module, "stop_tree", lambda pid: None)
     monkeypatch.setattr(child_module, "continue_tree", lambda pid: None)
+    monkeypatch.setattr(child_module, "kill_group", lambda pid: None)
     limits = dict.fromkeys(["start", "build", "compile", "check", "run", "total"], 60.0)
     made = Child(str(folder.path), pid=0, stages=0, turns=None, stops=False, limits=limits, stage_started=100.0)
     made.passes = lambda seconds: now.__setitem__(0, now[0] + seconds)
@@ -103,3 +120,53 @@ def test_a_pause_in_the_queue_counts_once(child):
     child.hear(SERVED)
     child.passes(3.0)
     assert child.seconds_left() == 57.0
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        (["build", "compile", "check", "run"], State.WORKING),
+        (["wait"], State.WAITING),
+        (["wait", "run"], State.WORKING),
+        ([QUEUED], State.QUEUED),
+        ([QUEUED, SERVED], State.WORKING),
+        ([ALONE], State.ASKING),
+        ([ALONE, TOGETHER, "run", "wait"], State.ASKING),
+        (["nonsense", SERVED, TOGETHER], State.WORKING),
+        (["wait", QUEUED, ALONE], State.WAITING),
+        ([QUEUED, "wait", ALONE], State.QUEUED),
+    ],
+)
+def test_what_it_says_leads_to_a_state(child, said, state):
+    """By the table; what has no entry there means nothing. Only the supervisor lets it be alone."""
+    for word in said:
+        child.hear(word)
+    assert child.state is state
+
+
+def test_a_killed_one_says_nothing_more(child):
+    """Its time is that in which a killed process must end."""
+    child.hear("compile")
+    child.kill(timed_out=True)
+    assert child.hear("check") is None
+    assert (child.state, child.timed_out, child.stage) == (State.KILLED, "compile", "compile")
+    child.passes(301.0)
+    assert child.seconds_left() < 0
+
+
+MESSAGES = [
+    Start("/s/0001", {"total": 9.0}, "trial.worker.main", "gated", fresh=False, stops=True, echo=False),
+    *(kind("/s/0001") for kind in (Turn, Finish, Pause, Resume, Kill, Queued)),
+    Ready(),
+    StageReached("/s/0001", Stage.COMPILE),
+    Exited("/s/0001", 9, timed_out=None, stuck=False),
+    Refused("/s/0001", "no memory\nat all"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_is_one_line(message):
+    """And is read as what it was."""
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert decode(line) == message
