@@ -110,7 +110,6 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "planning/",
             "question/question.py",
             "render/",
-            "space/shape_knobs.py",
             "study/manifest.py",
             "trial/worker/calls/",
             "trial/worker/subject.py",

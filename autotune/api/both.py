@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+from autotune import models
 from autotune.api.events import PairMeasured
 from autotune.api.given_model import named_model
 from autotune.api.result import TuneResult
@@ -25,10 +27,10 @@ from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Reason
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
-from autotune.planning.models import models_of
-from autotune.planning.spaces import spaces_of
+from autotune.planning.models import named_models
 from autotune.planning.targets import PREFERRED, choose_target
 from autotune.question.question import Question
+from autotune.space.load import read_space_file
 from autotune.study.budget import Budget
 from autotune.study.study import Studies, Study
 from autotune.trial.deadline import Deadline, LimitsNow
@@ -85,8 +87,7 @@ def requests_of(question: Question, limits: LimitsNow = Limits) -> dict[str, Que
     if question.task == "train":
         raise InputError(
             f"{asked('task', 'train')} {asked('framework', question.framework)}: a training step is tuned in one "
-            "framework at a time, "
-            "because the gradients that two optimizers keep cannot be compared",
+            "framework at a time, because the gradients that two optimizers keep cannot be compared",
             tip="make a study for each",
         )
     frameworks, device = _choose_targets(str(question.framework), question.device, limits)
@@ -138,6 +139,52 @@ def _builds_of(build: Any, frameworks: tuple[str, ...]) -> Mapping[str, Any]:
             tip=f"give a dict: {{{', '.join(f'{name!r}: build_{name}' for name in frameworks)}}}",
         )
     return build
+
+
+def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, str]:
+    """Framework -> its model, from the values of `--model`. Raises InputError.
+
+    A bundled model exists under one name in several frameworks. A function of the user's gives one framework's model,
+    so several frameworks need one each: `--model torch=FILE.py:FUNCTION --model mindspore=FILE.py:FUNCTION`.
+    """
+    named = named_models(texts)
+    if len(texts) == 1 and not named:
+        if len(frameworks) > 1 and texts[0] not in models.names():
+            raise InputError(
+                f"{asked('build', texts[0])}: one function gives one framework's model, the study has "
+                f"{_listed(frameworks)}",
+                tip=f"name one for each, with the same weights and inputs: {_one_for_each(frameworks)}",
+            )
+        return dict.fromkeys(frameworks, texts[0])
+    if len(named) < len(texts) or named.keys() != set(frameworks):
+        raise InputError(
+            f"{asked('build', list(texts))}: one model for each framework is needed: {_listed(frameworks)}",
+            tip=f"write: {_one_for_each(frameworks)}",
+        )
+    return named
+
+
+def _listed(frameworks: tuple[str, ...]) -> str:
+    return " and ".join(frameworks)
+
+
+def _one_for_each(frameworks: tuple[str, ...]) -> str:
+    return asked("build", dict.fromkeys(frameworks, "FILE.py:FUNCTION"))
+
+
+def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str, Path]:
+    """Framework -> its space file, of those given with `--space`: each file says whose it is. Raises InputError."""
+    spaces: dict[str, Path] = {}
+    for path in files:
+        framework = read_space_file(path).framework
+        if framework not in frameworks:
+            raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {' and '.join(frameworks)}")
+        if framework in spaces:
+            raise InputError(
+                f"{asked('space', path)}: {spaces[framework]} is for {framework} too", tip="give one for each"
+            )
+        spaces[framework] = path
+    return spaces
 
 
 def tune_both(
@@ -220,8 +267,7 @@ def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
             f"the untuned model in {second.manifest.framework} does not give what it gives in "
             f"{first.manifest.framework}: {failure.error}",
             tip=f"give both functions the same weights and inputs, or allow more with {asked('tolerance')}; then tune "
-            "under "
-            f"another {asked('study', 'NAME')}",
+            f"under another {asked('study', 'NAME')}",
         )
 
 

@@ -20,8 +20,8 @@ from autotune.errors import InputError
 from autotune.files import is_utf8
 from autotune.measure.constraint import OF_TRAFFIC, Constraint
 from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objectives
-from autotune.planning.models import digest_of_inputs, make_workload, models_of, resolve_model
-from autotune.planning.spaces import bundled_space, space_of, spaces_of
+from autotune.planning.models import digest_of_inputs, make_workload, model_of, resolve_model
+from autotune.planning.spaces import space_file_of, space_of
 from autotune.planning.targets import choose_target
 from autotune.question.question import Question
 from autotune.space.declared import Declaration
@@ -54,7 +54,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     sampler = None if question.sampler is None else sampler_name(question.sampler)
     _check_quantities(traffic, objectives, constraints)
     workload = _make_workload(question, framework, device, traffic, stream_calls(objectives))
-    space_file = spaces_of(question.space, (framework,)).get(framework) or bundled_space(framework)
+    space_file = space_file_of(question.space, framework)
     variables = question.env
     declared = _read_declaration(workload, variables, limits)
     return Manifest(
@@ -135,7 +135,7 @@ def study_name(question: Question, framework: str, device: Device, model: str | 
     """
     if question.study is not None:
         return question.study
-    model = model or models_of(question.build, (framework,))[framework]
+    model = model or model_of(question.build, framework)
     return "-".join([_short_name(model), *_kind_suffixes(question), framework, device])
 
 
@@ -208,7 +208,7 @@ def _make_workload(
     question: Question, framework: str, device: Device, traffic: Traffic | None, num_calls: int
 ) -> Workload:
     return make_workload(
-        models_of(question.build, (framework,))[framework],
+        model_of(question.build, framework),
         _model_arguments(question, traffic),
         framework,
         device,

@@ -1,10 +1,11 @@
-"""Which model each framework gets, and what has to be imported for it."""
+"""Which model a framework gets, and what has to be imported for it."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.machinery
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune import models
@@ -17,35 +18,22 @@ from autotune.workload.traffic import Traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
 
-def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, str]:
-    """Framework -> its model, from the values of `--model`. Raises InputError.
+def named_models(texts: Iterable[str]) -> dict[str, str]:
+    """Framework -> its model, of the texts that say which framework it is for: `torch=FILE.py:FUNCTION`."""
+    return dict(text.split("=", 1) for text in texts if "=" in text and is_framework(text.partition("=")[0]))
 
-    A bundled model exists under one name in several frameworks. A function of the user's gives one framework's model,
-    so several frameworks need one each: `--model torch=FILE.py:FUNCTION --model mindspore=FILE.py:FUNCTION`.
-    """
-    named = dict(text.split("=", 1) for text in texts if "=" in text and is_framework(text.partition("=")[0]))
+
+def model_of(texts: tuple[str, ...], framework: str) -> str:
+    """The model for a framework: the text that names it, or the only one. Raises InputError."""
+    named = named_models(texts)
+    if framework in named:
+        return named[framework]
     if len(texts) == 1 and not named:
-        if len(frameworks) > 1 and texts[0] not in models.names():
-            raise InputError(
-                f"{asked('build', texts[0])}: one function gives one framework's model, the study has "
-                f"{_listed(frameworks)}",
-                tip=f"name one for each, with the same weights and inputs: {_one_for_each(frameworks)}",
-            )
-        return dict.fromkeys(frameworks, texts[0])
-    if len(named) < len(texts) or named.keys() != set(frameworks):
-        raise InputError(
-            f"{asked('build', list(texts))}: one model for each framework is needed: {_listed(frameworks)}",
-            tip=f"write: {_one_for_each(frameworks)}",
-        )
-    return named
-
-
-def _listed(frameworks: tuple[str, ...]) -> str:
-    return " and ".join(frameworks)
-
-
-def _one_for_each(frameworks: tuple[str, ...]) -> str:
-    return asked("build", dict.fromkeys(frameworks, "FILE.py:FUNCTION"))
+        return texts[0]
+    raise InputError(
+        f"{asked('build', list(texts))}: one model for {framework} is needed",
+        tip=f"write: {asked('build', {framework: 'FILE.py:FUNCTION'})}",
+    )
 
 
 def make_workload(

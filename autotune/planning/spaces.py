@@ -1,25 +1,32 @@
-"""The search space of each framework: the bundled file or the user's own, narrowed to what holds here."""
+"""The search space of a framework: the bundled file or the user's own, narrowed to what holds here.
+
+A user's own may have knobs that no bundled one has: options of the compiler (`inductor.NAME`) and environment variables
+(`env.NAME`). They are checked before a study is made.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import autotune
 from autotune.backends.registry import bundled_names, entry_of, framework_version
+from autotune.bench import probe
 from autotune.command_line import asked
 from autotune.environment import num_usable_cores
-from autotune.errors import InputError
+from autotune.errors import InputError, did_you_mean
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
-from autotune.planning.options import require_open_knobs
 from autotune.planning.targets import is_installed
 from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
-from autotune.space.load import Circumstances, load_space, read_space_file
-from autotune.space.shape_knobs import known_shapes
-from autotune.space.space import SearchSpace
+from autotune.space.load import Circumstances, load_space
+from autotune.space.schema import Need
+from autotune.space.space import Knob, SearchSpace
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
+from autotune.workload.process_variables import PREFIX, require_variable
+from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Device, Task, Workload
 
 
@@ -41,19 +48,13 @@ def bundled_space(framework: str) -> Path:
     raise InputError(f"there is no bundled search space for {framework}", tip=f"give one with {asked('space', 'FILE')}")
 
 
-def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str, Path]:
-    """Framework -> its space file, of those given with `--space`: each file says whose it is. Raises InputError."""
-    spaces: dict[str, Path] = {}
-    for path in files:
-        framework = read_space_file(path).framework
-        if framework not in frameworks:
-            raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {' and '.join(frameworks)}")
-        if framework in spaces:
-            raise InputError(
-                f"{asked('space', path)}: {spaces[framework]} is for {framework} too", tip="give one for each"
-            )
-        spaces[framework] = path
-    return spaces
+def space_file_of(files: tuple[Path, ...], framework: str) -> Path:
+    """The space file of a framework: the one that is given with `--space`, or the bundled one. Raises InputError."""
+    if not files:
+        return bundled_space(framework)
+    if len(files) > 1:
+        raise InputError(f"{asked('space', files[1])}: one for {framework} is there already", tip="give one")
+    return files[0]
 
 
 def space_of(
@@ -82,6 +83,59 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         known=known_shapes(workload.traffic, declared.padding),
         process_settings=question.process_settings,
     )
+
+
+def known_shapes(traffic: Traffic | None, padded: Iterable[str]) -> frozenset[Need]:
+    """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
+    declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be
+    split along it shows in a trial."""
+    if traffic is None:
+        return frozenset({"one shape"})
+    varying = [name for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
+    known: set[Need] = {"traffic"}
+    if set(padded).intersection(varying):
+        known.add("padding")
+    if any(name.startswith("batch") for name in varying):
+        known.add("batch")
+    return frozenset(known)
+
+
+def require_open_knobs(space: SearchSpace, path: str, variables: Mapping[str, str], limits: LimitsNow = Limits) -> None:
+    """Raises InputError, with file and knob, for one that no config may set, that the installed release does not have,
+    or whose values it does not take. `variables` are those of the study."""
+    groups = entry_of(space.framework).options
+    options = {knob.name: knob for knob in space.knobs if knob.name.partition(".")[0] in groups and "." in knob.name}
+    try:
+        for knob in space.knobs:
+            if knob.name.startswith(PREFIX):
+                for value in knob.values:
+                    require_variable(knob.name, value)
+            elif "." in knob.name and knob.name not in options:
+                raise _unknown_group(knob.name, (*groups, PREFIX.rstrip(".")))
+        _require_compiled(space, options)
+        if options:
+            offered = {name: knob.values for name, knob in options.items()}
+            probe.require_options(space.framework, offered, variables, limits)
+    except InputError as error:
+        raise InputError(f"{path}: {error}", tip=error.tip) from None
+
+
+def _unknown_group(name: str, groups: tuple[str, ...]) -> InputError:
+    group, _, option = name.partition(".")
+    return InputError(
+        f"knob {name}: there are no options of {group!r}",
+        tip=did_you_mean(name, [f"{each}.{option}" for each in groups])
+        + f"options begin with {' or '.join(f'{each}.' for each in groups)}",
+    )
+
+
+def _require_compiled(space: SearchSpace, options: Mapping[str, Knob]) -> None:
+    for name in space.untuned().knobs():
+        if name in options:
+            raise InputError(
+                f"knob {name}: the untuned model has no compiler whose option it could be",
+                tip="give it a condition: when: {execution: compile, backend: inductor}",
+            )
 
 
 def describe_spaces(device: str, framework: str | None = None, task: Task = "infer") -> list[dict[str, Any]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from autotune.api import both
-from autotune.api.both import Terms, open_both, requests_of, tune_both
+from autotune.api.both import Terms, models_of, open_both, requests_of, spaces_of, tune_both
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.planning.models import models_of
-from autotune.planning.spaces import spaces_of
+from autotune.planning.models import model_of
+from autotune.planning.spaces import bundled_space, space_file_of
 from autotune.question.question import Question
 from autotune.study.folder import FolderStudies
 from autotune.trial.deadline import Deadline
@@ -44,9 +44,6 @@ class TestWish:
         [
             (("vit",), BOTH, {"torch": "vit", "mindspore": "vit"}),
             (("torch=a.py:f", "mindspore=b.py:g"), BOTH, {"torch": "a.py:f", "mindspore": "b.py:g"}),
-            (("a.py:f",), ("torch",), {"torch": "a.py:f"}),
-            (("torch=a.py:f",), ("torch",), {"torch": "a.py:f"}),
-            (("run=3/a.py:f",), ("torch",), {"torch": "run=3/a.py:f"}),
         ],
         ids=str,
     )
@@ -60,7 +57,6 @@ class TestWish:
             (("a.py:f",), BOTH, "one function gives one framework's model"),
             (("torch=a.py:f",), BOTH, "one model for each framework is needed: torch and mindspore"),
             (("torch=a.py:f", "torch=b.py:f"), BOTH, "one model for each"),
-            (("torch=a.py:f", "mindspore=b.py:g"), ("torch",), "one model for each framework is needed: torch"),
             (("vit", "mindspore=b.py:g"), BOTH, "one model for each"),
             (("vit", "resnet18"), BOTH, "one model for each"),
         ],
@@ -72,11 +68,31 @@ class TestWish:
             models_of(texts, frameworks)
         assert f"build={{{frameworks[0]!r}: 'FILE.py:FUNCTION'" in caught.value.tip
 
+    @pytest.mark.parametrize("texts", [("a.py:f",), ("torch=a.py:f",), ("torch=a.py:f", "mindspore=b.py:g")], ids=str)
+    def test_the_model_of_one_framework(self, texts):
+        """The one that names it, or the only one; a path may hold an equals sign."""
+        assert model_of(texts, "torch") == "a.py:f"
+        assert model_of(("run=3/a.py:f",), "torch") == "run=3/a.py:f"
+
+    @pytest.mark.parametrize("texts", [("vit", "resnet18"), ("mindspore=b.py:g",)], ids=str)
+    def test_none_for_the_framework(self, texts):
+        """A sentence, and what to write."""
+        with pytest.raises(InputError, match="one model for torch is needed") as caught:
+            model_of(texts, "torch")
+        assert "FILE.py:FUNCTION" in caught.value.tip
+
     def test_a_space_file_says_whose_it_is(self, files):
         """Any order; frameworks without a file of the user's are left to the bundled one."""
         one, other = files
         assert spaces_of((other, one), ("fake", "sham")) == {"fake": one, "sham": other}
         assert spaces_of((other,), ("fake", "sham")) == {"sham": other}
+
+    def test_the_space_file_of_one_framework(self, files):
+        """One at most; whether it is the framework's own is seen when it is read."""
+        assert space_file_of((), "torch") == bundled_space("torch")
+        assert space_file_of(files[:1], "fake") == files[0]
+        with pytest.raises(InputError, match="one for fake is there already"):
+            space_file_of(files, "fake")
 
     def test_space_files_that_do_not_fit(self, files):
         """A file of a framework that is not tuned, or two of one: refused with the path."""

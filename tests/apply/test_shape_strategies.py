@@ -18,7 +18,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
-from autotune.space.shape_knobs import known_shapes
+from autotune.planning.spaces import known_shapes
 from autotune.workload.traffic import Load, Shapes, Traffic
 from autotune_fake.backend import FakeBackend
 

@@ -13,7 +13,7 @@ from autotune.backends.undo import UndoLog
 from autotune.bench import probe
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError
-from autotune.planning.options import require_open_knobs
+from autotune.planning.spaces import require_open_knobs
 from autotune.space.space import Knob, SearchSpace
 
 COMPILED = {"execution": "compile", "backend": "inductor"}
