@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.job.stats import Stats
     from autotune.job.tiers.model import LoadedTiers, TieredModel
     from autotune.job.tiers.selector import TieredStats
-    from autotune.tuned.adaptive_policy import AdaptivePolicy
+    from autotune.tuned.tuned_config import AdaptivePolicy
 
 __version__ = "0.1.0"
 
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "AdaptivePolicy": "autotune.tuned.adaptive_policy",
+    "AdaptivePolicy": "autotune.tuned.tuned_config",
     "AutotuneError": "autotune.errors",
     "CallbackError": "autotune.api.callbacks",
     "InputError": "autotune.errors",

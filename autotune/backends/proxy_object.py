@@ -24,6 +24,30 @@ class _Unannounced:
         """Nothing."""
 
 
+class _Pair:
+    """A model and its proxy."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.own = type(model)
+        """The class that the proxy's class was made for."""
+        self.kind: Any = None
+        self.proxy: Any = None
+
+    def without_call(self, instance: Any) -> Any:
+        """An object of the proxy's class with the calls of its author's class."""
+        if instance is self.proxy:
+            return self.model
+        _set_class(instance, type(self.model))
+        return instance
+
+    def follow(self) -> None:
+        """The model's class was changed, as parametrizations do: the proxy has its attributes."""
+        self.own = type(self.model)
+        with suppress(TypeError):
+            type.__setattr__(self.kind, "__bases__", (_Unannounced, self.own))
+
+
 def proxy_of(
     model: Any,
     call: Callable[..., Any],
@@ -38,59 +62,59 @@ def proxy_of(
     author and the framework do for a new one; `methods` are further ones of the proxy. `is_read`: a compiler reads the
     code that uses the proxy now, and is told of its own class, in which it finds the same methods as Python does.
     """
-    own = type(model)
+    pair = _Pair(model)
+    own = pair.own
+    body = {**_calls(pair, call), **_ways_to_the_class(pair, is_read), **methods}
+    # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
+    kind = type.__new__(_patching(model, lambda cls: cls is pair.kind), own.__name__, (_Unannounced, own), body)
+    type.__setattr__(kind, "__qualname__", own.__qualname__)
+    pair.kind, pair.proxy = kind, empty(kind)
+    object.__setattr__(pair.proxy, "__dict__", vars(model))
+    return pair.proxy
 
-    def without_call(self: Any) -> Any:
-        """The object with the calls of its author's class."""
-        if self is other:
-            return model
-        _set_class(self, type(model))
-        return self
+
+def _calls(pair: _Pair, call: Callable[..., Any]) -> dict[str, Any]:
+    """Methods by which a proxy is called and copied. Other objects of its class are those of the author's."""
+    model, without_call = pair.model, pair.without_call
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not other:
+        if self is not pair.proxy:
             return without_call(self)(*args, **kwargs)
-        if type(model) is not own:
-            follow()
+        if type(model) is not pair.own:
+            pair.follow()
         return call(*args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        return (_itself, (model,)) if self is other else without_call(self).__reduce_ex__(protocol)
+        return (_itself, (model,)) if self is pair.proxy else without_call(self).__reduce_ex__(protocol)
 
-    def set_class(self: Any, chosen: type) -> None:
-        without_call(self).__class__ = chosen
-        follow()
-
-    def follow() -> None:
-        """The model's class was changed, as parametrizations do: the proxy has its attributes."""
-        nonlocal own
-        own = type(model)
-        with suppress(TypeError):
-            type.__setattr__(kind, "__bases__", (_Unannounced, own))
-
-    def subclassed(cls: Any, /, **kwargs: Any) -> None:
-        cls.__bases__ = tuple(type(model) if each is kind else each for each in cls.__bases__)
-        super(cls, cls).__init_subclass__(**kwargs)
-
-    body = {
+    return {
         "__call__": called,
         "__init__": lambda self, *args, **kwargs: without_call(self).__init__(*args, **kwargs),
-        "__init_subclass__": classmethod(subclassed),
-        "__class__": property(lambda _: kind if is_read() else type(model), set_class),
         "__reduce_ex__": reduce,
         "__copy__": lambda self: copy.copy(without_call(self)),
         "__deepcopy__": lambda self, memo: copy.deepcopy(without_call(self), memo),
-        "__module__": own.__module__,
-        "__doc__": own.__doc__,
         _ORIGINAL: without_call,
-        **methods,
     }
-    # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
-    kind: Any = type.__new__(_patching(model, lambda cls: cls is kind), own.__name__, (_Unannounced, own), body)
-    type.__setattr__(kind, "__qualname__", own.__qualname__)
-    other = empty(kind)
-    object.__setattr__(other, "__dict__", vars(model))
-    return other
+
+
+def _ways_to_the_class(pair: _Pair, is_read: Callable[[], bool]) -> dict[str, Any]:
+    """What tells of the proxy's class, or derives from it: it is the author's."""
+    model = pair.model
+
+    def set_class(self: Any, chosen: type) -> None:
+        pair.without_call(self).__class__ = chosen
+        pair.follow()
+
+    def subclassed(cls: Any, /, **kwargs: Any) -> None:
+        cls.__bases__ = tuple(type(model) if each is pair.kind else each for each in cls.__bases__)
+        super(cls, cls).__init_subclass__(**kwargs)
+
+    return {
+        "__init_subclass__": classmethod(subclassed),
+        "__class__": property(lambda _: pair.kind if is_read() else type(model), set_class),
+        "__module__": pair.own.__module__,
+        "__doc__": pair.own.__doc__,
+    }
 
 
 def _patching(model: Any, is_proxys: Callable[[type], bool]) -> Any:

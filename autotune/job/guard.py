@@ -4,7 +4,7 @@ The first call may find that the config does not compile here, or is not for the
 untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
 many calls are made untuned, and the faster of the two stays. No call is made that the job did not ask for, except for
 the check. What happens to a call that fails: see `fallback`. Before all that, a model whose compiled calls may lose
-what an untuned one leaves behind (MindSpore) is called untuned once or twice: see `watch`.
+what an untuned one leaves behind (MindSpore) is called untuned once or twice: see `Watch`.
 
 Rule of this file: going back is one assignment.
 """
@@ -22,12 +22,11 @@ from typing import Any
 
 from autotune.apply.warm_start import WarmStart
 from autotune.backends.protocol import Backend, EffectsOf
-from autotune.errors import InputError, quoted
-from autotune.job.fallback import Fallback, MismatchError
-from autotune.job.interruption import raise_interruption
+from autotune.command_line import asked
+from autotune.errors import InputError, UnsuitableCallError, quoted
+from autotune.job.fallback import Fallback, MismatchError, raise_interruption
 from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
-from autotune.job.watch import Watch
 from autotune.workload.arguments import Arguments
 
 NUM_TIMED = 10
@@ -246,3 +245,86 @@ class Guard:
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
 _Phase = Callable[[_Args, _Kwargs], Any]
+
+
+# `Watch`: looks at what a model's first calls leave behind, where compiled code may lose it, or add to it.
+
+NUM_WATCHED = 2
+"""Untuned calls that are looked at, at most."""
+
+
+class Watch:
+    """The config is given up where each untuned call leaves something behind, and where the first tuned one does after
+    an untuned one did not. Once is no reason: a model may fill a table at its first call."""
+
+    def __init__(self, effects: EffectsOf, fallback: Fallback) -> None:
+        self.is_over = False
+        self._effects = effects
+        self._fallback = fallback
+        self._num_calls = 0
+
+    def call(self, untuned: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The untuned call's result."""
+        if self.is_over:
+            return untuned(*args, **kwargs)
+        effects = self._effects(args, kwargs)
+        result = untuned(*args, **kwargs)
+        self._note(effects.found())
+        return result
+
+    def call_tuned(self, tuned: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The first tuned call's result."""
+        effects = self._effects(args, kwargs)
+        result = tuned(*args, **kwargs)
+        if (found := effects.found()) is not None:
+            self._fallback.give_up(f"a compiled call changed {found}, which the model's own does not")
+        return result
+
+    def _note(self, found: str | None) -> None:
+        self._num_calls += 1
+        self.is_over = found is None or self._num_calls >= NUM_WATCHED
+        if found is not None and self.is_over:
+            self._fallback.give_up(f"each call of the model changes {found}, which a compiled call does not")
+
+
+# `RecordedCalls`: stands in front of a model that was tuned without gradients: calls that record them stay untuned.
+#
+# A trial of inference compares outputs alone. Compiled code may lose a gradient, or give zeros where the untuned model
+# gives none, and nobody would have seen it (docs/decisions/0048-what-an-applied-model-is.md).
+
+
+class RecordedCalls:
+    """A callable: what the job's calls come to first."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: Any,
+        call: Callable[..., Any],
+        fallback: Fallback,
+        recorder: StatsRecorder,
+    ) -> None:
+        self._recorder = recorder
+        self._backend = backend
+        self._records = backend.records_gradients
+        self._model = model
+        self._call = call
+        self._fallback = fallback
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._fallback.is_over:
+            return self._call(*args, **kwargs)
+        if self._records(self._model, args, kwargs):
+            return self._untuned("the call records gradients, and the config was tuned without", args, kwargs)
+        result = self._call(*args, **kwargs)
+        if self._records(None, result) and not self._fallback.is_over:
+            what = "outputs require gradients, though no parameter of the model and no input does"
+            return self._untuned(what, args, kwargs, lasting=True)
+        return result
+
+    def _untuned(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, lasting: bool = False) -> Any:
+        self._recorder.note_first_call()
+        ways_out = (
+            f"{self._backend.call_without_gradients}, or tune with {asked('task', 'train')} and use training_step"
+        )
+        return self._fallback.result_after(UnsuitableCallError(what, tip=ways_out, lasting=lasting), "", args, kwargs)

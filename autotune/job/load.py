@@ -18,8 +18,7 @@ from typing import Any, cast
 from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
 from autotune.measure.parts import Compare
-from autotune.tuned.adaptive_policy import AdaptivePolicy
-from autotune.tuned.tuned_config import load_tuned
+from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
 from autotune.workload.build import TrainingRecipe, Variants
 
 

@@ -18,7 +18,7 @@ from autotune.backends.call_state import CallState
 from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
-from autotune.job.interruption import raise_interruption
+from autotune.job.fallback import raise_interruption
 from autotune.measure.parts import AuthorsWord, DisagreementError, Terms, errors
 from autotune.workload.arguments import Arguments
 

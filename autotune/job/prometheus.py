@@ -12,8 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
-from autotune.job.adaptive.stats import AdaptiveStats
-from autotune.job.stats import HasStats, Stats, recorder_of
+from autotune.job.stats import AdaptiveStats, HasStats, Stats, recorder_of
 from autotune.job.tiers.selector import TieredStats
 
 _LABELS = ("model",)

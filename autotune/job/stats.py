@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from autotune.errors import printable
-from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Latency
 
@@ -30,6 +29,48 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 
 _log.addFilter(_in_one_line)  # It stands before every handler, for whichever module writes to this log.
+
+Standing = Literal["eager", "compiling", "compiled", "slower", "failed"]
+
+
+@dataclass(frozen=True)
+class ShapeStats:
+    """Where a shape is, and why. Seconds of a call are medians of a few; None: not timed."""
+
+    shape: str
+    standing: Standing
+    num_eager: int
+    num_compiled: int
+    eager_s: float | None
+    compiled_s: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class AdaptiveStats:
+    """What a `Ledger` of an adaptive model decided until now."""
+
+    num_versions: int
+    """Compiled at this moment."""
+    num_compiled: int
+    """Compilations that gave a version."""
+    num_evicted: int
+    num_slower: int
+    """Versions that were no faster than the eager model, and dropped."""
+    num_failures: int
+    num_eager_calls: int
+    num_compiled_calls: int
+    compiling_s: float
+    """Seconds that were spent compiling, failures included."""
+    saved_s: float
+    """Seconds that compiled calls took less than eager ones would have: an estimate from the timed calls."""
+    grown_bytes: int
+    """By which the process grew while versions were compiled, less what it gave back when they went."""
+    stopped: str | None
+    """Why nothing more is compiled."""
+    shapes: tuple[ShapeStats, ...]
+    """The most called first."""
+
 
 EventKind = Literal["mismatch", "fallback", "slow", "artifact", "version"]
 NUM_KEPT = 4096

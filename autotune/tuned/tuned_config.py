@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
@@ -18,12 +18,24 @@ from autotune.measure.measurement import Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.schema import Record
-from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.cache_file import Artifact
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Device, Task
 
 SCHEMA = 1
+
+
+class AdaptivePolicy(Record):
+    """How a job decides. Off where a tuned config has none of these, and the caller gives none."""
+
+    max_versions: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Compiled versions at a time; past it the one that was called longest ago is evicted."""
+    max_memory_bytes: PositiveInt | None = None
+    """Once compiled versions took so many, no more are compiled. See `docs/adaptive.md` for what is counted."""
+    max_failures: PositiveInt = 3
+    """After so many in a row nothing more is compiled."""
+    trust: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of the break-even that is waited for where recent calls say that it will be reached; 1: the whole."""
 
 
 class TunedWorkload(Record):

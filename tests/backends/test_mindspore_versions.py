@@ -20,7 +20,7 @@ import json, sys
 import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
-from autotune.tuned.adaptive_policy import AdaptivePolicy
+from autotune.tuned.tuned_config import AdaptivePolicy
 from autotune.backends.registry import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.measure.measurement import structure_sha256

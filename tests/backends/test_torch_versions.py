@@ -16,7 +16,7 @@ from autotune.job.adaptive.ledger import Expected, Ledger  # noqa: E402
 from autotune.job.adaptive.model import AdaptiveModel  # noqa: E402
 from autotune.job.fallback import Fallback  # noqa: E402
 from autotune.job.stats import StatsRecorder  # noqa: E402
-from autotune.tuned.adaptive_policy import AdaptivePolicy  # noqa: E402
+from autotune.tuned.tuned_config import AdaptivePolicy  # noqa: E402
 
 AOT = {"execution": "compile", "backend": "aot_eager"}
 

@@ -19,7 +19,7 @@ from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.output_check import OutputCheck
 from autotune.job.prometheus import expose
 from autotune.job.stats import StatsRecorder
-from autotune.tuned.adaptive_policy import AdaptivePolicy
+from autotune.tuned.tuned_config import AdaptivePolicy
 from autotune.workload.traffic import Load, Traffic
 from autotune_fake.backend import FakeBackend
 from tests.conftest import REPOSITORY

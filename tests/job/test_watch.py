@@ -14,7 +14,7 @@ from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import MAX_LEFT_OUT, Guard, GuardTerms
 from autotune.job.stats import StatsRecorder
-from autotune.tuned.adaptive_policy import AdaptivePolicy
+from autotune.tuned.tuned_config import AdaptivePolicy
 from autotune_fake.backend import FakeBackend
 
 

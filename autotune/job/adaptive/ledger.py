@@ -15,8 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from autotune.job.adaptive.stats import AdaptiveStats, ShapeStats, Standing
-from autotune.tuned.adaptive_policy import AdaptivePolicy
+from autotune.job.stats import AdaptiveStats, ShapeStats, Standing
+from autotune.tuned.tuned_config import AdaptivePolicy
 
 NUM_TIMED = 5
 """Calls that a shape's figures are medians of: the latest timed eager ones, and the first compiled ones after the

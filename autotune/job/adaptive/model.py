@@ -18,12 +18,10 @@ from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, EffectsOf
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Ledger, ShapeAccount
-from autotune.job.adaptive.stats import AdaptiveStats
-from autotune.job.fallback import Fallback
-from autotune.job.interruption import raise_interruption
+from autotune.job.fallback import Fallback, raise_interruption
+from autotune.job.guard import Watch
 from autotune.job.output_check import Finding, OutputCheck
-from autotune.job.stats import StatsRecorder
-from autotune.job.watch import Watch
+from autotune.job.stats import AdaptiveStats, StatsRecorder
 from autotune.workload.arguments import Arguments
 
 
