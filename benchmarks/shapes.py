@@ -24,8 +24,8 @@ import yaml
 
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement
-from autotune.measure.objective import UNDER_TRAFFIC
 from autotune.planning.models import make_workload
+from autotune.planning.shapes import UNDER_TRAFFIC, with_shapes
 from autotune.trial.request import Limits
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
@@ -201,8 +201,7 @@ def run(case: Case) -> Seen:
         measured: dict[str, list[Measurement]] = {name: [] for name in configs}
         in_a_job: dict[str, int] = {}
         traffic = parse_shapes((case.shapes,))
-        arguments = {**dict(case.arguments), **traffic.largest}
-        workload = make_workload(case.asked, arguments, "torch", "cpu", 0, traffic=traffic)
+        workload = with_shapes(make_workload(case.asked, dict(case.arguments), "torch", "cpu", 0), traffic, ())
         for name, found, compile_cache in in_rounds(workload, configs, case.rounds, folder, PATIENT):
             measured[name].append(found)
             if pick is not None and name != UNTUNED and name not in in_a_job:

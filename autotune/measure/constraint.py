@@ -41,8 +41,6 @@ QUANTITIES: dict[str, Quantity] = {
 """What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
 SMALLEST = 1e-18
 """Of a bound, in its base unit: shares of a smaller one would not be numbers."""
-OF_TRAFFIC = ("compilations", "fallbacks")
-"""Quantities that there are under traffic only."""
 
 _SENTENCE = re.compile(r"\s*(\w+(?::\w*)?)\s*(<=|>=|==|=)\s*([0-9.].*)")
 

@@ -18,8 +18,6 @@ Goal = Literal["latency", "p90", "p99", "throughput", "memory", "compile", "tota
 
 GOAL_PATTERN = r"^(latency|p90|p99|throughput|memory|compile|total:[1-9][0-9]{0,14})$"
 """What names an objective. `total:10000` is the whole job: the first call and the 9,999 after it."""
-UNDER_TRAFFIC = "total:1000"
-"""What is wanted of a model that sees many shapes, unless said otherwise: each new one may have to be compiled."""
 PAGE_BYTES = 4096
 """Memory below one page is what a system does not tell from none; ratios of it mean nothing."""
 

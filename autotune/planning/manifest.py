@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,12 +14,19 @@ from autotune import models
 from autotune.backends.registry import framework_version
 from autotune.bench.probe import read_declaration
 from autotune.command_line import asked
-from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import is_utf8
-from autotune.measure.constraint import OF_TRAFFIC, Constraint
-from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objectives
+from autotune.measure.constraint import Constraint
+from autotune.measure.objective import parse_objectives
 from autotune.planning.models import digest_of_inputs, make_workload, model_of, resolve_model
+from autotune.planning.shapes import (
+    kind_of_shapes,
+    objectives_asked,
+    require_one_shape,
+    require_quantities,
+    shapes_asked,
+    with_shapes,
+)
 from autotune.planning.spaces import space_file_of, space_of
 from autotune.planning.targets import choose_target
 from autotune.question.question import Question
@@ -31,8 +37,7 @@ from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.workload.tiers import TierSpec
-from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
-from autotune.workload.workload import STREAM_CALLS, Device, Workload
+from autotune.workload.workload import Device, Workload
 
 
 def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
@@ -42,18 +47,12 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     """
     check_text(question)
     framework, device = choose_target(question.framework, question.device, limits)
-    traffic = _parse_traffic(question)
-    if traffic is not None and question.inputs is not None:
-        raise InputError(
-            f"{asked('inputs')} with {asked('shapes')} or {asked('traffic')}: results are compared on shapes of the "
-            "traffic",
-            tip="leave one of the two out",
-        )
-    objectives = parse_objectives(question.objective or (() if traffic is None else (UNDER_TRAFFIC,)))
+    shapes = shapes_asked(question)
+    objectives = parse_objectives(objectives_asked(question, shapes))
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     sampler = None if question.sampler is None else sampler_name(question.sampler)
-    _check_quantities(traffic, objectives, constraints)
-    workload = _make_workload(question, framework, device, traffic, stream_calls(objectives))
+    require_quantities(shapes, objectives, constraints)
+    workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
     variables = question.env
     declared = _read_declaration(workload, variables, limits)
@@ -91,13 +90,8 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
             f"{asked('deadline')} is for calls of a model, not for training steps",
             tip=f"leave out {asked('task', 'train')}",
         )
-    if question.shapes or question.traffic is not None:
-        raise InputError(
-            f"{asked('deadline')} with {asked('shapes')} or {asked('traffic')}: a 99th percentile is promised for one "
-            "shape",
-            tip=f"leave one of the two out; the size of a deadline's inputs is a {asked('arguments')}",
-        )
-    workload = _make_workload(question, framework, device, None, STREAM_CALLS)
+    require_one_shape(question)
+    workload = _make_workload(question, framework, device)
     declared = _read_declaration(workload, question.env, limits)
     name = study_name(question, framework, device)
     return {
@@ -136,13 +130,8 @@ def study_name(question: Question, framework: str, device: Device, model: str | 
     if question.study is not None:
         return question.study
     model = model or model_of(question.build, framework)
-    return "-".join([_short_name(model), *_kind_suffixes(question), framework, device])
-
-
-def _kind_suffixes(question: Question) -> list[str]:
-    """Parts of a study's name for the task and the traffic; none for inference and for one shape."""
-    task: list[str] = [] if question.task == "infer" else [question.task]
-    return [*task, "traffic"] if question.shapes or question.traffic else task
+    task = [] if question.task == "infer" else [question.task]
+    return "-".join([_short_name(model), *task, *kind_of_shapes(question), framework, device])
 
 
 def _short_name(model: str) -> str:
@@ -152,70 +141,14 @@ def _short_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
 
 
-def stream_calls(objectives: Iterable[Objective]) -> int:
-    """How many calls a trial replays under traffic: at most the number of calls of a `total:CALLS` objective."""
-    return min([STREAM_CALLS, *(each.num_calls for each in objectives if each.num_calls is not None)])
-
-
-def _parse_traffic(question: Question) -> Traffic | None:
-    """None: the model is called with one shape. Raises InputError."""
-    if question.shapes and question.traffic is not None:
-        raise InputError(
-            f"{asked('shapes')} and {asked('traffic')}: give one of them", tip="a file has the shapes in it"
-        )
-    if not question.shapes and question.traffic is None:
-        return None
-    if question.task == "train":
-        given = asked("shapes" if question.shapes else "traffic")
-        raise InputError(
-            f"{asked('task', 'train')} {given}: a training step is tuned for one shape, because where its steps lead "
-            "is "
-            "compared",
-            tip="tune it for the most frequent shape",
-        )
-    return parse_shapes(question.shapes) if question.traffic is None else read_traffic(question.traffic)
-
-
-def _check_quantities(
-    traffic: Traffic | None, objectives: Iterable[Objective], constraints: Iterable[Constraint]
-) -> None:
-    """Some quantities exist under traffic only, and throughput does not. Raises InputError."""
-    given = [asked("objective", each.name) for each in objectives if each.quantity == "throughput"]
-    given += [asked("constraints", each.text) for each in constraints if each.quantity == "throughput"]
-    if traffic is not None and given:
-        raise InputError(
-            f"{given[0]}: calls of many shapes hold different numbers of items", tip="use latency or total:CALLS"
-        )
-    alone = next((each for each in constraints if each.quantity in OF_TRAFFIC), None)
-    if traffic is None and alone is not None:
-        raise InputError(
-            f"{asked('constraints', alone.text)}: {alone.quantity} are counted over many shapes",
-            tip=f"give them with {asked('shapes')} or {asked('traffic')}; for one shape there is `recompiles`",
-        )
-
-
-def _model_arguments(question: Question, traffic: Traffic | None) -> dict[str, Scalar]:
-    """What the model's function is called with: each dimension of the traffic at its largest size."""
-    arguments = question.arguments
-    largest = {} if traffic is None else traffic.largest
-    twice = next((name for name in largest if name in arguments), None)
-    if twice is not None:
-        raise InputError(f"{asked('arguments')} {twice}: the traffic says its sizes", tip="leave one of the two out")
-    return {**arguments, **largest}
-
-
-def _make_workload(
-    question: Question, framework: str, device: Device, traffic: Traffic | None, num_calls: int
-) -> Workload:
+def _make_workload(question: Question, framework: str, device: Device) -> Workload:
     return make_workload(
         model_of(question.build, framework),
-        _model_arguments(question, traffic),
+        question.arguments,
         framework,
         device,
         question.seed,
         task=question.task,
-        traffic=traffic,
-        num_calls=num_calls,
         search_path=question.search_path,
         inputs=question.inputs,
     )
@@ -224,9 +157,9 @@ def _make_workload(
 def _read_declaration(workload: Workload, variables: dict[str, str], limits: LimitsNow) -> Declaration:
     """What the model declares, nothing for training. Raises like `read_declaration`.
 
-    A bundled model is known without building it, unless it is given arguments, which padding depends on, or traffic.
+    A bundled model is known without building it, unless it has arguments, which padding depends on, or many shapes.
     """
-    is_known = workload.model in models.names() and workload.traffic is None and not workload.arguments
+    is_known = workload.model in models.names() and workload.shapes is None and not workload.arguments
     if not is_known:
         declaration = read_declaration(workload, variables, limits)
     else:

@@ -14,8 +14,7 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import hub
-from autotune.workload.traffic import Traffic
-from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
+from autotune.workload.workload import Device, Task, Workload, file_reference, split_reference
 
 
 def named_models(texts: Iterable[str]) -> dict[str, str]:
@@ -44,13 +43,11 @@ def make_workload(
     seed: int,
     *,
     task: Task = "infer",
-    traffic: Traffic | None = None,
-    num_calls: int = STREAM_CALLS,
     search_path: Path | None = None,
     inputs: Path | None = None,
 ) -> Workload:
-    """The workload as it is seen from a folder, the current one unless another is given; `num_calls` of its traffic are
-    replayed in a trial. `inputs`: a file with real calls. Raises InputError for a model or a file that is not there."""
+    """The workload of one shape as it is seen from a folder, the current one unless another is given. `inputs`: a file
+    with real calls. Raises InputError for a model or a file that is not there."""
     search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
     inputs = None if inputs is None else inputs.expanduser().resolve()
@@ -63,8 +60,6 @@ def make_workload(
         framework=framework,
         device=device,
         task=task,
-        traffic=traffic,
-        stream_calls=num_calls,
         inputs=None if inputs is None else str(inputs),
         inputs_sha256=None if inputs is None else digest_of_inputs(inputs),
         seed=seed,

@@ -6,7 +6,7 @@ A user's own may have knobs that no bundled one has: options of the compiler (`i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,16 +17,15 @@ from autotune.command_line import asked
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError, did_you_mean
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
+from autotune.planning.shapes import known_shapes
 from autotune.planning.targets import is_installed
 from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.load import Circumstances, load_space
-from autotune.space.schema import Need
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.workload.process_variables import PREFIX, require_variable
-from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Device, Task, Workload
 
 
@@ -80,24 +79,9 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         preset=question.preset,
         tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
-        known=known_shapes(workload.traffic, declared.padding),
+        known=known_shapes(workload, declared.padding),
         process_settings=question.process_settings,
     )
-
-
-def known_shapes(traffic: Traffic | None, padded: Iterable[str]) -> frozenset[Need]:
-    """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
-    declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be
-    split along it shows in a trial."""
-    if traffic is None:
-        return frozenset({"one shape"})
-    varying = [name for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
-    known: set[Need] = {"traffic"}
-    if set(padded).intersection(varying):
-        known.add("padding")
-    if any(name.startswith("batch") for name in varying):
-        known.add("batch")
-    return frozenset(known)
 
 
 def require_open_knobs(space: SearchSpace, path: str, variables: Mapping[str, str], limits: LimitsNow = Limits) -> None:

@@ -45,7 +45,7 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 Need = Literal["one shape", "traffic", "padding", "batch"]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
-padded, or a batch dimension (see `planning.spaces.known_shapes`)."""
+padded, or a batch dimension (see `planning.shapes`)."""
 
 
 class Conditions(Record):

@@ -90,7 +90,7 @@ class Manifest(Record):
             "framework": f"{self.framework} {self.framework_version}",
             "device": workload.device,
             "task": workload.task,
-            "shapes": None if workload.traffic is None else f"{workload.traffic} ({workload.traffic.fingerprint})",
+            "shapes": workload.shapes,
             "inputs (SHA-256)": (workload.inputs_sha256 or "")[:12],
             "seed": workload.seed,
             "search space": self.space.fingerprint,

@@ -15,8 +15,8 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
-from autotune.planning.manifest import stream_calls
 from autotune.planning.models import make_workload
+from autotune.planning.shapes import with_shapes
 from autotune.planning.targets import choose_target
 from autotune.study.budget import Budget
 from autotune.study.study import Study
@@ -75,10 +75,10 @@ def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
         device,
         wanted.seed,
         task=wanted.task,
-        traffic=None if tuned.shapes is None else tuned.shapes.traffic,
-        num_calls=stream_calls([Objective.parse(wanted.objective)]),
         inputs=None if wanted.inputs is None else Path(wanted.inputs),
     )
+    traffic = None if tuned.shapes is None else tuned.shapes.traffic
+    workload = with_shapes(workload, traffic, [Objective.parse(wanted.objective)])
     answer = Side(workload, tuned.config, wanted.signature)
     return replace(answer, config=tuned.untuned), answer
 

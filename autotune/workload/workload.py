@@ -51,8 +51,9 @@ class Workload(Record):
 
     @property
     def shapes(self) -> str | None:
-        """The shapes that it is called with, in words; None: one shape."""
-        return None if self.traffic is None else str(self.traffic)
+        """The shapes that it is called with, in words and with a digest, since words for many shapes say less; None:
+        there is one shape."""
+        return None if self.traffic is None else f"{self.traffic} ({self.traffic.fingerprint})"
 
     @property
     def dimensions(self) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
-from autotune.planning.spaces import known_shapes
+from autotune.planning.shapes import known_shapes, with_shapes
 from autotune.workload.traffic import Load, Shapes, Traffic
+from autotune.workload.workload import Workload
 from autotune_fake.backend import FakeBackend
 
 BATCHES = {1: 0.5, 3: 0.25, 8: 0.25}
@@ -287,10 +288,15 @@ def test_what_a_model_writes_reaches_the_jobs_inputs(knobs: dict[str, Any]) -> N
 def test_what_is_known_of_the_traffic() -> None:
     """It decides which strategies are offered: a dimension counts only if it varies."""
     one = Traffic(loads=(Load(sizes={"batch": 2, "seq": 5}, share=1.0),))
-    assert known_shapes(None, ("seq",)) == {"one shape"}
-    assert known_shapes(traffic(), ("seq",)) == {"traffic", "padding", "batch"}
-    assert known_shapes(traffic(), ("length",)) == {"traffic", "batch"}
-    assert known_shapes(one, ("seq",)) == {"traffic"}
+
+    def known(shapes: Traffic | None, padded: str) -> frozenset[str]:
+        plain = Workload(model="m", reference="m:f", framework="fake", device="cpu", search_path="/")
+        return known_shapes(with_shapes(plain, shapes, ()), (padded,))
+
+    assert known(None, "seq") == {"one shape"}
+    assert known(traffic(), "seq") == {"traffic", "padding", "batch"}
+    assert known(traffic(), "length") == {"traffic", "batch"}
+    assert known(one, "seq") == {"traffic"}
 
 
 def test_sizes_are_read_from_a_call() -> None:

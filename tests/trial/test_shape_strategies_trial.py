@@ -7,7 +7,9 @@ import pytest
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.measure.objective import Objective
 from autotune.planning.models import make_workload
+from autotune.planning.shapes import with_shapes
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.workload.traffic import parse_shapes
@@ -27,6 +29,7 @@ def undeclared(rows=8):
     return lambda x: x * 2, np.arange(4.0 * rows).reshape(rows, 4)
 """
 STATIC = {"execution": "compile", "most_graphs": 99, "latency_ms": 0.1}
+SIXTEEN_CALLS = Objective.parse("total:16")
 BUCKETED = {**STATIC, "shapes": "bucketed", "num_buckets": 2}
 
 
@@ -38,7 +41,7 @@ def trial(tmp_path, monkeypatch):
     traffic = parse_shapes(("rows=1..8",))
 
     def run(model, **knobs):
-        workload = make_workload(f"net.py:{model}", {"rows": 8}, "fake", "cpu", 0, traffic=traffic, num_calls=16)
+        workload = with_shapes(make_workload(f"net.py:{model}", {}, "fake", "cpu", 0), traffic, [SIXTEEN_CALLS])
         with LocalBench({}, preload=True, log=tmp_path / "log.txt") as runner:
             for name, config in (("untuned", {"execution": "eager"}), ("tuned", knobs)):
                 outcome = runner.run(

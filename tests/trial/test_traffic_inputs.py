@@ -13,6 +13,7 @@ from autotune.backends.registry import load_backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.planning.models import make_workload
+from autotune.planning.shapes import with_shapes
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
@@ -144,9 +145,10 @@ def test_the_demonstrations_see_real_traffic(framework: str, model: str, shapes:
     pytest.importorskip(framework)
     backend, traffic = load_backend(framework), parse_shapes([shapes])
     backend.prepare("cpu", 0)
-    arguments = {"dim": 32, **traffic.largest}
     subject = build_subject(
-        make_workload(f"{DEMONSTRATIONS}/{model}.py:{model}", arguments, framework, "cpu", 0, traffic=traffic),
+        with_shapes(
+            make_workload(f"{DEMONSTRATIONS}/{model}.py:{model}", {"dim": 32}, framework, "cpu", 0), traffic, ()
+        ),
         backend,
     )
     assert {(each.leaf, each.axis) for each in subject.stream.shapes.inputs} == axes
