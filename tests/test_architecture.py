@@ -285,6 +285,24 @@ def test_only_the_command_line_names_a_flag() -> None:
     assert naming.keys() == FOREIGN_FLAGS.keys(), naming
 
 
+NOT_OF_TUNE = {"knobs", "max_loss"}
+"""What is asked of other commands."""
+
+
+def test_what_is_named_can_be_asked() -> None:
+    """`asked("seed")` names a field that the question has."""
+    from autotune.question.question import Question
+
+    named = {
+        node.args[0].value: f"{place(path)}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "asked"
+        if node.args and isinstance(node.args[0], ast.Constant)
+    }
+    assert not {field: where for field, where in named.items() if field not in {*Question.model_fields, *NOT_OF_TUNE}}
+
+
 def test_a_field_is_named_when_it_is_known_who_is_answered() -> None:
     """`asked` stands in functions: a module's constants are made before the face is known."""
     early = [

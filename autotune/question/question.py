@@ -87,7 +87,12 @@ def as_typed(value: Scalar) -> str:
 
 
 def _arguments(given: Any) -> Any:
-    return given if isinstance(given, Mapping) else parse_arguments(asked("arguments"), _listed(given))
+    if not isinstance(given, Mapping):
+        return parse_arguments(asked("arguments"), _listed(given))
+    for name, value in given.items():
+        if not (value is None or isinstance(value, (bool, int, float, str))):
+            raise ValueError(f"{name} is no number, text, True, False or None")
+    return given
 
 
 def _variables(given: Any) -> Any:
@@ -231,8 +236,8 @@ class Question(Record):
             field = str(first["loc"][0])
             said = asked(field, given[field])
             if first["type"] != "literal_error":
-                message = first["msg"].removeprefix("Value error, ")
-                raise InputError(f"{said}: {message[0].lower()}{message[1:]}") from None
+                message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+                raise InputError(f"{said}: {message}") from None
             choices = get_args(cls.model_fields[field].annotation)
             those = f"choose {', '.join(choices[:-1])} or {choices[-1]}"
             raise InputError(f"{said}: unknown", tip=did_you_mean(str(given[field]), choices) + those) from None
@@ -296,7 +301,10 @@ def taking(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            signature.bind(*args, **kwargs)  # TypeError for an argument that there is not.
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
