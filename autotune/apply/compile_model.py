@@ -51,7 +51,7 @@ def compile_under(
 def versions_under(
     backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: UndoLog
 ) -> Versions | None:
-    """The same, to be compiled for one shape at a time: without a shape strategy. See `PerShape`."""
+    """The model under `config`, to be compiled for one shape at a time: without a shape strategy. See `PerShape`."""
     parts = ConfigParts.of(config)
     if backend.versions is None or list(variants) or parts.has_region:
         return None  # Compiled code that is kept apart by shape is called without what stands around a copy.

@@ -35,7 +35,7 @@ class ConfigParts:
 
     @classmethod
     def of(cls, config: Config) -> ConfigParts:
-        """Of a config of one framework; `space.combined.plain` makes one of a config of a joined space."""
+        """The parts of a config, told apart by the names of its knobs."""
         settings: dict[str, Scalar] = {}
         variants: dict[str, str] = {}
         numbers: dict[str, Scalar] = {}

@@ -40,7 +40,7 @@ QUANTITIES: dict[str, Quantity] = {
 }
 """What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
 SMALLEST = 1e-18
-"""Of a bound, in its base unit: shares of a smaller one would not be numbers."""
+"""The smallest bound, in its base unit: shares of a smaller one would not be numbers."""
 
 _SENTENCE = re.compile(r"\s*(\w+(?::\w*)?)\s*(<=|>=|==|=)\s*([0-9.].*)")
 
@@ -60,7 +60,7 @@ class ConstraintMiss:
 
     @property
     def share(self) -> float:
-        """The same as a share of the bound (of one unit where the bound is 0); 1 where the value is unknown."""
+        """The miss as a share of the bound (of one unit where the bound is 0); 1 where the value is unknown."""
         return 1.0 if self.amount is None else self.amount / self.constraint.scale
 
 
@@ -103,7 +103,7 @@ class Constraint(Record):
 
     @property
     def unit(self) -> Dimension:
-        """Of the bound: a key of `UNITS`."""
+        """The bound's dimension: a key of `UNITS`."""
         return _quantity(self.text, self.quantity).unit
 
     @property

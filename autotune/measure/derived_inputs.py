@@ -23,7 +23,7 @@ _NO_NUMBER = 1e4
 _LONG = 16
 """Axes that are longer hold positions; shorter ones may hold the parts of a box, a quaternion, a matrix."""
 _FEW_ROWS = 4
-"""Of indices: users and items, or the coordinates of entries."""
+"""Rows of a table of indices: users and items, or the coordinates of entries."""
 
 
 def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
@@ -104,7 +104,7 @@ def _is_ordered(array: Array) -> bool:
 
 
 def _sorted(array: Array) -> Any:
-    """Of each row along the last axis: it does not decrease, or does not increase."""
+    """Whether each row along the last axis never decreases, or never increases."""
     before, after = array[..., :-1], array[..., 1:]
     return (before <= after).all(-1) | (before >= after).all(-1)
 

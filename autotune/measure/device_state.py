@@ -25,7 +25,7 @@ MOST_REPEATED = 4
 COOLING_S = 0.5
 """Wait before a turn is repeated, with nothing on the device but what others run."""
 CLOCK_WINDOW_S = 0.25
-"""Of calls between two looks at the clock while a model warms up."""
+"""Seconds of calls between two looks at the clock while a model warms up."""
 CLOCK_DRIFT = 0.02
 """Change of the clock within a window below which it has settled."""
 
@@ -68,10 +68,10 @@ class DeviceState(Record):
 
 
 class DeviceTimes(Record):
-    """The same calls by the device's own clock, and without waiting for each: beside the samples, never among them."""
+    """The timed calls by the device's own clock, and without waiting for each: beside the samples, never among them."""
 
     device_s: tuple[NonNegativeFloat, ...]
-    """Of single calls, from the first kernel's start to the last one's end, launches in between included."""
+    """Seconds of single calls, from the first kernel's start to the last one's end, launches in between included."""
     pipelined_s: NonNegativeFloat
     """A call, when several are handed over before the device is waited for."""
     num_pipelined: NonNegativeInt
@@ -171,7 +171,7 @@ class ClockWatch:
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Of what a driver could read; None where it could read nothing."""
+    """What a driver could read; None where it could read nothing."""
     known = [each for each in values if each is not None]
     return statistics.fmean(known) if known else None
 

@@ -98,7 +98,7 @@ class Replay(Record):
     stream: tuple[NonNegativeInt, ...] = Field(min_length=1)
     """Indices into `sizes`, one for each call."""
     cold_s: tuple[NonNegativeFloat, ...]
-    """Of each call of the first pass; wrapping the model counts as part of the first one."""
+    """Seconds of each call of the first pass; wrapping the model counts as part of the first one."""
     compilations: tuple[Compilations, ...] | None
     """After each call of the first pass; None: the framework does not report them."""
     inputs: tuple[Axis, ...] = ()
@@ -190,7 +190,7 @@ class OnWorker(Record):
     untuned_s: PositiveFloat
     """Median latency of the untuned model on this worker."""
     study_s: PositiveFloat
-    """The same in the study's untuned trial, whose worker all others are compared with."""
+    """Median latency in the study's untuned trial, whose worker all others are compared with."""
 
     @property
     def scale(self) -> float:
@@ -239,10 +239,10 @@ class Timed(Record):
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     device_times: DeviceTimes | None = None
-    """The same calls by the device's own clock, and pipelined; None without an accelerator, and under traffic."""
+    """The timed calls by the device's own clock, and pipelined; None without an accelerator, and under traffic."""
     copies_s: NonNegativeFloat | None = None
-    """Of each call, what it takes to copy the outputs of a captured graph, which the next replay writes over: a part of
-    each latency. None where nothing is copied, under traffic, and in training."""
+    """Seconds of each call that copying the outputs of a captured graph takes, which the next replay writes over: a
+    part of each latency. None where nothing is copied, under traffic, and in training."""
 
 
 class Measurement(Compiled, Checked, Timed):

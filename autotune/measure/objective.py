@@ -40,7 +40,7 @@ class Objective(Record):
 
     quantity: Goal = "latency"
     num_calls: PositiveInt | None = None
-    """Of the job whose `total` counts; None for any other objective."""
+    """Calls of the job whose `total` counts; None for any other objective."""
 
     @model_validator(mode="after")
     def _only_total_counts_calls(self) -> Objective:

@@ -248,7 +248,7 @@ class Rule:
         return found
 
     def counts(self, part: Part) -> Array:
-        """Of these, the elements that are compared."""
+        """The elements of these that are compared."""
         if self.mask is None:
             return self.covers(part)
         try:

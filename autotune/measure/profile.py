@@ -24,7 +24,7 @@ class OperatorTime(Record):
     self_s: NonNegativeFloat
     """Seconds, without those of other operators that it calls."""
     share: NonNegativeFloat
-    """Of the seconds of all operators."""
+    """Share of the seconds of all operators."""
     num_calls: NonNegativeFloat
 
 

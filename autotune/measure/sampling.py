@@ -38,7 +38,7 @@ Calls = Sequence[Callable[[], None]]
 FEWEST_PASSES = 2
 """Fewest passes of a stream, taken even when the time is used up."""
 _STRETCH_S = 0.5
-"""Of samples between two readings of a device."""
+"""Seconds of samples between two readings of a device."""
 _MOST_BETWEEN_SAMPLES = 1000
 """Most calls between two samples, for calls of less than a microsecond."""
 

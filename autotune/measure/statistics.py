@@ -21,7 +21,7 @@ from autotune.schema import Record
 MARGIN = 0.01
 """A speed-up below this share is not worth a compile setting; `faster` needs the whole interval beyond it."""
 ERROR = 0.02
-"""Of the intervals, half of it on either side: a config that is no faster is called so in one study of a hundred."""
+"""Error of the intervals, half on either side: a config that is no faster is called so in one study of a hundred."""
 TOO_WIDE = 1.15
 """An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
 SMALL_GAIN = 0.05
@@ -61,7 +61,7 @@ class Verdict(StrEnum):
     """The untuned model breaks a constraint; this config keeps them all, and need not be faster."""
     INFEASIBLE = "infeasible"
     CHOSEN = "chosen"
-    """Of an export only: the user took another trial than the study's answer."""
+    """For an export only: the user took another trial than the study's answer."""
 
 
 COMPILED = frozenset({Verdict.FASTER, Verdict.FEASIBLE, Verdict.CHOSEN})
@@ -99,7 +99,7 @@ class Comparison:
 
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
-        """Of each config over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
+        """Each config's speed-up over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
         return _simultaneous(self._logs, self._errors, ERROR / self.num_looks)
 
     @cached_property
@@ -132,7 +132,7 @@ class Comparison:
 
     @cached_property
     def inverse(self) -> Comparison:
-        """Of two: the base over the config."""
+        """The base compared with the config, where there are two."""
         return Comparison(tuple(row[::-1] for row in self.values), self.num_looks)
 
     def between(self, config: int, other: int) -> Speedup:

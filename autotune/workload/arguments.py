@@ -46,7 +46,7 @@ class Arguments:
         return [found for name, each in named for found in leaves(each, name)]
 
     def with_leaves(self, values: list[Any]) -> Arguments:
-        """The same call with other values, in the order of `leaves()`."""
+        """This call with other values, in the order of `leaves()`."""
         left = iter(values)
         positional, keyword = with_leaves((self.positional, dict(self.keyword or {})), lambda _: next(left))
         return Arguments(positional, keyword or None)

@@ -13,7 +13,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 
 PREFIX = "env."
-"""Of the knob's name."""
+"""What the name of such a knob begins with."""
 
 MOST = 2**31 - 1
 

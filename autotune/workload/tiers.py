@@ -17,7 +17,7 @@ class TierSpec(Record):
     """A size, a variant or a precision: all are arguments of the model's function, but for a tolerance."""
 
     arguments: dict[str, Scalar] = {}
-    """Of the model's function; what is not named here stays as the study has it."""
+    """Arguments of the model's function; what is not named here stays as the study has it."""
     tolerance: Annotated[PositiveFloat, Field(allow_inf_nan=False)] | None = None
     """Largest relative error of an output; None: as the study has it."""
 

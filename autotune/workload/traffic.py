@@ -98,7 +98,7 @@ class Traffic(Record):
 
     @property
     def fingerprint(self) -> str:
-        """Of all shapes with their shares: the words for a long list of them say less."""
+        """A digest of all shapes with their shares: the words for a long list of them say less."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def __str__(self) -> str:

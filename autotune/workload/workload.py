@@ -42,12 +42,12 @@ class Workload(Record):
     inputs: str | None = None
     """Absolute path of a file with real calls (see `Backend.calls_file`); None: the function gives all inputs."""
     inputs_sha256: str | None = None
-    """Of that file."""
+    """Digest of that file."""
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""
     source_sha256: str | None = None
-    """Of the file that holds the function, where it is known without importing it."""
+    """Digest of the file that holds the function, where it is known without importing it."""
 
     @property
     def shapes(self) -> str | None:

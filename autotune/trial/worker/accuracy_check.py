@@ -123,8 +123,8 @@ class Seen:
     """What the calls of one run gave and left behind."""
 
     calls: list[Observed]
-    """Of each of the subject's inputs. The last inputs are the first ones again: a capture that is right at first may
-    be stale later."""
+    """What each of the subject's inputs gave. The last inputs are the first ones again: a capture that is right at
+    first may be stale later."""
     left: list[Part]
     """What was other after the calls than before: inputs written to, buffers, attributes."""
     not_compared: list[str] = field(default_factory=list)

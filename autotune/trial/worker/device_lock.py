@@ -27,7 +27,7 @@ FOLDER_VARIABLE = "AUTOTUNE_DEVICE_LOCKS"
 """Folder of the lock files; `off`: no locks."""
 OFF = "off"
 FOLDER = Path("/tmp")
-"""Of all users of the machine: `XDG_RUNTIME_DIR` and TMPDIR are another folder for each user or session."""
+"""Shared by all users of the machine: `XDG_RUNTIME_DIR` and TMPDIR are another folder for each user or session."""
 HOST = "host"
 """Key of all devices of a machine together."""
 _LOOK_S = 0.05
@@ -40,8 +40,8 @@ _VISIBLE_DEVICES = {
 
 
 class DeviceLock:
-    """Of one trial, for all its turns. `longest_s` is what it waits at most, in all; after that it goes on without.
-    `stages` are those that it must not enter without the lock."""
+    """The lock that one trial takes, for all its turns. `longest_s` is what it waits at most, in all; after that it
+    goes on without. `stages` are those that it must not enter without the lock."""
 
     def __init__(
         self, files: tuple[tuple[Path, Path], ...], longest_s: float, progress: StageReporter, stages: frozenset[Stage]

@@ -59,7 +59,7 @@ class Subject:
     """What the inputs leave as it is, each as a sentence."""
 
     def without_derived(self) -> Subject:
-        """The same with the author's inputs alone."""
+        """This subject with the author's inputs alone."""
         if self.derived is None:
             return self
         kept = [inputs for inputs in self.inputs if inputs is not self.derived]
@@ -182,7 +182,7 @@ def _digests(backend: Backend, inputs: Arguments) -> tuple[str | None, ...]:
 
 
 def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec, ...]:
-    """Of all tensors among the inputs. Raises AutotuneError if there is none, or one that cannot be read."""
+    """Shape and type of each tensor among the inputs. Raises AutotuneError for none, or one that cannot be read."""
     specs = []
     for name, leaf in example.named_leaves():
         spec = backend.spec(leaf)

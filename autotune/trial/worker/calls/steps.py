@@ -71,11 +71,11 @@ class StepsTaken:
     """What the steps of one run gave and left behind."""
 
     losses: Array
-    """Of the steps in turn, and of the first one repeated."""
+    """The loss of each step in turn, and of the first one repeated."""
     gradients: list[Array]
-    """Of the first step."""
+    """The gradients of the first step."""
     again: list[Array]
-    """Of the first step, repeated."""
+    """The gradients of the first step, repeated."""
     ways: Array
     """Root mean square of what each weight moved by in all."""
     left: list[Part]
@@ -83,7 +83,7 @@ class StepsTaken:
     not_compared: tuple[str, ...] = ()
     """Why that is not known, in words."""
     num_inputs: int = 0
-    """Of the subject: without those that were made up, if the untuned step did not take them."""
+    """Inputs of the subject: without those that were made up, if the untuned step did not take them."""
     spread: Array | None = None
     """In a reference: how far each gradient of the first step moves when the weights are nudged."""
 
@@ -154,8 +154,8 @@ class Steps(Calls):
         """The spread of the gradients is in it."""
 
     def _later_losses(self, step: Step, batches: list[Arguments]) -> list[float]:
-        """Of the steps after the first, on these batches in turns. One that was made up is left out if its loss fails,
-        which moves no weight, and no reference says that it does not."""
+        """Losses of the steps after the first, on these batches in turns. One that was made up is left out if its loss
+        fails, which moves no weight, and no reference says that it does not."""
         first, *others = batches
         if first is self._subject.derived and self._subject.derived_may_fail:
             try:
@@ -236,7 +236,7 @@ class StepGate:
             )
 
     def errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
-        """Of the loss, and of the gradients. Raises WrongResultError with the step or the weight in question."""
+        """Errors of the loss and of the gradients. Raises WrongResultError with the step or the weight in question."""
         loss_error = _require_losses(reference.losses, seen.losses, tolerance)
         num_gradients, worst = len(reference.gradients), 0.0
         for when, got in (("in the first step", seen.gradients), ("in the first step, repeated", seen.again)):
