@@ -54,7 +54,7 @@ def expected_cost(manifest: Manifest, study: Study | None, budget: Budget, studi
     """Cost of a run of a study, which need not exist yet; nothing is written."""
     num_configs = manifest.space.num_configs
     num_done = 0 if study is None else study.num_recorded()
-    wanted = [each for each in (budget.num_trials, num_configs) if each is not None]
+    wanted = [number for number in (budget.num_trials, num_configs) if number is not None]
     known = ExpectedCost(
         num_configs=num_configs,
         num_done=num_done,
@@ -101,7 +101,7 @@ def _by_another(manifest: Manifest, budget: Budget, studies: Studies, known: Exp
 def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | None:
     """With the figures of this study; None if it has no two measurements."""
     untuned = study.untuned_record()
-    measured = [each for each in study.records() if each.state == "measured"]
+    measured = [record for record in study.records() if record.state == "measured"]
     if untuned is None or untuned not in measured or len(measured) < 2:
         return None
     objective = study.manifest.objective
@@ -153,7 +153,7 @@ def plan_lines(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | None)
 
 
 def plan_document(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | None) -> dict[str, Any]:
-    """The same as plain data; the keys are documented in docs/json.md."""
+    """What a run will cost as plain data; the keys are documented in docs/json.md."""
     return {
         "study": manifest.name,
         "num_configs": cost.num_configs,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,13 +34,13 @@ class Influence:
     slower: Scalar
     faster: Scalar
     pairs: tuple[Speedup, ...]
-    """Of `faster` over `slower`, for each pair of trials; the middle one is 1 or more."""
+    """Speed-ups of `faster` over `slower`, one for each pair of trials; the middle one is 1 or more."""
     confirmed: bool
     """They were compared side by side, in the blocks of the confirmation; else by one process each, in the search."""
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        return tuple(each.median for each in self.pairs)
+        return tuple(pair.median for pair in self.pairs)
 
     @property
     def median(self) -> float:
@@ -49,7 +49,7 @@ class Influence:
     @property
     def is_significant(self) -> bool:
         """Whether it is larger than the noise: the whole interval of most pairs is above 1."""
-        return statistics.median(each.low for each in self.pairs) > 1
+        return statistics.median(pair.low for pair in self.pairs) > 1
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class LosingGroup:
     value: Scalar
     trials: tuple[int, ...]
     best_speedup: float | None
-    """Of its best trial over the untuned model, in the confirmation if it took part; None where none was measured, or
-    none undisturbed."""
+    """Speed-up of its best trial over the untuned model, in the confirmation if it took part; None where none was
+    measured, or none undisturbed."""
     failures: dict[str, int]
     """Reason -> how many failed with it."""
     violations: dict[str, int]
@@ -104,7 +104,7 @@ class Explanation:
 
     @cached_property
     def importances(self) -> list[Importance]:
-        """Of the knobs, by the trials that nothing disturbed."""
+        """How much each knob decides, by the trials that nothing disturbed."""
         calm = [record for record in self.answer.measured if record.disturbed is None]
         values = [self._known.value(record.measurement) for record in calm]
         return importances([record.config for record in calm], values, self.answer.manifest.workload.seed)
@@ -117,12 +117,43 @@ class Explanation:
     @cached_property
     def rivals(self) -> list[Rival]:
         """The winner against the untuned model and the default compile, as far as these are others."""
-        return list(_rivals(self.answer, self.answer.space, self.winner, self._known))
+        space = self.answer.space
+        known = {record.config: record for record in self.answer.measured if record.config != self.winner.config}
+        named = {"the untuned model": space.untuned(), "the default compile": space.default()}
+        return [self._rival(name, known[config]) for name, config in named.items() if config in known]
+
+    def _rival(self, name: str, record: TrialRecord) -> Rival:
+        (mine, was_confirmed), (theirs, were_confirmed) = map(self._known.over_untuned, (self.winner, record))
+        contrasts = _contrasts(self.winner.measurement, record.measurement)
+        if mine is not None and theirs is not None and was_confirmed and were_confirmed:
+            return Rival(name, record.number, mine / theirs, True, contrasts)
+        seen = self._known.in_search(self.winner, record)
+        return Rival(name, record.number, None if seen is None else seen.median, False, contrasts)
 
     @cached_property
     def groups(self) -> list[LosingGroup]:
-        """All other trials, by what lost them the study."""
-        return groups(self.answer.records, self.winner, [found.knob for found in self.importances], self._known)
+        """Every trial but the winner under one heading; the headings in the order of importance."""
+        by_importance = [found.knob for found in self.importances]
+        members: dict[tuple[str, str], list[TrialRecord]] = {}
+        for record in self.answer.records:
+            if record.outcome is not None and record.config != self.winner.config:
+                knob = _first_difference(self.winner.config, record.config, by_importance)
+                members.setdefault((knob, repr(record.config.get(knob))), []).append(record)
+        rank = {knob: number for number, knob in enumerate(by_importance)}
+        ordered = sorted(members.items(), key=lambda item: rank.get(item[0][0], len(rank)))
+        return [self._group(knob, trials) for (knob, _), trials in ordered]
+
+    def _group(self, knob: str, trials: list[TrialRecord]) -> LosingGroup:
+        speedups = (self._known.over_untuned(record)[0] for record in trials if record.state == "measured")
+        failures = (record.outcome.reason.value for record in trials if isinstance(record.outcome, Failure))
+        return LosingGroup(
+            knob=knob,
+            value=trials[0].config.get(knob),
+            trials=tuple(record.number for record in trials),
+            best_speedup=max((ratio for ratio in speedups if ratio is not None), default=None),
+            failures=dict(Counter(failures)),
+            violations=dict(Counter(name for record in trials for name in record.violations)),
+        )
 
 
 def explain(answer: StudyResult) -> Explanation | None:
@@ -178,47 +209,30 @@ class TrialComparisons:
 
 
 def influences(space: SearchSpace, records: Sequence[TrialRecord], known: TrialComparisons) -> list[Influence]:
-    """Of every knob and pair of values for which two measured trials differ in nothing else."""
+    """What each knob did, for every pair of its values with which two measured trials differ in nothing else."""
     found = []
     for knob in space.knobs:
         by_values: dict[tuple[Scalar, Scalar], list[tuple[TrialRecord, TrialRecord]]] = {}
         for pair in pairs_of(knob.name, records, space):
-            first, second = sorted(pair, key=lambda each: repr(each.config[knob.name]))
+            first, second = sorted(pair, key=lambda record: repr(record.config[knob.name]))
             by_values.setdefault((first.config[knob.name], second.config[knob.name]), []).append((first, second))
         of_knob = (_influence(knob.name, *values, pairs, known) for values, pairs in by_values.items())
         found += [influence for influence in of_knob if influence is not None]
-    return sorted(found, key=lambda each: (not each.is_significant, -each.median))
+    return sorted(found, key=lambda influence: (not influence.is_significant, -influence.median))
 
 
 def _influence(
     knob: str, first: Scalar, second: Scalar, pairs: Sequence[tuple[TrialRecord, TrialRecord]], known: TrialComparisons
 ) -> Influence | None:
     """By the pairs that were confirmed if there are any. None where every pair was disturbed."""
-    confirmed = [each for pair in pairs if (each := known.confirmed(*pair)) is not None]
-    speedups = confirmed or [each for pair in pairs if (each := known.in_search(*pair)) is not None]
+    confirmed = [found for pair in pairs if (found := known.confirmed(*pair)) is not None]
+    speedups = confirmed or [found for pair in pairs if (found := known.in_search(*pair)) is not None]
     if not speedups:
         return None
-    if statistics.median(each.median for each in speedups) >= 1:
+    if statistics.median(found.median for found in speedups) >= 1:
         return Influence(knob, second, first, tuple(speedups), bool(confirmed))
-    turned = tuple(Speedup(median=1 / each.median, low=1 / each.high, high=1 / each.low) for each in speedups)
+    turned = tuple(Speedup(median=1 / found.median, low=1 / found.high, high=1 / found.low) for found in speedups)
     return Influence(knob, first, second, turned, bool(confirmed))
-
-
-def groups(
-    records: Sequence[TrialRecord],
-    winner: TrialRecord,
-    by_importance: Sequence[str],
-    known: TrialComparisons,
-) -> list[LosingGroup]:
-    """Every trial but the winner under one heading; the headings in the order of importance."""
-    members: dict[tuple[str, str], list[TrialRecord]] = {}
-    for each in records:
-        if each.outcome is not None and each.config != winner.config:
-            knob = _first_difference(winner.config, each.config, by_importance)
-            members.setdefault((knob, repr(each.config.get(knob))), []).append(each)
-    rank = {knob: number for number, knob in enumerate(by_importance)}
-    ordered = sorted(members.items(), key=lambda item: rank.get(item[0][0], len(rank)))
-    return [_group(knob, trials, known) for (knob, _), trials in ordered]
 
 
 def _first_difference(winner: Config, config: Config, by_importance: Sequence[str]) -> str:
@@ -226,32 +240,6 @@ def _first_difference(winner: Config, config: Config, by_importance: Sequence[st
     # A knob that the loser does not even have tells less than the one that switched it off.
     present = [name for name in (*by_importance, *config.knobs()) if name in differing and name in config.root]
     return present[0] if present else min(differing)
-
-
-def _group(knob: str, trials: list[TrialRecord], known: TrialComparisons) -> LosingGroup:
-    speedups = (known.over_untuned(each)[0] for each in trials if each.state == "measured")
-    return LosingGroup(
-        knob=knob,
-        value=trials[0].config.get(knob),
-        trials=tuple(each.number for each in trials),
-        best_speedup=max((each for each in speedups if each is not None), default=None),
-        failures=dict(Counter(each.outcome.reason.value for each in trials if isinstance(each.outcome, Failure))),
-        violations=dict(Counter(name for each in trials for name in each.violations)),
-    )
-
-
-def _rivals(answer: StudyResult, space: SearchSpace, winner: TrialRecord, known: TrialComparisons) -> Iterator[Rival]:
-    for name, config in (("the untuned model", space.untuned()), ("the default compile", space.default())):
-        record = next((each for each in answer.records if each.config == config), None)
-        if record is None or record.config == winner.config or not isinstance(record.outcome, Measurement):
-            continue
-        (mine, was_confirmed), (theirs, were_confirmed) = map(known.over_untuned, (winner, record))
-        contrasts = _contrasts(winner.measurement, record.measurement)
-        if mine is not None and theirs is not None and was_confirmed and were_confirmed:
-            yield Rival(name, record.number, mine / theirs, True, contrasts)
-        else:
-            seen = known.in_search(winner, record)
-            yield Rival(name, record.number, None if seen is None else seen.median, False, contrasts)
 
 
 _QUANTITIES: dict[str, Callable[[Measurement], float | None]] = {

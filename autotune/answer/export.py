@@ -107,7 +107,6 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
     assert confirmation is not None
     assert answer.untuned is not None
     measured = record.measurement
-    is_answer = answer.best is not None and record.number == answer.best.number
     return TunedConfig(
         schema=SCHEMA,
         framework=workload.framework,
@@ -121,7 +120,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             device=workload.device,
             task=workload.task,
             objective=manifest.objective.name,
-            constraints=tuple(each.text for each in manifest.constraints),
+            constraints=tuple(constraint.text for constraint in manifest.constraints),
             seed=workload.seed,
             tolerance=manifest.tolerance,
             reference_precision=manifest.reference_precision,
@@ -129,21 +128,28 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             inputs=workload.inputs,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
-        evidence=Evidence(
-            study=study.name,
-            autotune_version=manifest.autotune_version,
-            num_trials=confirmation.num_trials,
-            best=figures_of(record),
-            untuned=figures_of(answer.untuned),
-            speedup=exported.speedup,
-            process_pairs=exported.pairs,
-            noise_floor=answer.noise_floor and answer.noise_floor.spread,
-            compile_warm_s=confirmation.compile_warm_s if is_answer else None,
-            break_even_calls=answer.break_even_of(record),
-            not_compared=measured.not_compared,
-            not_varied=answer.untuned.measurement.not_varied,
-        ),
+        evidence=_evidence(answer, exported, confirmation, answer.untuned),
         shapes=_shapes(manifest, measured),
+    )
+
+
+def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmation, untuned: TrialRecord) -> Evidence:
+    """What the exported trial rests on."""
+    record = exported.record
+    is_answer = answer.best is not None and record.number == answer.best.number
+    return Evidence(
+        study=answer.study,
+        autotune_version=answer.manifest.autotune_version,
+        num_trials=confirmation.num_trials,
+        best=figures_of(record),
+        untuned=figures_of(untuned),
+        speedup=exported.speedup,
+        process_pairs=exported.pairs,
+        noise_floor=answer.noise_floor and answer.noise_floor.spread,
+        compile_warm_s=confirmation.compile_warm_s if is_answer else None,
+        break_even_calls=answer.break_even_of(record),
+        not_compared=record.measurement.not_compared,
+        not_varied=untuned.measurement.not_varied,
     )
 
 

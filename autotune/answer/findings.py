@@ -49,7 +49,7 @@ def finding_lines(finding: Finding, framework: str) -> list[str]:
 
 
 def finding_row(finding: Finding, framework: str) -> tuple[str, ...]:
-    """The same in a row: what it is and why, its place and line, what it costs, the fix."""
+    """One finding as a row: what it is and why, its place and line, what it costs, the fix."""
     what = [_kind_words(finding), finding.reason, *([_GIVES_UP] if finding.gives_up else [])]
     where = [finding.location or _NOWHERE, *([finding.source] if finding.source else [])]
     cure = fix_of(framework, finding.ailment)

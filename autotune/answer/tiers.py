@@ -19,7 +19,7 @@ from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers
 
 FILE = "tiers.yaml"
 TAIL_SHARE = 0.2
-"""Of a tier's time what is kept for confirming its 99th percentile."""
+"""Share of a tier's time that is kept for confirming its 99th percentile."""
 
 
 def deadline_s(text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +22,9 @@ def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
         lines.append(f"  it does not compile: {checkup.refusal}")
     elif checkup.note:
         lines.append(f"  note: {checkup.note}")
-    for number, each in enumerate(checkup.findings, start=1):
-        lines += ["", *_numbered(number, finding_lines(each, checkup.framework))]
+    for number, finding in enumerate(checkup.findings, start=1):
+        first, *rest = finding_lines(finding, checkup.framework)
+        lines += ["", f"{number}. {first}", *(f"   {line}" for line in rest)]
     if not checkup.findings and checkup.refusal is None:
         lines.append(f"  {NO_FINDINGS}")
     return [*lines, *_fusion(checkup)]
@@ -32,30 +32,22 @@ def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
 
 def diagnosis_document(checkup: ModelDiagnosis) -> dict[str, Any]:
     """Plain data; the keys are documented in docs/json.md."""
-    return {"schema": 1, **checkup.model_dump(mode="json"), "findings": _findings_document(checkup)}
-
-
-def _findings_document(checkup: ModelDiagnosis) -> list[dict[str, Any]]:
-    found = []
-    for each in checkup.findings:
-        cure = fix_of(checkup.framework, each.ailment)
-        found.append({**each.model_dump(mode="json"), "cure": None if cure is None else asdict(cure)})
-    return found
+    findings = []
+    for finding in checkup.findings:
+        cure = fix_of(checkup.framework, finding.ailment)
+        findings.append({**finding.model_dump(mode="json"), "cure": None if cure is None else asdict(cure)})
+    return {"schema": 1, **checkup.model_dump(mode="json"), "findings": findings}
 
 
 def diagnosis_headline(checkup: ModelDiagnosis) -> str:
     """How many breaks and recompiles there are, and how long a call takes."""
-    num_breaks = sum(each.kind == "graph_break" for each in checkup.findings)
+    num_breaks = sum(finding.kind == "graph_break" for finding in checkup.findings)
     num_again = len(checkup.findings) - num_breaks
     found = f"{num_breaks} graph breaks, {num_again} recompiles"
     ran = f"untuned {seconds(checkup.untuned_s)}"
     if checkup.compiled_s is not None and checkup.untuned_s is not None:
         ran += f", compiled {seconds(checkup.compiled_s)} ({times(checkup.untuned_s / checkup.compiled_s)})"
     return f"{checkup.model} ({checkup.framework}): {found}; {count(checkup.num_graphs)} graphs; {ran} a call"
-
-
-def _numbered(number: int, lines: Sequence[str]) -> list[str]:
-    return [f"{number}. {lines[0]}", *(f"   {line}" for line in lines[1:])]
 
 
 def _fusion(checkup: ModelDiagnosis) -> list[str]:

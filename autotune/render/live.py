@@ -161,7 +161,7 @@ class LiveDisplay:
         progress = self._progress
         line = Table.grid(Column(ratio=1), Column(no_wrap=True), expand=True, padding=(0, 1, 0, 0))
         line.add_row(ProgressBar(total=1.0, completed=progress.share or 0.0), Text(progress.figures))
-        return Group(line, *(Text(each, no_wrap=True, overflow="ellipsis") for each in progress.lines))
+        return Group(line, *(Text(told, no_wrap=True, overflow="ellipsis") for told in progress.lines))
 
     def _leave(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
@@ -254,10 +254,10 @@ def _after(event: Event) -> list[str]:
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             return [f"the search ends: {why}"]
         case ConfirmationStarted():
-            names = ", ".join(f"trial {each.number}" for each in event.contestants)
+            names = ", ".join(f"trial {record.number}" for record in event.contestants)
             return [f"confirming {names} against the untuned model, side by side in fresh processes"]
         case ConfirmationLooked():
-            so_far = ", ".join(f"trial {number} {short_interval(each)}" for number, each in event.speedups.items())
+            so_far = ", ".join(f"trial {number} {short_interval(ratio)}" for number, ratio in event.speedups.items())
             return [f"  after {event.num_blocks} blocks: {so_far}{'' if event.is_clear else '; not clear yet'}"]
     return []
 

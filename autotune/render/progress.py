@@ -120,7 +120,7 @@ class Progress:
 
     @property
     def share(self) -> float | None:
-        """Of the run's time that has passed; None as long as its end is not known."""
+        """Share of the run's time that has passed; None as long as its end is not known."""
         left_s, gone_s = self._left_s(), self._now() - self._begun
         return None if left_s is None else gone_s / (gone_s + max(left_s, 0.0)) if gone_s else 0.0
 
@@ -145,7 +145,7 @@ class Progress:
         """The phases, with a clock where it ticks."""
         if not self.may_tick:
             return self.phases
-        return [f"{each}, {clock(self._now() - self._phase_begun)}" for each in self.phases]
+        return [f"{phase}, {clock(self._now() - self._phase_begun)}" for phase in self.phases]
 
     def _to_go(self) -> list[str]:
         left_s = self._left_s()
@@ -172,7 +172,7 @@ def _beginning(event: Event) -> str | None:
     """What begins with this event; None if nothing does."""
     match event:
         case TrialsCompiling():
-            numbers = [str(each) for each in event.numbers]
+            numbers = list(map(str, event.numbers))
             return f"trials {', '.join(numbers[:-1])} and {numbers[-1]}, compiling"
         case TrialStarted():
             return f"trial {event.number}"

@@ -73,9 +73,9 @@ def accelerator_facts(measured: Measurement) -> list[tuple[str, str]]:
     if state is None:
         return []
     means = [
-        ("mean SM clock", mean_of_known(each.sm_clock_mhz for each in state.readings), "MHz"),
-        ("mean power", mean_of_known(each.power_w for each in state.readings), "W"),
-        ("mean temperature", mean_of_known(each.temperature_c for each in state.readings), "°C"),
+        ("mean SM clock", mean_of_known(reading.sm_clock_mhz for reading in state.readings), "MHz"),
+        ("mean power", mean_of_known(reading.power_w for reading in state.readings), "W"),
+        ("mean temperature", mean_of_known(reading.temperature_c for reading in state.readings), "°C"),
     ]
     return [*state.identity.items(), *((name, f"{mean:.0f} {unit}") for name, mean, unit in means if mean is not None)]
 
