@@ -1,4 +1,5 @@
-"""`Attempts`: the ladder of attempts at one trial, and what becomes of one that goes wrong by no fault of its config.
+"""`TrialQueue`: the trials that were asked for; and `Attempts`: the ladder of attempts at each, and what becomes of
+one that goes wrong by no fault of its config.
 
 A trial is one process at best. The rungs, from the lowest; each may let another process take its place:
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +41,11 @@ from autotune.study.records import TrialRecord
 from autotune.study.study import AskedTrial
 from autotune.trial.folder import FIRST_CRASH, TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.tuning.cache_store import keep_caches
-from autotune.tuning.compile_limit import CompileLimit
-from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialStarted
+from autotune.tuning.cache_store import keep_caches, with_reuse
+from autotune.tuning.compile_limit import CompileLimit, compile_limit
+from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialsCompiling, TrialStarted
 from autotune.tuning.finalists import likely_finalists
-from autotune.tuning.session import Session
+from autotune.tuning.session import Session, trial_request
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
@@ -217,6 +218,73 @@ class Attempts:
             if taken is None or taken <= BUSY:
                 return
         self._may_wait = False
+
+
+class TrialQueue:
+    """The trials that were asked for and not run yet. While one is timed, the next ones are compiled already: what
+    compiling costs is measured beside other compilations then, and steady calls alone (docs/measurement.md).
+
+    What was started ahead comes out when it is ready to be timed, whichever is first; all else in the order in which it
+    was put in.
+    """
+
+    def __init__(self, session: Session, attempts: Attempts) -> None:
+        self._session = session
+        self._attempts = attempts
+        self._queued: deque[QueuedTrial] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def add(self, asked: AskedTrial, longest_s: float) -> None:
+        """Put a trial at the end, and start it if others run at the same time."""
+        session = self._session
+        folder = session.study.trial_folder(asked.number)
+        request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
+        limit = self._compile_limit(asked)
+        if limit is not None:
+            request = request.limited_to(limit.applied(request.limits))
+        request = session.with_kernels(with_reuse(request, session.study, session.caches))
+        try:
+            is_ahead = session.num_jobs > 1
+            ahead = self._attempts.start_ahead(folder, request, longest_s) if is_ahead else None
+        except BaseException:
+            session.study.abandon(asked)
+            raise
+        self._queued.append(QueuedTrial(asked, folder, request, ahead, limit))
+
+    def _compile_limit(self, asked: AskedTrial) -> CompileLimit | None:
+        session = self._session
+        if not session.budget.cuts_slow_compiles:
+            return None
+        limits = session.budget.limits
+        return compile_limit(session.study, asked.config, min(limits.compile, limits.total))
+
+    def pop(self) -> QueuedTrial:
+        """The next one; waits until it is ready, if it was started ahead."""
+        bench, running = self._session.bench, self._running()
+        if not running:
+            return self._queued.popleft()
+        if len(running) > 1 and bench.is_here:
+            self._session.notify(TrialsCompiling(tuple(queued.asked.number for queued, _ in running)))
+        ready = bench.first_ready([process for _, process in running])
+        chosen = next(queued for queued, process in running if process is ready)
+        self._queued.remove(chosen)
+        return chosen
+
+    def numbers(self) -> list[int]:
+        """Of the trials in it."""
+        return [queued.asked.number for queued in self._queued]
+
+    def drop(self) -> None:
+        """End what was started, and give back what was asked for."""
+        if running := self._running():
+            self._session.bench.drop([process for _, process in running])
+        while self._queued:
+            self._session.study.abandon(self._queued.popleft().asked)
+
+    def _running(self) -> list[tuple[QueuedTrial, Running]]:
+        return [(queued, queued.ahead.running) for queued in self._queued if queued.ahead is not None]
 
 
 def run_through_crashes(

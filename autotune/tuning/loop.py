@@ -25,7 +25,7 @@ from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import AskedTrial, Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
-from autotune.tuning.attempts import Attempts, QueuedTrial
+from autotune.tuning.attempts import Attempts, QueuedTrial, TrialQueue
 from autotune.tuning.checks import (
     CircuitBreaker,
     check_drift,
@@ -40,7 +40,6 @@ from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
-from autotune.tuning.trial_queue import TrialQueue
 
 Phase = Callable[[], StopReason | None]
 
