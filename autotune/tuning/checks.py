@@ -42,7 +42,7 @@ def require_same_machine(study: Study) -> None:
         )
 
 
-def require_baseline(study: Study) -> None:
+def require_untuned_works(study: Study) -> None:
     """Raises the child's own error if the untuned model failed: there is nothing to compare with."""
     untuned = study.untuned_record()
     if untuned is None:

@@ -44,21 +44,21 @@ def confirm(session: Session) -> Confirmation:
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    contestants = _Finalists(session, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
-    if not contestants.candidates:
+    finalists = _Finalists(session, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
+    if not finalists.candidates:
         if not any(record.counts and record.config != untuned.config for record in study.records()):
-            return contestants.untried()
+            return finalists.untried()
         others = [record for record in feasible if record.config != untuned.config]
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
-        return contestants.without_winner(aliases if others else "no other config gave a measurement")
-    reach = max(OUT_OF_REACH, contestants.uncertainty)
-    if not untuned.violations and contestants.best() > (1 + reach) * session.value(untuned.measurement):
-        return contestants.without_winner(f"no other config came within {reach:.0%} of the untuned model")
+        return finalists.without_winner(aliases if others else "no other config gave a measurement")
+    reach = max(OUT_OF_REACH, finalists.uncertainty)
+    if not untuned.violations and finalists.best() > (1 + reach) * session.value(untuned.measurement):
+        return finalists.without_winner(f"no other config came within {reach:.0%} of the untuned model")
     for _ in range(MAX_CONTESTS):
-        confirmation = contestants.compare()
+        confirmation = finalists.compare()
         if confirmation is not None:
             return confirmation
-    return contestants.without_winner("none is left")
+    return finalists.without_winner("none is left")
 
 
 def likely_contestants(session: Session) -> list[TrialRecord]:
@@ -74,9 +74,9 @@ def likely_contestants(session: Session) -> list[TrialRecord]:
     if not candidates:
         return [untuned] * 2
     likely = without_idle_settings(candidates, session.study.manifest, EQUALLY_FAST)
-    contestants = _Finalists(session, untuned, likely)
+    finalists = _Finalists(session, untuned, likely)
     part_s = CONFIRMATION_SHARE * (session.budget.wall_s or math.inf)
-    chosen = contestants.that_fit(contestants.by_importance(), part_s) or contestants.by_importance()[:1]
+    chosen = finalists.that_fit(finalists.by_importance(), part_s) or finalists.by_importance()[:1]
     return [untuned, *chosen]
 
 

@@ -30,8 +30,8 @@ from autotune.tuning.checks import (
     CircuitBreaker,
     check_drift,
     measure_noise_floor,
-    require_baseline,
     require_same_machine,
+    require_untuned_works,
 )
 from autotune.tuning.confirmation import confirm
 from autotune.tuning.events import ModelChecked, Notify, RuleLearned, SearchEnded, SearchStarted
@@ -168,7 +168,7 @@ class Tuner:
     # The phases, in their order.
 
     def _require_untuned(self) -> None:
-        require_baseline(self._study)
+        require_untuned_works(self._study)
 
     def _measure_noise(self) -> None:
         """Measure the noise floor once the untuned model works."""

@@ -18,7 +18,7 @@ from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import DRIFTING
-from autotune.tuning.checks import require_baseline
+from autotune.tuning.checks import require_untuned_works
 from autotune.tuning.events import (
     BlockMeasured,
     DriftChecked,
@@ -131,7 +131,7 @@ def test_the_tip_goes_by_the_cause(reason, remedy):
     failure = Failure(reason=reason, stage=Stage.COMPILE, error="so it says", evidence="the.log")
     study = SimpleNamespace(untuned_record=lambda: SimpleNamespace(outcome=failure))
     with pytest.raises(AutotuneError, match="so it says") as caught:
-        require_baseline(study)
+        require_untuned_works(study)
     assert caught.value.tip.startswith(remedy)
     assert caught.value.tip.endswith(", then run the same command again; full log: the.log")
 
