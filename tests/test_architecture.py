@@ -81,7 +81,7 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "two frameworks": (
         r"autotune\.api\.both|(is|open|tune)_both|BothResult",
         "api/both.py",
-        ("api/tuning.py", "cli/tune.py", "cli/tune_both.py"),
+        ("api/tuning.py", "cli/tune.py"),
     ),
     "a cluster of workers": (
         r"autotune\.bench\.(ray|workers).*|Ray[A-Z]\w*|\w*Neighbours\w*|NEIGHBOURS|LOST_TRIALS|Lost|Worker[A-Z]\w*",

@@ -92,18 +92,12 @@ def terms_of(question: Question, begun: float, studies: Studies, before: Budget 
     return Terms(budget, Deadline.after(budget.wall_s, begun), sources)
 
 
-def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = False) -> None:
-    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
-    if on is None:
-        return
-    from autotune.bench.ray.cluster import require_known
+def require_cluster(on: str | None) -> None:
+    """Raises InputError, before anything is measured, for a cluster that cannot be used."""
+    if on is not None:
+        from autotune.bench.ray.cluster import require_known
 
-    if deadline is not None or profiled:
-        part = asked("profile" if deadline is None else "deadline")
-        raise InputError(
-            f"{part} and {asked('on')}: that part runs on this machine alone", tip="leave one of the two out"
-        )
-    require_known(on)
+        require_known(on)
 
 
 def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:

@@ -14,7 +14,7 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model, split_inputs
 from autotune.api.result import TuneResult
-from autotune.api.running import Terms, profile_best, reopen, require_on, search, terms_of
+from autotune.api.running import Terms, profile_best, reopen, require_cluster, search, terms_of
 from autotune.api.studies import studies_at
 from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
@@ -88,7 +88,7 @@ def tune(
     begun = time.monotonic()
     file, live_inputs = split_inputs(inputs, more_inputs)
     given = Question.of({**question, "inputs": file})
-    require_on(given.on, profiled=given.profile)
+    require_cluster(given.on)
     require_plain(given.framework, {"on": given.on})
     studies = studies_at(given.studies_dir, given.storage)
     terms = terms_of(given, begun, studies)
@@ -120,7 +120,7 @@ def resume(
     """
     begun = time.monotonic()
     given = Question.of(question)
-    require_on(given.on)
+    require_cluster(given.on)
     studies = studies_at(given.studies_dir, given.storage)
     opened, before = reopen(studies, study)
     with _audience(callbacks, progress=progress) as tell:

@@ -9,7 +9,6 @@ import typer
 
 from autotune.cli.app import app, print_line, say, with_exit_status
 from autotune.cli.flags import Storage, StudiesDir
-from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
 
@@ -32,14 +31,12 @@ def report(
     print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")
 
 
-def require_report(path: Path | None, deadline: str | None = None) -> None:
+def require_report(path: Path | None) -> None:
     """Raises InputError, before anything is measured, where no report could be written at the end."""
     if path is None:
         return
     from autotune.render.html.page import require_possible
 
-    if deadline is not None:
-        raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")
     require_possible(path)
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import app, print_line, say, with_exit_status
+from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.compare import say_block
 from autotune.cli.flags import asks
-from autotune.cli.running import run_study
+from autotune.cli.report import require_report, write_result
+from autotune.cli.running import interrupted, print_summary, profile, run_study, search
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
-from autotune.command_line import asked
-from autotune.errors import InputError
 from autotune.question.question import Question
+
+if TYPE_CHECKING:
+    from autotune.api.both import BothResult
+    from autotune.api.running import Terms
+    from autotune.study.budget import Budget
+    from autotune.study.manifest import Manifest
+    from autotune.study.study import Studies, Study
 
 
 @app.command()
@@ -22,15 +29,16 @@ from autotune.question.question import Question
 def tune(context: typer.Context, question: Question) -> int:
     """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.api.both import is_both
-    from autotune.api.running import terms_of
+    from autotune.api.both import is_both, require_plain
+    from autotune.api.running import require_cluster, terms_of
     from autotune.api.studies import studies_at
-    from autotune.cli.expected_cost import say_cost, say_plan
     from autotune.planning.manifest import make_manifest
 
     for sentence in ignored_lines(context):
         say(sentence)
-    _require_possible(question)
+    require_report(question.report)
+    require_cluster(question.on)
+    require_plain(question.framework, {name: getattr(question, name) for name in ("deadline", "dry_run", "on")})
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun, studies)
     if question.deadline is not None:
@@ -38,36 +46,87 @@ def tune(context: typer.Context, question: Question) -> int:
 
         return tune_tiers(question, terms, studies)
     if is_both(question.framework):
-        from autotune.cli.tune_both import tune_both
-
-        return tune_both(question, terms, studies)
+        return _tune_both(question, terms, studies)
     manifest = make_manifest(question, terms.limits)
     if question.dry_run:
         if not question.as_json and (said := sources_line(context)):
             print_line(said)
-        say_plan(manifest, terms.budget, studies, as_json=question.as_json)
+        _say_plan(manifest, terms.budget, studies, as_json=question.as_json)
         return 0
     study = studies.open_or_create(manifest)
     if not question.quiet:
-        say_cost(study, terms.budget)
+        _say_cost(study, terms.budget)
     return run_study(study, terms, question)
 
 
-def _require_possible(question: Question) -> None:
-    """Raises InputError, before anything is measured, for what cannot be done together or not here."""
-    from autotune.api.both import require_plain
-    from autotune.api.running import require_on
-    from autotune.cli.report import require_report
+def _say_cost(study: Study, budget: Budget) -> None:
+    """In lines on stderr, of a study that is about to be run."""
+    from autotune.answer.expected_cost import cost_lines, expected_cost
 
-    require_report(question.report, question.deadline)
-    if question.dry_run and question.deadline is not None:
-        raise InputError(
-            f"{asked('dry_run')} and {asked('deadline')}: each tier is a study of its own",
-            tip=f"leave out {asked('deadline')}",
-        )
-    require_on(question.on, question.deadline, profiled=question.profile)
-    alone = {"deadline": question.deadline, "dry_run": question.dry_run, "on": question.on}
-    require_plain(question.framework, alone)
+    for line in cost_lines(expected_cost(study.manifest, study, budget, study.studies))[1:]:
+        say(line)
+
+
+def _say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: bool) -> None:
+    """The answer to `--dry-run`. Nothing is written."""
+    from autotune.answer.expected_cost import expected_cost, plan_document, plan_lines, study_of
+    from autotune.tuning.attempts import how_busy
+
+    study = study_of(manifest, studies)
+    try:
+        cost = expected_cost(manifest, study, budget, studies)
+    finally:
+        if study is not None:
+            study.close()
+    busy = how_busy(budget.quiet)
+    if as_json:
+        print_json(plan_document(manifest, cost, busy))
+    else:
+        for line in plan_lines(manifest, cost, busy):
+            print_line(line)
+
+
+def _tune_both(question: Question, terms: Terms, place: Studies) -> int:
+    """Tune in one framework after the other, and print each verdict, the comparison and what to use."""
+    from autotune.answer.result import StudyResult
+    from autotune.api import both
+
+    def search_and_tell(study: Study, own: Terms) -> None:
+        say(f"{study.manifest.framework}: study {study.name}")
+        search(study, own, quiet=question.quiet)
+        if question.profile:
+            profile(study)
+        if not question.as_json:
+            print_line(f"{study.manifest.framework}: study {study.name}")
+            print_summary(StudyResult(study), profiled=question.profile, with_next=False)
+
+    with both.open_both(question, question.build, terms.limits, place) as studies:
+        stop_on_sigterm()
+        try:
+            found = both.tune_both(studies, terms, search_and_tell, say_block)
+        except KeyboardInterrupt:
+            return interrupted()
+        _print_both(found, as_json=question.as_json)
+    if found.comparison is not None:
+        write_result(found.comparison, question.report)
+    return 0
+
+
+def _print_both(found: BothResult, *, as_json: bool) -> None:
+    from autotune.render.json import comparison_document
+    from autotune.render.side_by_side import comparison_lines
+
+    comparison = found.comparison
+    if as_json:
+        document = None if comparison is None else comparison_document(comparison, comparison.names)
+        studies = {name: result.document() for name, result in found.results.items()}
+        print_json({"use": found.study, "studies": studies, "left_out": found.left_out, "comparison": document})
+        return
+    for name, why in found.left_out.items():
+        print_line(f"{name} is left out: {why}")
+    for line in [] if comparison is None else comparison_lines(comparison, comparison.names):
+        print_line(line)
+    print_line(f"use {found.study}: {found.answer.command('export', '-o', 'best.yaml')}")
 
 
 @app.command()
@@ -79,10 +138,10 @@ def _require_possible(question: Question) -> None:
 def resume(study: Annotated[str, typer.Argument(help="Name of the study.")], question: Question) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
-    from autotune.api.running import reopen, require_on, terms_of
+    from autotune.api.running import reopen, require_cluster, terms_of
     from autotune.api.studies import studies_at
 
-    require_on(question.on)
+    require_cluster(question.on)
     studies = studies_at(question.studies_dir, question.storage)
     opened, before = reopen(studies, study)
     return run_study(opened, terms_of(question, begun, studies, before), question)

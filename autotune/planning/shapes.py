@@ -21,10 +21,6 @@ _OF_TRAFFIC = ("compilations", "fallbacks")
 
 def shapes_asked(question: Question) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
-    if question.shapes and question.traffic is not None:
-        raise InputError(
-            f"{asked('shapes')} and {asked('traffic')}: give one of them", tip="a file has the shapes in it"
-        )
     if not _asks_for_many(question):
         return None
     if question.task == "train":

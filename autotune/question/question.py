@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from autotune.command_line import asked
 from autotune.config import Scalar
@@ -224,6 +224,13 @@ class Question(Record):
     search_path: Path | None = None
     """Folder from which the model's module is importable; None: the current one. It is found, not asked for."""
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for one, other, why, tip in _APART:
+            if getattr(self, one) and getattr(self, other):
+                raise InputError(f"{asked(one)} and {asked(other)}: {why}", tip=tip)
+        return self
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """The question of those fields that are given, None being as good as nothing. Raises InputError, which names
@@ -253,6 +260,16 @@ class AskedAgain(TypedDict, total=False):
     on: str | None
     studies_dir: str | PathLike[str]
     storage: str | None
+
+
+_APART = (
+    ("shapes", "traffic", "give one of them", "a file has the shapes in it"),
+    ("dry_run", "deadline", "each tier is a study of its own", "leave one of the two out"),
+    ("report", "deadline", "each tier is a study of its own", "run `report STUDY` on them"),
+    ("deadline", "on", "that part runs on this machine alone", "leave one of the two out"),
+    ("profile", "on", "that part runs on this machine alone", "leave one of the two out"),
+)
+"""Two fields that cannot be asked for at once, why, and what to do."""
 
 
 class Asked(AskedAgain, total=False):

@@ -155,7 +155,7 @@ def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):
     """Refused before anything is looked at."""
     plain = {"build": (f"{model_file}:tiny",), "framework": "fake", "device": "cpu", "shapes": ("rows=1..3",)}
     with pytest.raises(InputError) as caught:
-        make_manifest(Question.model_validate({**plain, **wish}))
+        make_manifest(Question.of({**plain, **wish}))
     assert words in str(caught.value)
 
 
