@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -58,23 +58,6 @@ class Kernels(Record):
 
     folder: str
     num_threads: PositiveInt
-
-
-class Changes(TypedDict, total=False):
-    """The fields of a `TrialRequest` that a copy may differ in, so that a type checker sees their names."""
-
-    reference: str
-    cache: str
-    cold: bool
-    toolchain: str | None
-    kernels: Kernels | None
-    compiled_before: ColdCompile | None
-    keep_cache_in: str | None
-    shipped: ShippedCache | None
-    sampling: SamplingPlan
-    profile_in: str | None
-    limits: Limits
-    alone_on: tuple[Alone, ...]
 
 
 class TrialRequest(Record):
@@ -128,48 +111,45 @@ class TrialRequest(Record):
 
     def timed_alone_on(self, *what: Alone) -> TrialRequest:
         """Nothing else is timed there meanwhile; without arguments it is timed whatever others do."""
-        return self._but(alone_on=what)
+        return self.model_copy(update={"alone_on": what})
 
     def limited_to(self, limits: Limits) -> TrialRequest:
-        return self._but(limits=limits)
+        return self.model_copy(update={"limits": limits})
 
     def sampled_by(self, plan: SamplingPlan) -> TrialRequest:
-        return self._but(sampling=plan)
+        return self.model_copy(update={"sampling": plan})
 
     def profiled_in(self, folder: Path) -> TrialRequest:
         """The profile and its trace go to a trial's folder."""
-        return self._but(profile_in=str(folder))
+        return self.model_copy(update={"profile_in": str(folder)})
 
     def compared_with(self, reference: Path) -> TrialRequest:
         """The file of the reference outputs lies here."""
-        return self._but(reference=str(reference))
+        return self.model_copy(update={"reference": str(reference)})
 
     def cached_in(self, folder: Path, *, cold: bool) -> TrialRequest:
         """`cold`: the folder is emptied first."""
-        return self._but(cache=str(folder), cold=cold)
+        return self.model_copy(update={"cache": str(folder), "cold": cold})
 
     def with_toolchain(self, folder: Path) -> TrialRequest:
-        return self._but(toolchain=str(folder))
+        return self.model_copy(update={"toolchain": str(folder)})
 
     def with_kernels(self, folder: Path, num_threads: int) -> TrialRequest:
         """What is compiled is found in the folder, or added to it."""
-        return self._but(kernels=Kernels(folder=str(folder), num_threads=num_threads))
+        return self.model_copy(update={"kernels": Kernels(folder=str(folder), num_threads=num_threads)})
 
     def keeping_cache_in(self, folder: Path) -> TrialRequest:
         """What the first call compiles is kept in the folder."""
-        return self._but(keep_cache_in=str(folder))
+        return self.model_copy(update={"keep_cache_in": str(folder)})
 
     def started_from(self, shipped: ShippedCache) -> TrialRequest:
         """The first call takes what it needs from the artifact."""
-        return self._but(shipped=shipped)
+        return self.model_copy(update={"shipped": shipped})
 
     def compiled_already(self, before: ColdCompile) -> TrialRequest:
         """The cache folder holds a copy of the caches that this compile left."""
-        return self._but(cold=False, compiled_before=before)
+        return self.model_copy(update={"cold": False, "compiled_before": before})
 
     def from_empty_caches(self) -> TrialRequest:
         """Compiled for itself."""
-        return self._but(cold=True, compiled_before=None)
-
-    def _but(self, **changes: Unpack[Changes]) -> TrialRequest:
-        return self.model_copy(update=dict(changes))
+        return self.model_copy(update={"cold": True, "compiled_before": None})

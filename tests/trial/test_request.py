@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.request import Changes, ColdCompile, Limits, TrialRequest
+from autotune.trial.request import ColdCompile, Limits, TrialRequest
 
 BEFORE = ColdCompile(trial=3, compile_s=2.0, peak_memory_bytes=None)
 COPIES: list[tuple[Callable[[TrialRequest], TrialRequest], dict[str, object]]] = [
@@ -40,10 +39,3 @@ def test_a_trial_from_empty_caches_takes_nothing_over(make_request):
     """It pays for its own compile."""
     plain = make_request()
     assert plain.compiled_already(BEFORE).from_empty_caches() == plain
-
-
-def test_the_type_checker_sees_the_fields_as_they_are() -> None:
-    """`Changes` repeats names and types of fields for mypy, so the two must agree."""
-    fields = get_type_hints(TrialRequest)
-    for name, kind in get_type_hints(Changes).items():
-        assert kind == fields[name], name
