@@ -71,12 +71,12 @@ def with_strategy(place: StrategyContext, config: Config) -> Step:
 def sizes_in(leaves: Sequence[Any], axes: Iterable[Axis]) -> dict[str, int] | None:
     """Dimension -> its size in a call. None where an argument is missing or no tensor, or a dimension has two sizes."""
     sizes: dict[str, int] = {}
-    for each in axes:
-        shape = getattr(leaves[each.leaf], "shape", None) if each.leaf < len(leaves) else None
-        if shape is None or each.axis >= len(shape):
+    for axis in axes:
+        shape = getattr(leaves[axis.leaf], "shape", None) if axis.leaf < len(leaves) else None
+        if shape is None or axis.axis >= len(shape):
             return None
-        size = int(shape[each.axis])
-        if sizes.setdefault(each.dimension, size) != size:
+        size = int(shape[axis.axis])
+        if sizes.setdefault(axis.dimension, size) != size:
             return None
     return sizes
 
@@ -84,7 +84,7 @@ def sizes_in(leaves: Sequence[Any], axes: Iterable[Axis]) -> dict[str, int] | No
 def dimension_to_split(shapes: Shapes) -> str | None:
     """The dimension that comes in several sizes and is the first axis of all inputs that have it; None without one."""
     for dimension in shapes.traffic.dimensions:
-        axes = [each.axis for each in shapes.inputs if each.dimension == dimension]
+        axes = [axis.axis for axis in shapes.inputs if axis.dimension == dimension]
         if axes and not any(axes) and len(shapes.traffic.sizes_of(dimension)) > 1:
             return dimension
     return None
@@ -193,25 +193,25 @@ class _Strategy(ABC):
         return outputs
 
     def _contents(self, arguments: Arguments) -> list[Hashable]:
-        return [self._backend.content(each) for each in arguments.leaves()]
+        return [self._backend.content(leaf) for leaf in arguments.leaves()]
 
     def _padded(self, arguments: Arguments, wanted: dict[str, int]) -> Any:
         """What the step gives for a call with these dimensions brought to a size by what may be appended, and the
         outputs cut back."""
         leaves = arguments.leaves()
         sizes = {}
-        for each in self._shapes.inputs:
-            if each.dimension in wanted:
-                tensor, fill = leaves[each.leaf], self._shapes.padding[each.dimension]
-                sizes[each.dimension] = int(tensor.shape[each.axis])
-                leaves[each.leaf] = self._tensors.pad(tensor, each.axis, wanted[each.dimension], fill)
+        for axis in self._shapes.inputs:
+            if axis.dimension in wanted:
+                tensor, fill = leaves[axis.leaf], self._shapes.padding[axis.dimension]
+                sizes[axis.dimension] = int(tensor.shape[axis.axis])
+                leaves[axis.leaf] = self._tensors.pad(tensor, axis.axis, wanted[axis.dimension], fill)
         outputs = self._called_with(arguments.with_leaves(leaves))
-        axes = [each for each in self._shapes.outputs if each.dimension in wanted]
+        axes = [axis for axis in self._shapes.outputs if axis.dimension in wanted]
 
         def cut(number: int, tensor: Any) -> Any:
-            for each in axes:
-                if each.leaf == number:
-                    tensor = self._tensors.cut(tensor, each.axis, 0, sizes[each.dimension])
+            for axis in axes:
+                if axis.leaf == number:
+                    tensor = self._tensors.cut(tensor, axis.axis, 0, sizes[axis.dimension])
             return tensor
 
         return _changed(self._backend, outputs, cut)
@@ -230,9 +230,9 @@ class _Marked(_Strategy):
         bounds = {name: (sizes[0], sizes[-1]) for name, sizes in ranges.items()}
         self._bounds = bounds if config.matches({SHAPES: "bounded"}) else {}
         varying = [
-            VaryingAxis(each.leaf, each.axis, *self._bounds.get(each.dimension, (None, None)))
-            for each in self._shapes.inputs
-            if len(ranges[each.dimension]) > 1
+            VaryingAxis(axis.leaf, axis.axis, *self._bounds.get(axis.dimension, (None, None)))
+            for axis in self._shapes.inputs
+            if len(ranges[axis.dimension]) > 1
         ]
         self._marked = place.tensors.marker(place.model, varying, place.changes)
 
@@ -277,7 +277,7 @@ class _Chunked(_Strategy):
         self._dimension = dimension
         self._chunk = size_at(self._shapes.traffic.sizes_of(dimension), _share(config, "chunk_at"))
         self._pads = dimension in self._shapes.padding
-        self._leaves = [each.leaf for each in self._shapes.inputs if each.dimension == dimension]
+        self._leaves = [axis.leaf for axis in self._shapes.inputs if axis.dimension == dimension]
 
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
         size = sizes[self._dimension]
@@ -300,11 +300,11 @@ class _Chunked(_Strategy):
 
     def _joined(self, parts: list[Any], sizes: list[int]) -> Any:
         """Outputs along their first axis, which must have the parts' sizes. What is no tensor is the first part's."""
-        tensors = [_tensors(self._backend, each) for each in parts]
+        tensors = [_tensors(self._backend, part) for part in parts]
 
         def join(number: int, _: Any) -> Any:
-            pieces = [each[number] for each in tensors]
-            if [each.shape[:1] for each in pieces] != [(size,) for size in sizes]:
+            pieces = [outputs[number] for outputs in tensors]
+            if [piece.shape[:1] for piece in pieces] != [(size,) for size in sizes]:
                 raise InvalidConfigError(
                     f"knob {SHAPES}: chunked cannot join output {number + 1}: "
                     f"its first axis is not the {self._dimension}"

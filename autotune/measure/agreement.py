@@ -64,7 +64,7 @@ def compare(reference: Array, output: Array, tolerance: float, spread: Array | N
 
 def spread_of(reference: Array, nudged: Iterable[Array]) -> Array | None:
     """The farthest that each slice of the reference moved, axis after axis in one row; None where nothing moved."""
-    moved = [_finite(reference, each)[0] for each in nudged if is_comparable(reference, each)]
+    moved = [_finite(reference, output)[0] for output in nudged if is_comparable(reference, output)]
     if not moved:
         return None
     farthest = np.maximum.reduce(moved)
@@ -159,7 +159,7 @@ def _slices(values: Array) -> Iterator[tuple[int, Array]]:
     """Each axis that has more than one slice, with the largest value of each."""
     for axis in range(values.ndim):
         if values.size and values.shape[axis] > 1:
-            others = tuple(each for each in range(values.ndim) if each != axis)
+            others = tuple(other for other in range(values.ndim) if other != axis)
             yield axis, values.max(axis=others).astype(np.float64)
 
 

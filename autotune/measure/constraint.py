@@ -91,7 +91,7 @@ class Constraint(Record):
                 f"{asked('constraints', text)}: the bound is too small", tip=f"write 0, or at least {SMALLEST:g}"
             )
         if bound is None:
-            known = ", ".join(each for each in UNITS[quantity.unit] if each) or "no unit"
+            known = ", ".join(name for name in UNITS[quantity.unit] if name) or "no unit"
             how = f"in {amount.unit!r}" if amount.unit else "without a unit"
             raise InputError(f"{asked('constraints', text)}: {name} cannot be given {how}", tip=f"use: {known}")
         return cls(

@@ -35,9 +35,9 @@ def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | No
     What is sorted, and a single whole number, stays as it is: offsets, lengths, positions, a time step.
     """
     generator = np.random.default_rng(seed)
-    batch = next((each.shape[0] for each in arrays if each is not None and each.ndim), 1)
+    batch = next((array.shape[0] for array in arrays if array is not None and array.ndim), 1)
     order = _other_order(batch, generator)
-    return [None if each is None else _derived(each, order, generator) for each in arrays]
+    return [None if array is None else _derived(array, order, generator) for array in arrays]
 
 
 def _derived(array: Array, order: Array, generator: np.random.Generator) -> Array:
@@ -125,7 +125,7 @@ def _is_normalised(array: Array) -> bool:
     if array.ndim < 2 or array.shape[-1] < 2:
         return False
     wide = array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
-    return any(bool(np.allclose(each, 1, atol=1e-3)) for each in (wide.sum(-1), np.linalg.norm(wide, axis=-1)))
+    return any(bool(np.allclose(norms, 1, atol=1e-3)) for norms in (wide.sum(-1), np.linalg.norm(wide, axis=-1)))
 
 
 def _is_special_matrix(array: Array) -> bool:

@@ -64,7 +64,7 @@ class DeviceState(Record):
     @property
     def share_capped(self) -> float:
         """Share of the readings in which the power cap held the clocks down."""
-        return sum(POWER_CAP in each.reasons for each in self.readings) / max(len(self.readings), 1)
+        return sum(POWER_CAP in reading.reasons for reading in self.readings) / max(len(self.readings), 1)
 
 
 class DeviceTimes(Record):
@@ -172,7 +172,7 @@ class ClockWatch:
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """What a driver could read; None where it could read nothing."""
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 

@@ -106,7 +106,7 @@ class Diagnosis(Record):
 
     @property
     def num_graph_breaks(self) -> int | None:
-        return None if self.graph_breaks is None else sum(each.count for each in self.graph_breaks)
+        return None if self.graph_breaks is None else sum(broken.count for broken in self.graph_breaks)
 
     @property
     def num_recompiles(self) -> int | None:

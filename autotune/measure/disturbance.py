@@ -41,7 +41,7 @@ def disturbance_of(measurement: Measurement) -> str | None:
     if usage is None or environment.device.lower() != "cpu":
         return None
     wall_s = sum(latency_s)
-    hit = sum(each > 0 for each in usage.involuntary_switches) / len(latency_s)
+    hit = sum(switches > 0 for switches in usage.involuntary_switches) / len(latency_s)
     if hit < HIT_SHARE or sum(usage.involuntary_switches) < SWITCHES_PER_S * wall_s:
         return None
     interrupted = f"{hit:.0%} of the calls were interrupted"
@@ -95,7 +95,7 @@ def busy_cpu_s(stat: Path = STAT) -> float | None:
         return None
     usable = {f"cpu{number}" for number in usable_cpus()}
     # user nice system idle iowait irq softirq steal; what guests had is part of user already.
-    rows = [[int(each) for each in words[1:9]] for words in lines if words[0] in usable]
+    rows = [[int(ticks) for ticks in words[1:9]] for words in lines if words[0] in usable]
     if not rows or any(len(row) < 8 for row in rows):
         return None
     ticks = sum(sum(row) - row[3] - row[4] for row in rows)
@@ -106,9 +106,9 @@ def _own_tree_s() -> float:
     """CPU seconds of this process and its descendants, including ended ones."""
     total_s = 0.0
     own = psutil.Process()
-    for each in (own, *own.children(recursive=True)):
+    for process in (own, *own.children(recursive=True)):
         try:
-            used = each.cpu_times()
+            used = process.cpu_times()
         except psutil.Error:
             continue  # It ended just now.
         total_s += used.user + used.system + used.children_user + used.children_system

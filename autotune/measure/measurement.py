@@ -121,7 +121,7 @@ class Replay(Record):
         """Graphs that were compiled in calls of one of the shapes."""
         if self.compilations is None:
             return None
-        counts = [each.num_graphs for each in self.compilations]
+        counts = [reading.num_graphs for reading in self.compilations]
         return sum(
             after - before
             for index, before, after in zip(self.stream, [0, *counts], counts, strict=False)

@@ -60,7 +60,7 @@ class Objective(Record):
                 f"{asked('objective', text)}: how many calls?", tip="write e.g. total:10000, with at most 15 digits"
             )
         if name not in get_args(Goal):
-            known = ", ".join(each for each in get_args(Goal) if each != "total")
+            known = ", ".join(goal for goal in get_args(Goal) if goal != "total")
             raise InputError(f"{asked('objective', text)}: unknown", tip=f"choose from: {known}, total:10000")
         return cls.model_validate({"quantity": name})
 
@@ -124,7 +124,9 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     """From what was given with `--objective`, once or more, separated by commas or not. Raises InputError."""
     names = [name for text in texts for name in text.split(",")]
     objectives = tuple(Objective.parse(name) for name in names) or (LATENCY,)
-    twice = next((each.name for number, each in enumerate(objectives) if each in objectives[:number]), None)
+    twice = next(
+        (objective.name for number, objective in enumerate(objectives) if objective in objectives[:number]), None
+    )
     if twice is not None:
         raise InputError(f"{asked('objective', twice)}: given twice")
     return objectives

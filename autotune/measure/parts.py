@@ -162,7 +162,7 @@ class AuthorsWord:
                 f"compare is a {type(given).__name__}",
                 tip="give a function of the reference and the outputs, or {'output[0]': 0.01, 'output[1]': None}",
             )
-        return cls(rules=tuple(Rule.of(name, each) for name, each in given.items()))
+        return cls(rules=tuple(Rule.of(name, rule) for name, rule in given.items()))
 
     def error_of(self, expected: Sequence[Part], got: Sequence[Part], tolerance: float) -> float:
         """By the author's function. Raises DisagreementError, and AutotuneError where it fails itself."""
@@ -194,7 +194,7 @@ class AuthorsWord:
             if rule.tolerance is not None or rule.mask is not None:
                 found.append(_compare_only(rule.counts(part), part.array, output, rule.tolerance or tolerance))
         found.append(_compare_only(rest, part.array, output, tolerance))
-        return max(found, key=lambda each: (each.wrong is not None, each.error))
+        return max(found, key=lambda one: (one.wrong is not None, one.error))
 
     def described(self) -> dict[str, float | None] | Literal["function"]:
         """The rules as data. A function stays a word, and so do masks, since no file holds them."""
@@ -263,7 +263,7 @@ def _compare_only(counts: Array, reference: Array, output: Array, tolerance: flo
     """Compare the elements that count; all others are as if they were zero."""
     if not counts.any():
         return Agreement(0.0)
-    reference, output = (np.where(counts, each, np.zeros((), each.dtype)) for each in (reference, output))
+    reference, output = (np.where(counts, array, np.zeros((), array.dtype)) for array in (reference, output))
     return compare(reference, output, tolerance)
 
 
@@ -285,7 +285,7 @@ def _split(written: str) -> tuple[str, tuple[Any, ...] | None]:
 def _index(item: ast.expr) -> Any:
     if isinstance(item, ast.Slice):
         return slice(
-            *(None if each is None else ast.literal_eval(each) for each in (item.lower, item.upper, item.step))
+            *(None if bound is None else ast.literal_eval(bound) for bound in (item.lower, item.upper, item.step))
         )
     value = ast.literal_eval(item)
     if value is not ... and not isinstance(value, int):

@@ -69,7 +69,7 @@ class Profile(Record):
         )
 
     def operator(self, name: str) -> OperatorTime | None:
-        return next((each for each in self.operators if each.name == name), None)
+        return next((operator for operator in self.operators if operator.name == name), None)
 
 
 NOTABLE_SHARE = 0.01
@@ -86,8 +86,8 @@ class HotSpots:
         """At most `number` operators, by their largest share in either profile."""
         shares: dict[str, float] = {}
         for profile in (self.untuned, self.best):
-            for each in profile.operators if profile else ():
-                shares[each.name] = max(each.share, shares.get(each.name, 0.0))
+            for operator in profile.operators if profile else ():
+                shares[operator.name] = max(operator.share, shares.get(operator.name, 0.0))
         return sorted(shares, key=lambda name: -shares[name])[:number]
 
     def gone(self) -> list[str]:
@@ -102,5 +102,7 @@ class HotSpots:
 def _only_in(one: Profile | None, other: Profile | None) -> list[str]:
     if one is None or other is None:
         return []
-    present = {each.name for each in other.operators}
-    return [each.name for each in one.operators if each.name not in present and each.share >= NOTABLE_SHARE]
+    present = {operator.name for operator in other.operators}
+    return [
+        operator.name for operator in one.operators if operator.name not in present and operator.share >= NOTABLE_SHARE
+    ]

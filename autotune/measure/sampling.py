@@ -150,7 +150,7 @@ def take_cold_pass(
     for call in calls:
         seconds.append(time_once(call, clock))
         compilations.append(read())
-    known = tuple(each for each in compilations if each is not None)
+    known = tuple(counts for counts in compilations if counts is not None)
     return tuple(seconds), known if len(known) == len(seconds) else None
 
 
@@ -237,7 +237,7 @@ class SampleLog:
             )
         return Samples(
             latency_s=without(self.latency_s, dropped),
-            warmup_s=tuple(each / self.plan.calls_per_sample for each in warmup),
+            warmup_s=tuple(call_s / self.plan.calls_per_sample for call_s in warmup),
             steady=steady,
             ended_by=ended_by,
             turns=tuple(len(turn) for turn in turns if not dropped.issuperset(turn)),
@@ -247,7 +247,7 @@ class SampleLog:
         )
 
     def _taken_s(self) -> float | None:
-        known = [each for each in self.by_others_s if each is not None]
+        known = [taken_s for taken_s in self.by_others_s if taken_s is not None]
         return round(sum(known), 3) if known and len(known) == len(self.by_others_s) else None
 
 

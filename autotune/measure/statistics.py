@@ -126,9 +126,11 @@ class Comparison:
 
     def is_clear(self, margin: float = MARGIN) -> bool:
         """More blocks would not change the verdict: one is proven faster, or none even looks it and none may be."""
-        if any(verdict_of(each, margin) is Verdict.FASTER for each in self.speedups):
+        if any(verdict_of(speedup, margin) is Verdict.FASTER for speedup in self.speedups):
             return True
-        return all(_cannot_win(each, margin) or self.rules_out(config) for config, each in enumerate(self.speedups))
+        return all(
+            _cannot_win(speedup, margin) or self.rules_out(config) for config, speedup in enumerate(self.speedups)
+        )
 
     @cached_property
     def inverse(self) -> Comparison:

@@ -152,7 +152,7 @@ class TrialFolder:
 def failed_trials(folder: Path) -> list[TrialFolder]:
     """Trials anywhere below a folder that left a failure or no outcome."""
     trials = [TrialFolder(path.parent) for path in folder.rglob(REQUEST_FILE)]
-    return [each for each in trials if not isinstance(each.read_outcome(), Measurement)]
+    return [trial for trial in trials if not isinstance(trial.read_outcome(), Measurement)]
 
 
 def parse_outcome(content: object) -> Outcome:

@@ -41,9 +41,9 @@ class Arguments:
 
     def named_leaves(self) -> list[tuple[str, Any]]:
         """The leaves with what a message calls them: `argument 1['boxes']`, `mask`."""
-        named = [(f"argument {place}", each) for place, each in enumerate(self.positional, start=1)]
+        named = [(f"argument {place}", value) for place, value in enumerate(self.positional, start=1)]
         named += (self.keyword or {}).items()
-        return [found for name, each in named for found in leaves(each, name)]
+        return [found for name, value in named for found in leaves(value, name)]
 
     def with_leaves(self, values: list[Any]) -> Arguments:
         """This call with other values, in the order of `leaves()`."""

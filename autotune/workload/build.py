@@ -97,7 +97,7 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
     own = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())] if "inputs" in parts else []
     if workload.task == "train":
         targets = Arguments.of(parts.get("targets", ()))
-        own = [each.extended_by(targets) for each in own]
+        own = [tier.extended_by(targets) for tier in own]
         read["recipe"] = _recipe(parts, workload)
     inputs = [*own, *calls]
     return Built(model, inputs[0], tuple(inputs[1:]), **read)
@@ -167,11 +167,11 @@ def _recipe(parts: Mapping[str, Any], workload: Workload) -> TrainingRecipe:
 def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:
     if not isinstance(value, (list, tuple)):
         raise InputError(f"{workload.model} returned {_kind(value)} as more_inputs; it must be a list of inputs")
-    return tuple(Arguments.of(each) for each in value)
+    return tuple(Arguments.of(inputs) for inputs in value)
 
 
 def _regions(value: object, workload: Workload) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise InputError(
             f"{workload.model} returned {_kind(value)} as regions; it must be a list of texts such as 'blocks.*'"
         )

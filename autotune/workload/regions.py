@@ -55,8 +55,8 @@ class Region:
 
 
 def _patterns(listed: str, text: str) -> tuple[str, ...]:
-    patterns = tuple(each.strip() for each in listed.split(","))
-    if any(not part or part.split() != [part] for each in patterns for part in each.split(".")):
+    patterns = tuple(pattern.strip() for pattern in listed.split(","))
+    if any(not part or part.split() != [part] for pattern in patterns for part in pattern.split(".")):
         raise InvalidConfigError(
             f"knob {KNOB}: {text!r} is not understood",
             tip=f"write {WHOLE!r}, paths of modules such as 'blocks.*' or 'encoder.*, head', or '{WHOLE} {_BUT} head'",
@@ -102,13 +102,13 @@ def repeated_blocks(modules: Mapping[str, Any], parameters: Parameters) -> str |
     rows: list[str] = []
     size = 0
     for path in modules:
-        blocks = [modules[each] for each in children[path]]
+        blocks = [modules[child] for child in children[path]]
         inside = any(_is_inside(path, row) for row in rows)
-        if not inside and _are_listed(children[path]) and any(children[each] for each in children[path]):
-            kinds: set[Hashable] = {(type(each), tuple(parameters(each))) for each in blocks}
+        if not inside and _are_listed(children[path]) and any(children[child] for child in children[path]):
+            kinds: set[Hashable] = {(type(block), tuple(parameters(block))) for block in blocks}
             if len(blocks) > 1 and len(kinds) == 1:
                 rows.append(path)
-                size += sum(_size(parameters(each)) for each in blocks)
+                size += sum(_size(parameters(block)) for block in blocks)
     if not rows or 2 * size < _size(parameters(modules[""])) or not size:
         return None
     return ", ".join(f"{row}.*" if row else "*" for row in rows)

@@ -48,9 +48,9 @@ class Traffic(Record):
 
     @model_validator(mode="after")
     def _same_dimensions(self) -> Traffic:
-        if any(set(each.sizes) != set(self.loads[0].sizes) for each in self.loads):
+        if any(set(load.sizes) != set(self.loads[0].sizes) for load in self.loads):
             raise ValueError("every shape must name the same dimensions")
-        if abs(sum(each.share for each in self.loads) - 1) > 1e-6:
+        if abs(sum(load.share for load in self.loads) - 1) > 1e-6:
             raise ValueError("the shares must add up to 1")
         return self
 
@@ -90,7 +90,7 @@ class Traffic(Record):
         streams would differ in cost. They are taken at equal distances along the shares (systematic sampling): with
         more shapes than calls, the called shapes are spread over all sizes.
         """
-        ends = list(itertools.accumulate(each.share for each in self.loads))
+        ends = list(itertools.accumulate(load.share for load in self.loads))
         places = ((number + 0.5) / num_calls for number in range(num_calls))
         calls = [min(bisect.bisect(ends, place), len(ends) - 1) for place in places]
         random.Random(seed).shuffle(calls)
@@ -121,10 +121,10 @@ class Shapes(Record):
 
 def parse_shapes(texts: Iterable[str]) -> Traffic:
     """From the values of `--shapes`: independent dimensions, separated by `;`. Raises InputError."""
-    written = [each.strip() for text in texts for each in text.split(";") if each.strip()]
+    written = [part.strip() for text in texts for part in text.split(";") if part.strip()]
     dimensions: dict[str, dict[int, float]] = {}
     for text in written:
-        name, equals, sizes = (each.strip() for each in text.partition("="))
+        name, equals, sizes = (part.strip() for part in text.partition("="))
         if not equals or not name.isidentifier():
             raise InputError(f"{asked('shapes', text)}: not understood", tip=_SYNTAX)
         if name in dimensions:
@@ -137,9 +137,9 @@ def parse_shapes(texts: Iterable[str]) -> Traffic:
             f"{asked('shapes')} {'; '.join(written)}: more than {MAX_SHAPES:,} shapes",
             tip=f"name fewer sizes, or give the shapes that a server logged with {asked('traffic', 'FILE')}",
         )
-    combined = itertools.product(*(each.items() for each in dimensions.values()))
+    combined = itertools.product(*(shares.items() for shares in dimensions.values()))
     return _traffic(
-        {tuple(zip(dimensions, (size for size, _ in each), strict=True)): _product(each) for each in combined}
+        {tuple(zip(dimensions, (size for size, _ in choice), strict=True)): _product(choice) for choice in combined}
     )
 
 
@@ -177,7 +177,7 @@ _ITEM = re.compile(r"(\d+)(?:\s*\.\.\s*(\d+))?(?:\s*:\s*(\d+(?:\.\d+)?)\s*%)?")
 
 def _shares(text: str, written: str) -> dict[int, float]:
     """Size -> share, of one dimension. Without shares all sizes are equally likely; a range divides its share."""
-    items = [_item(text, each) for each in written.split(",")]
+    items = [_item(text, item) for item in written.split(",")]
     sizes = [size for sizes, _ in items for size in sizes]
     twice = next((size for size, number in Counter(sizes).items() if number > 1), None)
     if twice is not None:
@@ -193,7 +193,7 @@ def _shares(text: str, written: str) -> dict[int, float]:
         raise InputError(
             f"{asked('shapes', text)}: the shares add up to {sum(percents):g} %", tip="they must add up to 100 %"
         )
-    return {size: percent / 100 / len(each) for each, percent in items if percent is not None for size in each}
+    return {size: percent / 100 / len(group) for group, percent in items if percent is not None for size in group}
 
 
 def _item(text: str, item: str) -> tuple[range, float | None]:

@@ -154,7 +154,7 @@ class OutputGate:
         """An untuned model without outputs to compare, whose outputs are NaN throughout, or that gives different ones
         for the same input, cannot be the reference."""
         first = seen.calls[0]
-        tensors = [each for each in first.parts if each.is_tensor]
+        tensors = [part for part in first.parts if part.is_tensor]
         if not tensors:
             found = f" ({'; '.join(first.not_compared)})" if first.not_compared else ""
             raise AutotuneError(
@@ -205,13 +205,13 @@ class OutputGate:
         lists = [*(call.parts for call in seen.calls), seen.left]
         heading = {
             "num_inputs": len(seen.calls),
-            "parts": [parts.heading_of(each) for each in lists],
+            "parts": [parts.heading_of(held) for held in lists],
             "ignored": sorted(seen.ignored | _unlike(seen)),
             "has_forms": seen.has_forms,
             "framework": seen.framework,
         }
-        arrays = [[part.array for part in each] for each in lists]
-        spreads = [[np.zeros(0) if each is None else each for each in call] for call in seen.spreads]
+        arrays = [[part.array for part in held] for held in lists]
+        spreads = [[np.zeros(0) if spread is None else spread for spread in call] for call in seen.spreads]
         return [[np.asarray(json.dumps(heading))], *arrays, *spreads]
 
     def unpacked(self, stored: list[list[Array]]) -> Seen:
@@ -219,14 +219,14 @@ class OutputGate:
         heading = heading_of(stored)
         named = heading["parts"]
         arrays, spreads = stored[1 : 1 + len(named)], stored[1 + len(named) :]
-        lists = [parts.parts_with(*each) for each in zip(named, arrays, strict=True)]
+        lists = [parts.parts_with(*named_arrays) for named_arrays in zip(named, arrays, strict=True)]
         return Seen(
-            calls=[Observed(each) for each in lists[:-1]],
+            calls=[Observed(held) for held in lists[:-1]],
             left=lists[-1],
             ignored=frozenset(heading["ignored"]),
             has_forms=heading["has_forms"],
             framework=heading["framework"],
-            spreads=[[each if each.size else None for each in call] for call in spreads],
+            spreads=[[spread if spread.size else None for spread in call] for call in spreads],
         )
 
     def uncompared(self, seen: Seen) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def heading_of(stored: list[list[Array]]) -> dict[str, Any]:
 
 def _with_forms_of(reference: Seen, seen: Seen) -> Seen:
     """A wide reference with the forms of the model's own run."""
-    forms = {part.name: part.form for each in (*(call.parts for call in seen.calls), seen.left) for part in each}
+    forms = {part.name: part.form for held in (*(call.parts for call in seen.calls), seen.left) for part in held}
 
     def own(held: Sequence[Part]) -> list[Part]:
         return [replace(part, form=forms.get(part.name, part.form)) for part in held]

@@ -61,9 +61,9 @@ class DeviceLock:
         folder = os.environ.get(FOLDER_VARIABLE) or str(FOLDER)
         keys = {"device": device_key(request, backend), "host": HOST}
         # All trials take them in this order, so that no two wait for each other.
-        wanted = [] if folder == OFF else [keys[each] for each in sorted(request.alone_on)]
-        names = [re.sub(r"[^\w.-]", "_", each) for each in wanted]
-        files = tuple((Path(folder, f"autotune-{each}.queue"), Path(folder, f"autotune-{each}.lock")) for each in names)
+        wanted = [] if folder == OFF else [keys[what] for what in sorted(request.alone_on)]
+        names = [re.sub(r"[^\w.-]", "_", key) for key in wanted]
+        files = tuple((Path(folder, f"autotune-{name}.queue"), Path(folder, f"autotune-{name}.lock")) for name in names)
         lock = cls(files, request.limits.total, progress, stages_alone(request))
         if Stage.COMPILE in lock._stages and not _picks_in_calls(request) and backend.lock_benchmarks(lock.taken):
             lock._stages -= {Stage.COMPILE}
@@ -141,7 +141,7 @@ def device_key(request: TrialRequest, backend: Backend) -> str:
     device = request.workload.device
     if device == "cpu":
         return device
-    numbers = (os.environ.get(each, "").partition(",")[0] for each in _VISIBLE_DEVICES[device])
+    numbers = (os.environ.get(variable, "").partition(",")[0] for variable in _VISIBLE_DEVICES[device])
     return backend.device_uuid() or f"{device}-{next(filter(None, numbers), '0')}"
 
 
@@ -157,7 +157,9 @@ def stages_alone(request: TrialRequest) -> frozenset[Stage]:
 
 def _picks_in_calls(request: TrialRequest) -> bool:
     """A library times its candidates in the model's first call, where no compiler can lock them."""
-    return any(request.config.matches(each) for each in entry_of(request.workload.framework).picks_in_each_process)
+    return any(
+        request.config.matches(settings) for settings in entry_of(request.workload.framework).picks_in_each_process
+    )
 
 
 def _is_free(lock: int) -> bool:

@@ -78,7 +78,7 @@ def complete_reference(request: TrialRequest, calls: Calls, step: Step, toleranc
 
 
 def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) -> None:
-    if dtype == "float32" and "float64" in {each.lower() for each in subject.dtypes}:
+    if dtype == "float32" and "float64" in {name.lower() for name in subject.dtypes}:
         raise InputError(
             f"{asked('reference', 'float32')} would round the float64 tensors of {request.workload.model}",
             tip=f"use {asked('reference', 'model')} or float64",

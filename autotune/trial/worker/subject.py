@@ -131,7 +131,9 @@ def paired_with(subject: Subject, reference: Path) -> Subject:
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
     """Model and inputs with their floats in `dtype`. Changes the model: do not use `subject` afterwards."""
-    inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
+    inputs = [
+        given.with_leaves([backend.widen(leaf, dtype) for leaf in given.leaves()]) for given in subject.inputs[:-1]
+    ]
     return replace(
         subject,
         derived=None if subject.derived is None else inputs[-1],
@@ -206,12 +208,12 @@ def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec
 
 def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
     """The author wants gradients recorded, as for a model that differentiates within itself."""
-    return any(backend.requires_grad(leaf) for each in given for leaf in each.leaves())
+    return any(backend.requires_grad(leaf) for inputs in given for leaf in inputs.leaves())
 
 
 def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
     """A sentence about the numbers, texts and flags that are the same in all of the author's inputs."""
-    example, *others = [dict(each.named_leaves()) for each in given]
+    example, *others = [dict(arguments.named_leaves()) for arguments in given]
     same = [
         f"{name} ({value!r:.40})"
         for name, value in example.items()

@@ -166,13 +166,13 @@ class Steps(Calls):
                 batches = others
             else:
                 rest = islice(cycle([*others, first]), NUM_STEPS - 2)
-                return [loss, *(self._loss(each.call(step)) for each in rest)]
-        return [self._loss(each.call(step)) for each in islice(cycle(batches), NUM_STEPS - 1)]
+                return [loss, *(self._loss(batch.call(step)) for batch in rest)]
+        return [self._loss(batch.call(step)) for batch in islice(cycle(batches), NUM_STEPS - 1)]
 
     def _loss(self, returned: Any) -> float:
         arrays = output_arrays(self._backend, returned)
         if len(arrays) != 1 or arrays[0].size != 1:
-            shapes = ", ".join(str(each.shape) for each in arrays) or "no tensor"
+            shapes = ", ".join(str(array.shape) for array in arrays) or "no tensor"
             raise AutotuneError(f"the loss gave {shapes} and not one number", tip="let it return its mean or its sum")
         return float(arrays[0].reshape(()))
 
@@ -366,4 +366,4 @@ def _rms(values: Array) -> float:
 
 
 def _shown(losses: Array) -> str:
-    return ", ".join(f"{each:.4g}" for each in losses[:NUM_STEPS])
+    return ", ".join(f"{loss:.4g}" for loss in losses[:NUM_STEPS])

@@ -44,7 +44,7 @@ class StreamInputs:
         loads = traffic.stream(workload.stream_calls, workload.seed)
         called = sorted(set(loads))
         sizes = tuple(traffic.loads[load].sizes for load in called)
-        inputs = tuple(cut(largest, shapes.inputs, each, backend) for each in sizes)
+        inputs = tuple(cut(largest, shapes.inputs, shape, backend) for shape in sizes)
         calls = tuple(called.index(load) for load in loads)
         return cls(shapes, sizes, inputs, calls, tuple(inputs[index] for index in _notable(sizes, calls)))
 
@@ -77,8 +77,10 @@ def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments
     assert workload.traffic is not None
     traffic = workload.traffic
     looked_at = [VaryingDimension.of(name, traffic) for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
-    inputs = tuple(axis for each in looked_at for axis in _input_axes(each, workload, largest, backend))
-    padding = {each.name: built.padding[each.name] for each in looked_at if each.name in built.padding}
+    inputs = tuple(axis for dimension in looked_at for axis in _input_axes(dimension, workload, largest, backend))
+    padding = {
+        dimension.name: built.padding[dimension.name] for dimension in looked_at if dimension.name in built.padding
+    }
     outputs: tuple[Axis, ...] = ()
     if padding:
 
@@ -90,9 +92,11 @@ def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments
         large = shapes_at(traffic.largest)
         outputs = tuple(
             axis
-            for each in looked_at
-            if each.name in padding
-            for axis in _output_axes(each, workload.model, large, shapes_at({**traffic.largest, **each.at_smallest}))
+            for dimension in looked_at
+            if dimension.name in padding
+            for axis in _output_axes(
+                dimension, workload.model, large, shapes_at({**traffic.largest, **dimension.at_smallest})
+            )
         )
     return Shapes(traffic=traffic, inputs=inputs, outputs=outputs, padding=padding)
 
@@ -131,13 +135,13 @@ class VaryingDimension:
 def cut(largest: Arguments, axes: Sequence[Axis], sizes: Sizes, backend: Backend) -> Arguments:
     """The beginning of each input along its axes, as many as `sizes` says: copies."""
     leaves = largest.leaves()
-    for number in {each.leaf for each in axes}:
+    for number in {axis.leaf for axis in axes}:
         array = backend.to_array(leaves[number])
         assert array is not None
         kept = [slice(None)] * array.ndim
-        for each in axes:
-            if each.leaf == number:
-                kept[each.axis] = slice(sizes[each.dimension])
+        for axis in axes:
+            if axis.leaf == number:
+                kept[axis.axis] = slice(sizes[axis.dimension])
         leaves[number] = backend.like(array[tuple(kept)], leaves[number])
     return largest.with_leaves(leaves)
 
