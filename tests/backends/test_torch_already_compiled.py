@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.given_model import uncompiled  # noqa: E402
 from autotune.config import Config  # noqa: E402
-from tests.faults.test_torch_job import CAPTURED, Stateless, X, answer_in, made, plain, warned  # noqa: E402
+from tests.conformance.torch_kit import CAPTURED, Stateless, X, answer_in, made, plain, warned  # noqa: E402
 
 pytestmark = pytest.mark.torch
 EAGER = Config({"execution": "eager"})

@@ -334,23 +334,6 @@ def test_a_compile_error(write, caplog, behaviour):
         autotune.load(write(of(behaviour))).apply(inner, on_mismatch="raise")(INPUT)
 
 
-def test_the_jobs_own_error(write, caplog):
-    """What the untuned model does not take either is raised as it is, and the config is kept."""
-
-    def half(x):
-        if x.size == 0:
-            raise ValueError("nothing to see")
-        return x * 2
-
-    model = autotune.load(write()).apply(half, on_mismatch="apply")
-    for _ in range(2):
-        with pytest.raises(ValueError, match="nothing to see") as caught:
-            model(np.ones((0, 8)))
-        assert caught.value.__suppress_context__
-    assert (model(INPUT) == INPUT * 2).all()
-    assert autotune.stats(model).num_fallbacks == 0
-
-
 @pytest.mark.parametrize("behaviour", ["wrong", "nan"])
 def test_a_wrong_result(write, caplog, behaviour):
     """Injected: the optional check finds it at the first call, which is answered rightly."""
@@ -436,21 +419,6 @@ def test_margin_none_does_not_look(write):
     model = autotune.load(write(slower_than_recorded)).apply(Model(), margin=None)
     model(INPUT)
     assert autotune.stats(model).state == "tuned"
-
-
-def test_applied_and_undone(write):
-    """After the block calls go to the untuned model, also where the block ends in an exception."""
-    held = []
-
-    def job():
-        with autotune.load(write(of("wrong"))).applied(Model()) as model:
-            held.append(model)
-            assert (model(INPUT) == INPUT * 2 + 1).all()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        job()
-    assert (held[0](INPUT) == INPUT * 2).all()
 
 
 def test_an_unknown_policy(write):
@@ -626,33 +594,8 @@ class Cached(Model):
         return super().__call__(x) * cache.sum()
 
 
-class Stateful(Model):
-    """Writes to an array of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.total = np.zeros(2)
-
-    def __call__(self, x, cache):
-        self.total += 1
-        return super().__call__(x) * self.total.sum()
-
-
 class TestChecks:
     """`check=True`, and what cannot be compared."""
-
-    @pytest.mark.parametrize("kind", [Cached, Stateful])
-    @pytest.mark.parametrize("behaviour", ["right", "wrong"])
-    def test_a_call_that_changes_what_it_reads_is_made_once(self, write, caplog, kind, behaviour):
-        """The untuned model would start from what the tuned call left behind: the tuned result stands, unchecked."""
-        inner, cache = kind(), np.zeros(2)
-        model = autotune.load(write(of(behaviour))).apply(inner, check=True, on_mismatch="apply")
-        for number in range(1, 4):
-            assert (model(INPUT, cache) == INPUT * 4 * number + (behaviour == "wrong")).all()
-            assert inner.num_calls == number
-        said = "a call changes the model's inputs or its state: its first outputs cannot be checked"
-        assert [each.message for each in autotune.stats(model).events if "checked" in each.message] == [said]
-        assert autotune.stats(model).num_fallbacks == 0
 
     def test_a_tuned_call_that_leaves_out_a_change(self):
         """Its outputs are right, the next ones would not be: wrong, and what the untuned call gave is the result."""
