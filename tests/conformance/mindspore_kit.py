@@ -201,7 +201,7 @@ class MindSporeKit(Kit):
         "a number": lambda _, tuned: setattr(tuned, "scale", 3.0),
         "another plain tensor": lambda net, _: setattr(net, "mask", drawn(8)),
         "a plain tensor": lambda net, _: net.mask.__setitem__(0, 7.0),
-        "a buffer": lambda net, _: net.shift.__setitem__(0, 5.0),
+        "a buffer": lambda net, _: net.shift.assign_value(drawn(8)),
         "another Parameter": lambda net, _: setattr(net.fc, "weight", ms.Parameter(drawn(8, 8), name="fc.weight")),
         "another Cell": lambda net, _: setattr(net, "fc", nn.Dense(8, 8)),
     }
