@@ -12,6 +12,7 @@ from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench
+from autotune.bench.local import LocalBench
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.files import write_whole
@@ -36,6 +37,7 @@ from autotune.tuned.tuned_config import (
     TunedConfig,
     TunedEnvironment,
     TunedWorkload,
+    require_replaceable,
 )
 from autotune.tuning.confirmation import confirmed_caches
 from autotune.tuning.session import trial_request
@@ -172,18 +174,29 @@ def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[st
     }
 
 
-def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:
-    """Write the best config, or another trial that was compared, to a YAML file. Raises InputError."""
+def export(study: Study, path: Path, trial: int | None = None, *, with_cache: bool = False) -> TunedConfig:
+    """Write the best config, or another trial that was compared, to a YAML file. Raises InputError, before anything is
+    written, also where the cache that comes `with_cache` could not be."""
+    require_replaceable(path)
+    if with_cache:
+        study.require_writable()
+        require_replaceable(path.with_suffix(SUFFIX))
     tuned = tuned_config(study, trial)
     tuned.write(path)
     return tuned
 
 
-def export_artifact(study: Study, tuned: TunedConfig, path: Path, bench: Bench) -> Artifact:
-    """Write the compile cache of the exported config next to `path`, and add its name to that file.
+def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
+    """Compile in three processes, write the cache of the exported config next to `path`, and add its name to that file.
 
     Raises InputError if the cache is of no use, and HarnessError. The file at `path` is unchanged then.
     """
+    log = study.folder / "supervisor.log"
+    with study.exclusive(), LocalBench(study.manifest.variables, preload=False, log=log) as bench:
+        return _export_cache(study, tuned, path, bench)
+
+
+def _export_cache(study: Study, tuned: TunedConfig, path: Path, bench: Bench) -> Artifact:
     if tuned.is_untuned:
         raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
     if tuned.shapes is not None:
@@ -210,8 +223,6 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, bench: Bench) 
 
 _PREWARMING = Budget(sampling=SamplingPlan(min_samples=10, max_samples=50, max_sampling_s=1.0, max_warmup_s=2.0))
 """Enough for a steady call to take off the first one."""
-
-
 MIN_GAIN = 2.0
 """A cold compile must take so many times what the first call takes with the artifact."""
 MIN_SPARED_S = 0.1

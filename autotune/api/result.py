@@ -7,11 +7,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.answer.export import tuned_config
+from autotune.answer.export import export, export_cache, tuned_config
 from autotune.answer.result import StudyResult
 from autotune.answer.sections.trials import trial_row
 from autotune.answer.sections.verdict import headline
-from autotune.api.exporting import export_cache, export_config
 from autotune.errors import InputError, shown_at_the_call
 from autotune.job.load import Loaded
 from autotune.measure.statistics import Speedup, Verdict
@@ -137,7 +136,7 @@ class TuneResult:
         file = Path(fspath(path))
         study = self._open()
         try:
-            tuned = export_config(study, file, trial, with_cache=with_cache)
+            tuned = export(study, file, trial, with_cache=with_cache)
             if not with_cache or tuned.is_untuned:
                 return tuned
             return tuned.model_copy(update={"artifact": export_cache(study, tuned, file)})

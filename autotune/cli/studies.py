@@ -103,12 +103,12 @@ def export(
     storage: Storage = None,
 ) -> int:
     """Write the result as the YAML file that a job loads."""
+    from autotune.answer import export as exports
     from autotune.answer.configs import config_text
-    from autotune.api.exporting import export_config
     from autotune.api.studies import studies_at
 
     opened = studies_at(studies_dir, storage).open(study)
-    tuned = export_config(opened, output, trial, with_cache=with_cache)
+    tuned = exports.export(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")
     if tuned.is_untuned:
@@ -118,8 +118,8 @@ def export(
 
 def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
+    from autotune.answer.export import export_cache
     from autotune.answer.format import seconds
-    from autotune.api.exporting import export_cache
     from autotune.errors import InputError
 
     stop_on_sigterm()
