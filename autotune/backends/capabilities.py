@@ -246,7 +246,7 @@ class BreakCapture(Protocol):
 
     def __call__(self, kind: BreakKind, changes: UndoLog) -> None:
         """Before `compile`: let the compiler capture code of this kind, which it breaks at by default. Nothing happens
-        where the framework has no safe way (`BackendEntry.capturable` lists the kinds that have one)."""
+        where the framework has no safe way (`Reports.CAPTURABLE` lists the kinds that have one)."""
 
 
 class ModelProxies(Protocol):

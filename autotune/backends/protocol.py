@@ -42,7 +42,7 @@ from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
 from autotune.measure.accuracy import WideType
 from autotune.measure.device_state import Instruments
-from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.sampling import Clock
 from autotune.nesting import is_pythons
@@ -123,6 +123,7 @@ class Backend(Protocol):
 
     def adopt(self, model: Any) -> None:
         """In place of `prepare` in a job: go by the device that the job's own model is on. Raises AutotuneError."""
+        return
 
     def device_name(self) -> str:
         """The selected device as the framework names it; for the record."""
@@ -146,6 +147,7 @@ class Backend(Protocol):
 
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
+        return value
 
     def materialise(self, model: Any, call: Callable[[], object]) -> None:
         """Make the parameters that a model gets in its first call, where it is of that kind, by one untuned `call`."""
@@ -166,13 +168,10 @@ class Backend(Protocol):
         outlives a call."""
         return None
 
-    def calls_until_compiled(self, model: Any, config: Config) -> int:
-        """Calls of one shape after which nothing more is compiled, captured or recorded for it."""
-        return 1
-
     def copies_outputs(self, model: Any, config: Config) -> Callable[[Any], Any] | None:
-        """What is done to the outputs of each call under a config whose next call would write over them: it copies
-        them, so that a job may keep them. None: nothing is copied."""
+        """What is done to the outputs of each call under a config that replays captured graphs, whose next call would
+        write over them: it copies them, so that a job may keep them. Such a graph is recorded by the second call of a
+        shape. None: nothing is captured and copied."""
         return None
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
@@ -206,10 +205,6 @@ class Backend(Protocol):
     def like(self, array: NDArray[Any], original: Any) -> Any:
         """What `to_array` gives for a tensor as one of the same kind as `original`: its type, number of dimensions,
         layout and device, and whether it requires gradients."""
-
-    def requires_grad(self, value: Any) -> bool:
-        """The framework was told to record gradients for this tensor; False for what is no tensor."""
-        return False
 
     def content(self, value: Any) -> Hashable | None:
         """Another value once a tensor, or a generator of random numbers, was changed; None for what is neither."""
@@ -245,6 +240,7 @@ class Backend(Protocol):
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         """Names and shapes of the model's parameters and buffers, in a stable order."""
+        return ()
 
     def widen(self, value: Any, dtype: WideType) -> Any:
         """A model, changed in place, or a tensor with its floating parameters, buffers or elements in `dtype`.
@@ -270,12 +266,8 @@ class Backend(Protocol):
         """
         return python_random_state()
 
-    def reset_peak_memory(self) -> None:
-        """Start a new peak. Only called where `peak_memory_bytes` is not None."""
-        return
-
-    def peak_memory_bytes(self) -> int | None:
-        """The device allocator's peak since the last reset; None where there is none (CPU)."""
+    def peak_memory_bytes(self, *, restart: bool = False) -> int | None:
+        """The peak of the device's allocator; None where there is none (CPU). `restart`: a new peak begins now."""
         return None
 
     def cache_variables(self, folder: str) -> dict[str, str]:
@@ -297,6 +289,8 @@ class Reports(Protocol):
 
     VARIABLES: dict[str, str]
     """Environment variables that make a process write it."""
+    CAPTURABLE: tuple[BreakKind, ...]
+    """Kinds of graph breaks that can be taken out by a setting: see `BreakCapture`."""
 
     def breaks(self, text: str) -> tuple[GraphBreak, ...]:
         """Graph breaks that stand in no record of the process; empty where all do."""

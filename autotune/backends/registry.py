@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -23,32 +23,31 @@ from autotune.command_line import asked
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.measure.diagnosis import BreakKind
 
 
 @dataclass(frozen=True)
 class BackendEntry:
     """Everything that can be said of a framework without importing it."""
 
-    module: str
-    class_name: str
+    backend: str
+    """Module and class: `package.module:Class`."""
     distribution: str | None
     """Package whose presence and version stand for the framework; None: always there."""
     oldest: str
     """Oldest release that is supported."""
     install: str
-    process_variables: dict[str, str]
-    """Variables that must stand before the framework is imported, for every process that uses it."""
-    cache_is_exact: bool
-    """Its compiler finds what it cached by what is compiled. False: it takes what lies there for whatever is compiled
-    next, so that the outputs of a first call from a cache have to be checked."""
     untuned: dict[str, Scalar]
     """The config that leaves a model as it is: what its search space calls so."""
-    preload: str | None
-    """Module that a fork server may import ahead of the trials; None: never preload."""
     compiled: dict[str, Scalar]
     """Settings under which modules can be compiled by themselves: where knob `region` means something."""
-    shares_compilations: bool
+    process_variables: dict[str, str] = field(default_factory=dict)
+    """Variables that must stand before the framework is imported, for every process that uses it."""
+    preload: str | None = None
+    """Module that a fork server may import ahead of the trials; None: never preload."""
+    cache_is_exact: bool = True
+    """Its compiler finds what it cached by what is compiled. False: it takes what lies there for whatever is compiled
+    next, so that the outputs of a first call from a cache have to be checked."""
+    shares_compilations: bool = False
     """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
     picks_by_timing: tuple[dict[str, Scalar], ...] = ()
     """Settings under any of which its compiler times candidates and keeps the fastest: another compile may keep others.
@@ -57,8 +56,6 @@ class BackendEntry:
     """The same, but nothing of it is kept for the next process."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
-    capturable: tuple[BreakKind, ...] = ()
-    """Kinds of graph breaks that can be taken out by a setting: see `BreakCapture`."""
     saved_models: str | None = None
     """Module that writes a live model to a file (see `SavedModels`); None: such a model cannot be tuned as it is."""
     toolchain: str | None = None
@@ -91,13 +88,10 @@ GROUP = "autotune.backends"
 
 BACKENDS: dict[str, BackendEntry] = {
     "torch": BackendEntry(
-        module="autotune.backends.torch.backend",
-        class_name="TorchBackend",
+        backend="autotune.backends.torch.backend:TorchBackend",
         distribution="torch",
         oldest="2.6",
         install="pip install 'autotune-compile[torch]'",
-        process_variables={},
-        cache_is_exact=True,
         untuned={"execution": "eager"},
         preload="torch",
         compiled={"execution": "compile"},
@@ -110,15 +104,13 @@ BACKENDS: dict[str, BackendEntry] = {
         ),
         picks_in_each_process=({"cudnn_benchmark": True},),
         reports="autotune.backends.torch.break_kinds",
-        capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.files",
         toolchain="backends.torch.toolchain",
         imports_ahead="autotune.backends.torch.imported_ahead",
         options=("inductor", "dynamo"),
     ),
     "mindspore": BackendEntry(
-        module="autotune.backends.mindspore.backend",
-        class_name="MindSporeBackend",
+        backend="autotune.backends.mindspore.backend:MindSporeBackend",
         distribution="mindspore",
         oldest="2.3",
         install="pip install 'autotune-compile[mindspore]'",
@@ -129,7 +121,6 @@ BACKENDS: dict[str, BackendEntry] = {
         preload="mindspore",
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
-        shares_compilations=False,
         reports="autotune.backends.mindspore.break_kinds",
     ),
 }
@@ -242,7 +233,8 @@ def load_backend(framework: str) -> Backend:
     """Import a framework and its backend. Raises MissingFrameworkError, InputError."""
     entry = entry_of(framework)
     framework_version(framework)
-    backend: Backend = getattr(importlib.import_module(entry.module), entry.class_name)()
+    module, _, name = entry.backend.partition(":")
+    backend: Backend = getattr(importlib.import_module(module), name)()
     return backend
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from autotune.backends.protocol import Reports
-from autotune.backends.registry import entry_of, framework_version, reports_of
+from autotune.backends.registry import framework_version, reports_of
 from autotune.bench.bench import Bench
 from autotune.command_line import asked, command
 from autotune.config import Config, Scalar
@@ -158,7 +158,7 @@ class Diagnoser:
 
     def _capturable(self, findings: list[Finding]) -> list[BreakKind]:
         found = {each.ailment for each in findings if each.kind == "graph_break"}
-        return [each for each in entry_of(self._workload.framework).capturable if each in found]
+        return [] if self._reports is None else [each for each in self._reports.CAPTURABLE if each in found]
 
     def _cost(self, break_kind: BreakKind, compiled: Measurement) -> FindingCost | None:
         """Of all breaks of one kind, by a run in which they are captured; None unless that is all that differs."""

@@ -23,9 +23,8 @@ from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import TensorSpec
 
 ENTRY = BackendEntry(
-    module="tiny_backend", class_name="TinyBackend", distribution=None, oldest="0", install="pip install tiny",
-    process_variables={}, cache_is_exact=True, untuned={"speed": "slow"}, preload=None, compiled={"speed": "fast"},
-    shares_compilations=False,
+    backend="tiny_backend:TinyBackend", distribution=None, oldest="0", install="pip install tiny",
+    untuned={"speed": "slow"}, preload=None, compiled={"speed": "fast"},
 )
 
 
@@ -40,17 +39,11 @@ class TinyBackend(Backend):
     def prepare(self, device, seed):
         np.random.seed(seed)
 
-    def adopt(self, model):
-        pass
-
     def device_name(self):
         return "cpu"
 
     def check_model(self, model):
         return None if callable(model) else "no function"
-
-    def place(self, value):
-        return value
 
     def compile(self, model, config, changes):
         wait_s = {"slow": 0.008, "fast": 0.002}[config["speed"]]
@@ -75,9 +68,6 @@ class TinyBackend(Backend):
 
     def spec(self, value):
         return TensorSpec(shape=value.shape, dtype=str(value.dtype)) if isinstance(value, np.ndarray) else None
-
-    def parameters(self, model):
-        return ()
 
     def widen(self, value, dtype):
         return value.astype(dtype) if isinstance(value, np.ndarray) else value

@@ -108,10 +108,6 @@ class MindSporeBackend(Backend):
             return f"a {type(model).__name__}; the mindspore backend needs a mindspore.nn.Cell"
         return already_compiled(model)
 
-    def place(self, value: Any) -> Any:
-        """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""
-        return value
-
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
         return nullcontext()
@@ -176,11 +172,13 @@ class MindSporeBackend(Backend):
         generator = b"" if _RNG_STATE is None else _RNG_STATE().asnumpy().tobytes()
         return b"".join([generator, repr(_OP_SEEDS).encode(), python_random_state()])
 
-    def reset_peak_memory(self) -> None:
-        _RESET_PEAK_MEMORY()
-
-    def peak_memory_bytes(self) -> int | None:
-        return None if selected_device() == "cpu" or _PEAK_MEMORY is None else int(_PEAK_MEMORY())
+    def peak_memory_bytes(self, *, restart: bool = False) -> int | None:
+        if selected_device() == "cpu" or _PEAK_MEMORY is None:
+            return None
+        peak = int(_PEAK_MEMORY())
+        if restart:
+            _RESET_PEAK_MEMORY()
+        return peak
 
     def cache_variables(self, folder: str) -> dict[str, str]:
         """Fusion's kernels go to `akg_kernel_meta` in there, by hash. The graph cache stays off: it is keyed by the

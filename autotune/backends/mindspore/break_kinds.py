@@ -16,6 +16,8 @@ from autotune.measure.diagnosis import BreakKind, GraphBreak, Recompile
 
 VARIABLES = {"MS_DEV_FALLBACK_DUMP_NODE": "1", "MS_JIT_BYTECODE_LOGS": "graph_break,recompiles"}
 """They must stand when the process starts."""
+CAPTURABLE: tuple[BreakKind, ...] = ()
+"""See `Reports`."""
 
 INTERPRETED = "left to the Python interpreter at every call"
 FROZEN = "run by Python once, while the graph is compiled: what it gives is a constant of the graph from then on"

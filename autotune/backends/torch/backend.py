@@ -159,9 +159,6 @@ class TorchBackend(Backend):
     def to_array(self, value: Any) -> NDArray[Any] | None:
         return array_of(value) if isinstance(value, torch.Tensor) else None
 
-    def requires_grad(self, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.requires_grad
-
     def content(self, value: Any) -> Hashable | None:
         """A parameter is not read, since there may be gigabytes of them."""
         if isinstance(value, torch.Generator):
@@ -230,11 +227,13 @@ class TorchBackend(Backend):
             states.append(self._module().get_rng_state())
         return b"".join([*(state.numpy().tobytes() for state in states), python_random_state()])
 
-    def reset_peak_memory(self) -> None:
-        self._module().reset_peak_memory_stats()
-
-    def peak_memory_bytes(self) -> int | None:
-        return None if self._device.type == "cpu" else peak_bytes(self._module())
+    def peak_memory_bytes(self, *, restart: bool = False) -> int | None:
+        if self._device.type == "cpu":
+            return None
+        peak = peak_bytes(self._module())
+        if restart:
+            self._module().reset_peak_memory_stats()
+        return peak
 
     def classify(self, error: BaseException) -> Reason | None:
         chain = _causes(error)
@@ -248,12 +247,9 @@ class TorchBackend(Backend):
     def hint(self, error: BaseException, task: Task) -> str | None:
         return hint(_causes(error), task)
 
-    def calls_until_compiled(self, model: Any, config: Config) -> int:
-        """A CUDA graph is recorded by the second call: the first one is eager, and warms the memory pool up.
-        https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"""
-        return 2 if captures_graphs(model, settings_of(config)) else 1
-
     def copies_outputs(self, model: Any, config: Config) -> Callable[[Any], Any] | None:
+        """The first call of a CUDA graph is eager, and warms the memory pool up.
+        https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"""
         return copied if captures_graphs(model, settings_of(config)) else None
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:

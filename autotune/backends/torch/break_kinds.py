@@ -135,6 +135,8 @@ _GUARDS: tuple[tuple[re.Pattern[str], BreakKind], ...] = tuple(
 
 VARIABLES: dict[str, str] = {}
 """Dynamo counts in the process (`counters`), and need not be asked to write."""
+CAPTURABLE = (BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT)
+"""See `Reports`, and `apply.capture_despite`."""
 
 _REFUSAL = re.compile(
     r"^torch\._dynamo\.exc\.\w+: (?P<reason>.*?)^from user code:\n(?P<stack>.*?)(?=\n\s*\n|\Z)",

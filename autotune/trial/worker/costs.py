@@ -43,8 +43,7 @@ class PeakMemory:
 
     def restart(self) -> None:
         """Reset the peak to the current use."""
-        if self._backend.peak_memory_bytes() is not None:
-            self._backend.reset_peak_memory()
+        if self._backend.peak_memory_bytes(restart=True) is not None:
             return
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK)

@@ -208,7 +208,7 @@ def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec
 
 def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
     """The author wants gradients recorded, as for a model that differentiates within itself."""
-    return any(backend.requires_grad(leaf) for inputs in given for leaf in inputs.leaves())
+    return backend.records_gradients(None, *(leaf for inputs in given for leaf in inputs.leaves()))
 
 
 def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:

@@ -6,13 +6,10 @@ The folder above lies on the import path of the tests and of all their processes
 from autotune.backends.registry import BackendEntry
 
 ENTRY = BackendEntry(
-    module="autotune_fake.backend",
-    class_name="FakeBackend",
+    backend="autotune_fake.backend:FakeBackend",
     distribution=None,
     oldest="0",
     install="",
-    process_variables={},
-    cache_is_exact=True,
     untuned={"execution": "eager"},
     preload="autotune_fake.preloaded",
     compiled={"execution": "compile"},

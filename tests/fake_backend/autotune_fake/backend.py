@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,6 @@ class FakeBackend(Backend):
         random.seed(seed)
         np.random.seed(seed)
 
-    def adopt(self, model: Any) -> None:
-        pass
-
     def device_name(self) -> str:
         return "fake"
 
@@ -89,9 +86,6 @@ class FakeBackend(Backend):
 
     def check_model(self, model: Any) -> str | None:
         return None
-
-    def place(self, value: Any) -> Any:
-        return value
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         behaviour = str(config.get("behaviour", "right"))
@@ -135,9 +129,6 @@ class FakeBackend(Backend):
 
     def spec(self, value: Any) -> TensorSpec | None:
         return TensorSpec(shape=value.shape, dtype=str(value.dtype)) if isinstance(value, np.ndarray) else None
-
-    def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
-        return ()
 
     def widen(self, value: Any, dtype: WideType) -> Any:
         """A callable computes in the type of its inputs, as NumPy does."""

@@ -85,8 +85,8 @@ class Calls(ABC):
     def second(self, step: Step, settings: Config, clock: Clock) -> SecondCall | None:
         """In place of the step in `observe` where something is still recorded in its second call, which this times;
         None where nothing is."""
-        is_recorded_later = self._backend.calls_until_compiled(self._subject.model, settings) > 1
-        return SecondCall(step, self._backend, clock) if is_recorded_later else None
+        captures = self._backend.copies_outputs(self._subject.model, settings) is not None
+        return SecondCall(step, self._backend, clock) if captures else None
 
     @abstractmethod
     def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Any:
