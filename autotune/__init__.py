@@ -6,6 +6,8 @@ notebook: `result = autotune.tune(build)` (docs/python-api.md).
 
 from __future__ import annotations
 
+from autotune.version import __version__
+
 TYPE_CHECKING = False
 """True for type checkers, which know the name. Python's own would cost the import of `typing`, in which an interrupt of
 the command line would still have a traceback (`autotune.__main__`)."""
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from autotune.job.tiers.model import LoadedTiers, TieredModel
     from autotune.job.tiers.selector import TieredStats
     from autotune.tuned.tuned_config import AdaptivePolicy
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AdaptivePolicy",

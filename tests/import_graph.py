@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
@@ -11,6 +12,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
+_IN_A_STRING = re.compile(r"autotune(\.\w+)+(:\w+)?")
+"""A module, or an object in one, as a registry names it."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,6 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below, but for what stands under `if TYPE_CHECKING`: a type checker alone reads that."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for otherwise in child.orelse:
-                yield otherwise
-                yield from at_run_time(otherwise)
-        else:
-            yield child
-            yield from at_run_time(child)
-
-
 def is_module(dotted: str) -> bool:
     """And not a name in one."""
     where = REPOSITORY / dotted.replace(".", "/")
@@ -63,15 +54,17 @@ def imported(path: Path, node: ast.AST) -> Iterator[Import]:
 
 @cache
 def imports_of(path: Path) -> tuple[Import, ...]:
-    """Imports at the top, in functions, and by `import_module` with a name written out."""
-    return tuple(_found_in(path))
+    """Imports wherever they stand, for a type checker alone too, and modules that a string names."""
+    return tuple(_found_in(ast.walk(parsed(path)), path))
 
 
-def _found_in(path: Path) -> Iterator[Import]:
-    for node in at_run_time(parsed(path)):
+def _found_in(nodes: Iterable[ast.AST], path: Path) -> Iterator[Import]:
+    for node in nodes:
         yield from imported(path, node)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
-            yield from (Import(node.lineno, str(arg.value)) for arg in node.args[:1] if isinstance(arg, ast.Constant))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _IN_A_STRING.fullmatch(node.value):
+            module = node.value.partition(":")[0]
+            if is_module(module):
+                yield Import(node.lineno, module)
 
 
 def unit_of(dotted: str) -> str:
@@ -103,14 +96,22 @@ def package_edges() -> dict[str, set[str]]:
 
 
 def file_edges() -> dict[str, set[str]]:
-    """Between files, for the imports that run when a module is loaded."""
-    edges: dict[str, set[str]] = {}
-    for path in sources():
-        nodes = [node for node in parsed(path).body if isinstance(node, (ast.Import, ast.ImportFrom))]
-        edges[dotted_name(path)] = {
-            found.module for node in nodes for found in imported(path, node) if found.module.startswith("autotune")
-        } - {dotted_name(path)}
-    return edges
+    """Between files, for the imports that stand outside of functions."""
+    return {
+        dotted_name(path): {
+            found.module
+            for found in _found_in(_at_the_top(parsed(path)), path)
+            if found.module.split(".")[0] == "autotune" and found.module != dotted_name(path)
+        }
+        for path in sources()
+    }
+
+
+def _at_the_top(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _at_the_top(node)
 
 
 def floors(edges: Mapping[str, set[str]]) -> dict[str, int]:

@@ -28,24 +28,25 @@ from tests.import_graph import (
 )
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "command_line", "config", "environment", "files", "nesting", "schema", "user_folders"),
+    ("errors", "command_line", "config", "environment", "files", "nesting", "schema", "user_folders", "version"),
     ("measure", "question"),
     ("workload", "models"),
     ("space", "tuned", "backends"),
     ("apply",),
     ("trial", "job"),
-    ("autotune", "study"),
+    ("study",),
     ("bench",),
     ("planning",),
     ("tuning", "doctor"),
     ("verification", "answer"),
     ("render",),
     ("api",),
-    ("cli",),
+    ("autotune", "cli"),
 )
 """A package imports from the rows above its own only, and packages of one row do not import each other. `autotune` is
 the front door, `autotune/__init__.py`; `autotune/__main__.py` counts as `cli`. The modules of the first row may import
-each other."""
+each other. Imports for a type checker alone count, and modules that a string names, as those behind the public names of
+`autotune` do."""
 
 HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("backends/torch/", "models/torch/"),
@@ -164,7 +165,7 @@ MOST_LINES = 600
 MOST_ROWS = 14
 MOST_FLOORS = 13
 MOST_PACKAGES = 20
-MOST_MODULES = 9
+MOST_MODULES = 10
 """Beside `__init__.py`, at the top of the package."""
 
 MEANINGLESS = frozenset({"util", "common", "helper", "manager", "base", "data", "info"})

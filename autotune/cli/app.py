@@ -70,8 +70,8 @@ P = ParamSpec("P")
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
-    from autotune import __version__
     from autotune.environment import package_version
+    from autotune.version import __version__
 
     print_line(f"autotune {__version__}")
     for name in ("torch", "mindspore", "optuna"):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import optuna
 
-import autotune
 from autotune import models
 from autotune.backends.registry import framework_version
 from autotune.bench.probe import read_declaration
@@ -36,6 +35,7 @@ from autotune.study.sampler.optuna_sampler import sampler_name
 from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
+from autotune.version import __version__
 from autotune.workload.tiers import TierSpec
 from autotune.workload.workload import Device, Workload
 
@@ -61,7 +61,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         id=uuid.uuid4().hex,
         name=study_name(question, framework, device),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        autotune_version=autotune.__version__,
+        autotune_version=__version__,
         optuna_version=optuna.__version__,
         workload=workload,
         framework_version=framework_version(framework),

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import autotune
 from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.bench import probe
 from autotune.command_line import asked
@@ -31,7 +30,7 @@ from autotune.workload.workload import Device, Task, Workload
 
 def bundled_spaces() -> list[Path]:
     """The space files that come with the tool: beside the package in a checkout, inside it when installed."""
-    package = Path(autotune.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     folder = next((f for f in (package / "search_spaces", package.parent / "search_spaces") if f.is_dir()), None)
     return sorted(folder.glob("*.yaml")) if folder else []
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import navigation
 
 project = "autotune"
-_package = (navigation.REPOSITORY / "autotune" / "__init__.py").read_text(encoding="utf-8")
+_package = (navigation.REPOSITORY / "autotune" / "version.py").read_text(encoding="utf-8")
 version = release = re.findall(r'^__version__ = "(.+)"$', _package, re.MULTILINE)[0]
 
 extensions = ["myst_parser"]

@@ -1,0 +1,3 @@
+"""The release of the tool."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,90 @@
+"""What keeps the code quick to read, as rules: lengths and words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.import_graph import PACKAGE, REPOSITORY, parsed, sources
+
+MOST_FUNCTION_LINES = 60
+LONG_FUNCTION_LINES = 40
+REASONS: dict[str, str] = {}
+"""Function of more than forty lines -> why it reads better in one piece."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for path in sources():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, Function):
+                yield f"{path.relative_to(PACKAGE).as_posix()}:{node.name}", node
+
+
+def length(function: Function) -> int:
+    """Lines without those of the docstring."""
+    docstring = function.body[0] if ast.get_docstring(function) else None
+    told = 0 if docstring is None else (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+    return (function.end_lineno or function.lineno) - function.lineno + 1 - told
+
+
+def test_no_function_is_long() -> None:
+    """A function of more than sixty lines does several things; one of more than forty says why it is not two."""
+    long = {name: length(node) for name, node in functions() if length(node) > LONG_FUNCTION_LINES}
+    assert not {name: lines for name, lines in long.items() if lines > MOST_FUNCTION_LINES or name not in REASONS}
+    assert not REASONS.keys() - long.keys()
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Place and text of docstrings, also of those below an attribute."""
+    for path in sources():
+        place = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(parsed(path)):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                yield f"{place}:{node.lineno}", node.value.value
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    """Identifiers, words of strings that are no docstrings, and names of files, of the package and its surroundings."""
+    words: set[str] = set()
+    for path in (*sources(), *(REPOSITORY / "tests").rglob("*.py"), *(REPOSITORY / "benchmarks").rglob("*.py")):
+        words.update(path.relative_to(REPOSITORY).with_suffix("").parts)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+                words.update(re.findall(r"\w+", node.value))
+            else:
+                words.update(value for value in vars(node).values() if isinstance(value, str))
+                words.update(
+                    word for value in vars(node).values() if isinstance(value, str) for word in value.split(".")
+                )
+    return frozenset(words)
+
+
+IDENTIFIER = re.compile(r"`(~?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?`")
+
+FOREIGN = {
+    *("Markup", "dnnl_cpu_isa_t", "gb_type", "generated_kernel_count", "gpcW", "mint", "moment1", "set_env"),
+    *("save_cache_artifacts", "trace_autograd_ops", "XDG_RUNTIME_DIR"),
+}
+"""Names of other libraries and of their programs that docstrings mention and the code does not."""
+
+
+def test_names_in_docstrings_exist() -> None:
+    """What stands in backquotes is a name that the code has; one that was renamed is renamed there too."""
+    stale = [
+        f"{place}: `{name}`"
+        for place, text in docstrings()
+        for name in IDENTIFIER.findall(text)
+        if not set(name.split(".")) <= words_of_the_code() | FOREIGN
+    ]
+    assert not stale, "\n".join(stale)
