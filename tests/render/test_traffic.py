@@ -55,19 +55,6 @@ def shown(answer):
     return console.file.getvalue()
 
 
-def test_each_shape_has_its_row(study_of):
-    """Share, calls, both latencies with their ratio, and graphs; under the table what each pass took."""
-    text = shown(StudyResult(study_of(3)))
-    rows = [line.split() for line in text.splitlines()]
-    assert text.startswith("traffic seq=1..3, a stream of 3 calls:")
-    assert ["seq=1", "33.3", "%", "1", "40", "ms", "10", "ms", "4.00x", "8"] in rows
-    assert ["seq=3", "33.3", "%", "1", "40", "ms", "10", "ms", "4.00x", "0"] in rows
-    assert "untuned     first pass 120 ms, then 120 ms; 0 graphs compiled\n" in text
-    assert (
-        "tuned       first pass 2.02 s, then 30 ms; 8 graphs compiled; the limit of compilations was hit and " in text
-    )
-
-
 def test_a_long_list_is_thinned_out(study_of):
     """The first and the last are shown, and so many in all; the document has every one."""
     answer = StudyResult(study_of(40))
@@ -86,10 +73,3 @@ def test_what_is_unknown_is_not_counted(measurement):
     """A framework that does not tell what it compiled leaves that part out."""
     silent = replayed(measurement, 2, 0.01, cold_s=1.0, compilations=None)
     assert pass_line(silent) == "first pass 1.01 s, then 20 ms"
-
-
-def test_without_traffic_there_is_nothing_to_show(make_study):
-    """One shape needs no table."""
-    answer = StudyResult(make_study())
-    assert not TrafficSection(answer).tables()
-    assert TrafficSection(answer).document() == {"traffic": None}
