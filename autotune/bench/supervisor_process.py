@@ -27,7 +27,7 @@ _PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class SupervisorProcess:
-    """A running supervisor (`runner.supervisor`)."""
+    """A running supervisor (`bench.supervisor`)."""
 
     def __init__(self, process: subprocess.Popen[bytes], modules: Sequence[str]) -> None:
         self._process = process

@@ -64,7 +64,7 @@ def code_sha256() -> str:
 
 
 def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
-    """A shell command that runs a trial again, without a runner."""
+    """A shell command that runs a trial again, without a supervisor."""
     variables = {
         **entry_of(request.workload.framework).process_variables,
         **request.variables,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autotune import environment
 from autotune.command_line import asked
@@ -18,7 +18,7 @@ from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.blocks import blocked_run
-from autotune.tuning.events import ConfigProbed, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
+from autotune.tuning.events import ConfigProbed, DriftCheckStarted, ModelChecked, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.session import Session, harness_error, trial_request
 
@@ -80,6 +80,25 @@ def _require_values(study: Study, untuned: Measurement) -> None:
             )
 
 
+def require_same_model(session: Session, attempts: Attempts) -> None:
+    """Raises HarnessError if the untuned model computes something else than when the study began.
+
+    Its imports, weights or the machine may have changed; no config must be blamed for that. Its latency is one more
+    drift check.
+    """
+    session.notify(ModelChecked())
+    outcome = attempts.run(*session.untuned_again("untuned"))
+    if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
+        raise HarnessError(
+            f"the untuned model does not give what it gave when the study began: {outcome.error}",
+            tip="undo what changed (its imports, weights, the machine), or start another study with "
+            f"{asked('study', 'NAME')}",
+        )
+    untuned = session.study.untuned_record()
+    if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
+        session.note_drift(outcome.latency.p50, after=session.study.records()[-1].number)
+
+
 def measure_noise_floor(session: Session) -> NoiseFloor | None:
     """The untuned model in two live processes, in two blocks, the starting order swapped; None if the time was up.
 
@@ -116,12 +135,20 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     return floor
 
 
-def check_drift(session: Session, attempts: Attempts, after: int) -> None:
-    """Time the untuned model again, briefly, after trial `after`. Its process may fail: no reading, no harm."""
+def check_drift(session: Session, attempts: Attempts, has_time: Callable[[], bool]) -> None:
+    """Time the untuned model again, briefly, every few trials. Its process may fail: no reading, no harm."""
+    study = session.study
+    untuned = study.untuned_record()
+    if untuned is None:
+        return
+    last = max((check.after for check in study.drift_checks), default=untuned.number)
+    newest = max(record.number for record in study.records() if record.state != "running")
+    if newest - last < session.budget.trials_per_sentinel or not has_time():
+        return
     session.notify(DriftCheckStarted())
-    outcome = attempts.run(*session.untuned_again(f"sentinel-{after:04d}", is_brief=True))
+    outcome = attempts.run(*session.untuned_again(f"sentinel-{newest:04d}", is_brief=True))
     if isinstance(outcome, Measurement):
-        session.note_drift(outcome.latency.p50, after)
+        session.note_drift(outcome.latency.p50, newest)
 
 
 def _failed(failure: Failure) -> HarnessError:

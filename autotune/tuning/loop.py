@@ -13,10 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autotune.bench.bench import Bench, Check
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import HarnessError
-from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.early_stop import FEWEST_TRIALS
@@ -31,10 +28,11 @@ from autotune.tuning.checks import (
     check_drift,
     measure_noise_floor,
     require_same_machine,
+    require_same_model,
     require_untuned_works,
 )
 from autotune.tuning.confirmation import confirm
-from autotune.tuning.events import ModelChecked, Notify, RuleLearned, SearchEnded, SearchStarted
+from autotune.tuning.events import Notify, RuleLearned, SearchEnded, SearchStarted
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
@@ -142,7 +140,7 @@ class Tuner:
         if self._wants_more():
             self._attempts.look()
             if self._study.reference.exists():
-                self._require_same_model()
+                require_same_model(self._session, self._attempts)
         try:
             reason = self._go_through_phases()
         finally:
@@ -183,14 +181,7 @@ class Tuner:
         return lambda: None if self._study.untuned_record() is None else check()
 
     def _check_drift(self) -> None:
-        """Time the untuned model again every few trials."""
-        study, untuned = self._study, self._study.untuned_record()
-        if untuned is None:
-            return
-        last = max((check.after for check in study.drift_checks), default=untuned.number)
-        newest = max(record.number for record in study.records() if record.state != "running")
-        if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_drift_check():
-            check_drift(self._session, self._attempts, newest)
+        check_drift(self._session, self._attempts, self._time.has_time_for_drift_check)
 
     def _look_at_the_time(self) -> StopReason | None:
         longest_s = self._time.next_trial_s()
@@ -280,24 +271,6 @@ class Tuner:
         if not self._queue:  # What is not measured yet may show more.
             study.early_stop = forecast
         return True
-
-    def _require_same_model(self) -> None:
-        """Raises HarnessError if the untuned model computes something else than when the study began.
-
-        Its imports, weights or the machine may have changed; no config must be blamed for that. Its latency is one more
-        drift check.
-        """
-        self._notify(ModelChecked())
-        outcome = self._attempts.run(*self._session.untuned_again("untuned"))
-        if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
-            raise HarnessError(
-                f"the untuned model does not give what it gave when the study began: {outcome.error}",
-                tip="undo what changed (its imports, weights, the machine), or start another study with "
-                f"{asked('study', 'NAME')}",
-            )
-        untuned = self._study.untuned_record()
-        if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
-            self._session.note_drift(outcome.latency.p50, after=self._study.records()[-1].number)
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:

@@ -120,7 +120,7 @@ def test_the_untuned_model_must_work(make_study, model_file):
     ("reason", "remedy"),
     [
         (Reason.OUT_OF_MEMORY, "give it smaller inputs"),
-        (Reason.TIMEOUT, "give it more time with --compile-timeout or --trial-timeout"),
+        (Reason.TIMEOUT, "give it more time with compile_timeout or trial_timeout"),
         (Reason.CRASH, "find the cause of the crash"),
         (Reason.RUN_ERROR, "mend that"),
         (Reason.HARNESS, "mend that"),
