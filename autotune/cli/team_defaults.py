@@ -1,16 +1,16 @@
 """Flags that are set once: in the file of `--config`, in the current folder's pyproject.toml, in the user's own file.
 
-All end in click's `default_map`, which counts less than what is typed and less than environment variables. A value
-goes through the flag's own type; a mistake is a sentence with file and key. What a file may not decide (see `trust`) is
-ignored with a sentence.
+All end in click's `default_map`, which counts less than what is typed and less than environment variables. The keys are
+fields of the question, which checks the values; a mistake is a sentence with file and key. What a file may not decide
+(see `trust`) is ignored with a sentence.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import typer
 
@@ -23,14 +23,19 @@ from autotune.cli.trust import (
     trusted_folders,
     user_file,
 )
+from autotune.command_line import flag
+from autotune.question.question import Question, fields_for
 
 PROJECT_FILE = Path("pyproject.toml")
 _TABLE = b"[tool.autotune"
-_FOR_ALL = ("studies-dir", "storage")
+_FOR_ALL = ("studies_dir", "storage")
 """What all commands take from the files: they have to find the studies that `tune` makes."""
-_NOT_FOR_FILES = ("config", "dry-run", "json", "help")
+_FIELDS = {
+    flag(field).lstrip("-"): field for field in fields_for("anybody", "anybody, inside", "a named file", "the user")
+}
+"""Flag -> the field, of those that a file may set."""
 _MOST_SAID = 300
-"""Characters of what a flag's type says about a value, which it repeats."""
+"""Characters of a key that is repeated."""
 _SOURCES, _IGNORED, _TRUSTED = "autotune.sources", "autotune.ignored", "autotune.trusted"
 
 
@@ -49,15 +54,17 @@ def _take(context: typer.Context, file: FlagFile, settings: Mapping[str, Any]) -
     """The file's flags as defaults of each command that takes them. A sentence if the command that is called has some
     that the file may not set."""
     commands: Mapping[str, Any] = getattr(context.command, "commands", {}) if settings else {}
+    values, ignored = _values(file, settings)
     said = []
     for name, command in commands.items():
-        taken = {_flag_of(each) for each in command.params}.intersection(_FOR_ALL)
-        wanted = settings if name == "tune" else {key: v for key, v in settings.items() if _flag(key) in taken}
-        values, ignored = _values(context, file, wanted, command.params)
+        taken = {one.name for one in command.params}.intersection(_FIELDS.values() if name == "tune" else _FOR_ALL)
         context.default_map = {**(context.default_map or {})}
-        context.default_map[name] = {**context.default_map.get(name, {}), **values}
-        if ignored and name == context.invoked_subcommand:
-            said = [file.sentence(ignored)]
+        context.default_map[name] = {
+            **context.default_map.get(name, {}),
+            **{field: value for field, value in values.items() if field in taken},
+        }
+        if name == context.invoked_subcommand and (keys := [key for key in ignored if _FIELDS[key] in taken]):
+            said = [file.sentence(keys)]
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(file.path)))
     return said
 
@@ -70,7 +77,7 @@ def use_file(context: typer.Context, path: Path | None) -> Path | None:
 
     settings = read_yaml(path)
     file = of_the_command_line(path, context.meta.get(_TRUSTED, []))
-    values, ignored = _values(context, file, settings, context.command.params)
+    values, ignored = _values(file, settings)
     context.default_map = {**(context.default_map or {}), **values}
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(path)))
     context.meta[_IGNORED] = [file.sentence(ignored)] if ignored else []
@@ -83,11 +90,11 @@ def sources_line(context: typer.Context) -> str | None:
     said = []
     for parameter in context.command.params:
         source = getattr(context.get_parameter_source(parameter.name or ""), "name", "")
-        flag = _flag_of(parameter)
-        if source == "DEFAULT_MAP" and flag in files:
-            said.append(f"--{flag} from {files[flag]}")
+        typed = flag(str(parameter.name))
+        if source == "DEFAULT_MAP" and typed.lstrip("-") in files:
+            said.append(f"{typed} from {files[typed.lstrip('-')]}")
         elif source == "ENVIRONMENT":
-            said.append(f"--{flag} from {parameter.envvar}")
+            said.append(f"{typed} from {parameter.envvar}")
     return f"settings    {', '.join(said)}" if said else None
 
 
@@ -124,48 +131,44 @@ def _project_settings(path: Path) -> dict[str, Any]:
     return table
 
 
-def _values(
-    context: typer.Context, file: FlagFile, settings: Mapping[Any, Any], parameters: Iterable[Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Parameter -> its value, checked by its own type; and the flags that the file may not set. Raises InputError."""
+def _values(file: FlagFile, settings: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Field -> its value as it would be typed; and the flags that the file may not set. Raises InputError."""
     from autotune.errors import InputError, did_you_mean
 
-    known = dict(_named(parameters))
     values: dict[str, Any] = {}
     ignored = []
     for key, value in settings.items():
-        parameter = known.get(_flag(key))
-        if parameter is None:
-            guess = did_you_mean(_flag(key)[:_MOST_SAID], known)
+        name = _flag(key)
+        if name not in _FIELDS:
+            guess = did_you_mean(name[:_MOST_SAID], _FIELDS)
             raise InputError(
                 f"{file.path}: key {file.prefix}{key[:_MOST_SAID]}: no such flag",
                 tip=f"{guess}the keys are the flags of tune, without dashes in front",
             )
         if value is None:
             continue
-        given = _value(context, f"{file.path}: key {file.prefix}{key}", parameter, value)
-        if file.ignores(_flag(key), given):
-            ignored.append(_flag(key))
+        given = _typed(f"{file.path}: key {file.prefix}{key}", _FIELDS[name], value)
+        if file.ignores(name, given):
+            ignored.append(name)
         else:
-            values[parameter.name] = given
+            values[_FIELDS[name]] = given
     return values, ignored
 
 
-def _value(context: typer.Context, place: str, parameter: Any, value: Any) -> Any:
+def _typed(place: str, field: str, value: Any) -> Any:
+    """The value as it would be typed. Raises InputError where the question does not take it."""
     from autotune.errors import InputError
 
-    is_flag = bool(getattr(parameter, "is_flag", False))
+    kind = Question.model_fields[field].annotation
+    takes_several, is_flag = get_origin(kind) in (tuple, dict), bool in (kind, *get_args(kind))
     several = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and not parameter.multiple:
+    if isinstance(value, list) and not takes_several:
         raise InputError(f"{place}: takes one value, not a list")
-    if any(isinstance(each, (list, dict)) or isinstance(each, bool) is not is_flag for each in several):
+    if any(isinstance(one, (list, dict)) or isinstance(one, bool) is not is_flag for one in several):
         raise InputError(f"{place}: takes {'true or false' if is_flag else 'text or a number'}")
-    texts = several if is_flag else [_text(place, each) for each in several]
-    given = texts if parameter.multiple else texts[0]
-    try:
-        parameter.process_value(context, given)
-    except typer.BadParameter as mistake:
-        raise InputError(f"{place}: {mistake.message[:_MOST_SAID]}") from None
+    texts = several if is_flag else [_text(place, one) for one in several]
+    given = texts if takes_several else texts[0]
+    Question.of({field: given}, place)
     return given
 
 
@@ -179,17 +182,6 @@ def _text(place: str, value: object) -> str:
     if not is_utf8(str(value)):
         raise InputError(f"{place}: is not text (UTF-8), or holds null characters")
     return str(value)
-
-
-def _named(parameters: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    for parameter in parameters:
-        flag = _flag_of(parameter)
-        if parameter.opts[0].startswith("-") and flag not in _NOT_FOR_FILES:
-            yield flag, parameter
-
-
-def _flag_of(parameter: Any) -> str:
-    return str(max(parameter.opts, key=len)).lstrip("-")
 
 
 def _flag(key: object) -> str:

@@ -15,16 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.command_line import flag
-from autotune.question.question import FileOf, Question
+from autotune.question.question import FileOf, fields_for
 from autotune.user_folders import config_folder
 
 
 def _flags(*by: FileOf) -> frozenset[str]:
-    """Flags of the fields that a file of one of these kinds may set."""
-    fields = {name: field.json_schema_extra for name, field in Question.model_fields.items()}
-    return frozenset(
-        flag(name).lstrip("-") for name, extra in fields.items() if isinstance(extra, dict) and extra["by"] in by
-    )
+    return frozenset(flag(field).lstrip("-") for field in fields_for(*by))
 
 
 OF_A_PROJECT = _flags("anybody")

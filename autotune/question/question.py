@@ -232,16 +232,16 @@ class Question(Record):
         return self
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
+    def of(cls, given: Mapping[str, Any], place: str | None = None) -> Self:
         """The question of those fields that are given, None being as good as nothing. Raises InputError, which names
-        the first that cannot be used."""
+        the first that cannot be used, or the `place` where it stands."""
         given = {name: value for name, value in given.items() if value is not None}
         try:
             return cls(**given)
         except ValidationError as error:
             first: Mapping[str, Any] = error.errors()[0]
             field = str(first["loc"][0])
-            said = asked(field, given[field])
+            said = place or asked(field, given[field])
             if first["type"] != "literal_error":
                 message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 raise InputError(f"{said}: {message}") from None
@@ -260,6 +260,12 @@ class AskedAgain(TypedDict, total=False):
     on: str | None
     studies_dir: str | PathLike[str]
     storage: str | None
+
+
+def fields_for(*by: FileOf) -> tuple[str, ...]:
+    """The fields that a file of flags of one of these kinds may set."""
+    extras = {name: field.json_schema_extra for name, field in Question.model_fields.items()}
+    return tuple(name for name, extra in extras.items() if isinstance(extra, dict) and extra["by"] in by)
 
 
 _APART = (
