@@ -15,7 +15,6 @@ from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
-from autotune.study.pareto import front
 from autotune.study.records import (
     Confirmation,
     DriftCheck,
@@ -24,6 +23,7 @@ from autotune.study.records import (
     TrialRecord,
     drift,
     fastest,
+    front,
 )
 from autotune.study.slots import value_slot
 from autotune.study.study import Study, trial_folder

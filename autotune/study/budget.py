@@ -67,16 +67,16 @@ class Budget(Record):
     cuts_slow_compiles: bool = True
     """A compile that takes many times what the others took is cut off before the limit of its stage."""
     sampling: SamplingPlan = SamplingPlan()
-    """Of a trial of the search."""
+    """How a trial of the search is timed."""
     noise_floor: BlockPlan = BlockPlan(num_rounds=5, max_sampling_s=6.0, first_look=2, num_looks=1)
-    """Of the untuned model against itself."""
+    """How the untuned model is compared with itself."""
     sentinel: SamplingPlan = SamplingPlan(min_samples=10, max_sampling_s=1.0, max_warmup_s=2.0)
-    """Of the untuned model when it is timed again between trials."""
+    """How the untuned model is timed again between trials."""
     trials_per_sentinel: PositiveInt = 4
     quiet: BusyMachinePlan = BusyMachinePlan()
     confirmation: BlockPlan = BlockPlan()
     tail: TailPlan = TailPlan()
-    """Of the answer's 99th percentile, where there is a deadline."""
+    """How the answer's 99th percentile is found, where there is a deadline."""
 
     def but(
         self,
@@ -88,7 +88,7 @@ class Budget(Record):
         compile_s: float | None = None,
         total_s: float | None = None,
     ) -> Budget:
-        """The same, except for what is given. With a time and no number of trials, the time alone is the limit; with
+        """This budget, except for what is given. With a time and no number of trials, the time alone is the limit; with
         seconds for a compile, they alone are that of a compile."""
         of_compile = {} if compile_s is None else {"compile": compile_s, "check": compile_s}
         of_trial = {} if total_s is None else {"total": total_s}

@@ -18,7 +18,7 @@ NOTABLE = 0.01
 
 
 class ExpectedGain(Record):
-    """Of a search with one objective, after some trials. Rule and figures: docs/decisions/0011-early-stop.md."""
+    """What a search with one objective still promises. Rule and figures: docs/decisions/0011-early-stop.md."""
 
     num_trials: int
     """Recorded so far."""

@@ -48,7 +48,7 @@ def importances(configs: Sequence[Config], values: Sequence[float], seed: int = 
     if len(configs) < FEWEST_TRIALS or not levels:
         return []
     table, minimised = np.array(list(levels.values())).T, np.array(values, dtype=float)
-    num_levels = [int(each.max()) + 1 for each in table.T]
+    num_levels = [int(column.max()) + 1 for column in table.T]
     chance, every = random.Random(seed), range(len(configs))
     resamples = [chance.choices(every, k=len(every)) for _ in range(NUM_RESAMPLES)]
     shares = _shares(table, num_levels, minimised)
@@ -58,14 +58,14 @@ def importances(configs: Sequence[Config], values: Sequence[float], seed: int = 
         Importance(knob, float(share), float(low), float(high))
         for knob, share, low, high in zip(levels, shares, lows, highs, strict=True)
     ]
-    return sorted(found, key=lambda each: -each.share)
+    return sorted(found, key=lambda importance: -importance.share)
 
 
 def _varying_levels(configs: Sequence[Config]) -> dict[str, list[int]]:
     """Knob that varies -> the number of its level in each config."""
     levels = {}
-    for knob in dict.fromkeys(name for each in configs for name in each.knobs()):
-        texts = [_level(each, knob) for each in configs]
+    for knob in dict.fromkeys(name for config in configs for name in config.knobs()):
+        texts = [_level(config, knob) for config in configs]
         numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         if len(numbers) > 1:
             levels[knob] = [numbers[text] for text in texts]
@@ -86,7 +86,7 @@ def _shares(table: Counts, num_levels: Sequence[int], values: Array) -> Array:
         last = math.ceil(BEST_SHARE * len(values)) - 1
         best = table[values <= np.partition(values, last)[last]]
         counts = (np.bincount(column, minlength=number) for column, number in zip(best.T, num_levels, strict=True))
-        distances = np.array([_distance(each) for each in counts])
+        distances = np.array([_distance(count) for count in counts])
     total = distances.sum()
     return np.full(len(num_levels), 1 / len(num_levels)) if total == 0 else distances / total
 

@@ -51,8 +51,8 @@ class Effect:
 
 def effects_of(records: Sequence[TrialRecord], space: SearchSpace) -> list[Effect]:
     """One for each knob that can be set in two ways, in the space's order. Trials that tell no program say nothing."""
-    told = [each for each in records if program_of(each) is not None]
-    classes = [[each.config for each in names] for names in equivalence_classes(told)]
+    told = [record for record in records if program_of(record) is not None]
+    classes = [[record.config for record in names] for names in equivalence_classes(told)]
     return [_effect(knob.name, told, classes, space) for knob in space.knobs if len(knob.values) > 1]
 
 
@@ -87,7 +87,7 @@ def _others(config: Config, name: str, space: SearchSpace) -> tuple[Scalar | typ
 
 
 def _has_several(name: str, configs: Sequence[Config]) -> bool:
-    return len({Config({name: each[name]}) for each in configs if name in each.root}) > 1
+    return len({Config({name: config[name]}) for config in configs if name in config.root}) > 1
 
 
 def _count(number: int, one: str, several: str = "") -> str:

@@ -60,7 +60,7 @@ class Manifest(Record):
 
     def values(self, measurement: Measurement) -> tuple[float, ...]:
         """What is minimised, a number for each objective."""
-        return tuple(each.value(measurement) for each in self.objectives)
+        return tuple(objective.value(measurement) for objective in self.objectives)
 
     @property
     def framework(self) -> str:
@@ -94,7 +94,7 @@ class Manifest(Record):
             "inputs (SHA-256)": (workload.inputs_sha256 or "")[:12],
             "seed": workload.seed,
             "search space": self.space.fingerprint,
-            "objective": ", ".join(each.name for each in self.objectives),
+            "objective": ", ".join(objective.name for objective in self.objectives),
             "constraints": sorted((c.quantity, c.relation, c.bound) for c in self.constraints),
             "tolerance": self.tolerance,
             "reference": self.reference_precision,

@@ -5,6 +5,7 @@ Plain data; nothing here reads or writes a database.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ DRIFTING = 0.05
 UNRELIABLE_DRIFT = 0.20
 """With more than this the search's figures do not rank configs: few gains are larger."""
 UNRELIABLE_SHARE = 0.10
-"""Of the measured trials; with more than these disturbed, the best config may be among them."""
+"""Share of the measured trials; with more than these disturbed, the best config may be among them."""
 
 
 OK = "ok"
@@ -79,7 +80,7 @@ class Confirmation(Record):
     blocks: tuple[tuple[float, ...], ...] = ()
     """Seconds (of a call, an item, the first call or the whole job) or bytes."""
     speedups: tuple[Speedup, ...] = ()
-    """Of each contestant but the first over the untuned model; the intervals hold for all at once."""
+    """Speed-up of each contestant but the first over the untuned model; the intervals hold for all at once."""
     margin: float = MARGIN
     """Share by which the whole interval had to exceed 1."""
     compile_warm_s: float | None = None
@@ -108,7 +109,7 @@ class Confirmation(Record):
         return () if self.candidate is None else self.pairs_of(self.candidate)
 
     def pairs_of(self, trial: int) -> tuple[tuple[float, float], ...]:
-        """The same of any trial; empty for one that did not take part to the end."""
+        """Values of the untuned model and a trial, block by block; empty for one that did not take part to the end."""
         if trial not in self.contestants:
             return ()
         column = self.contestants.index(trial)
@@ -182,7 +183,7 @@ class TrialRecord:
     @property
     def missed_share(self) -> float:
         """By how much its constraints are missed in all, in shares of their bounds."""
-        return sum(each.share for each in self.violations.values())
+        return sum(miss.share for miss in self.violations.values())
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ def drift(untuned: TrialRecord, drift_checks: Sequence[DriftCheck]) -> float | N
     """Share by which the untuned model's median changed during the search; None as long as there is no sentinel."""
     if not drift_checks:
         return None
-    medians_s = [untuned.measurement.latency.p50, *(each.latency_s for each in drift_checks)]
+    medians_s = [untuned.measurement.latency.p50, *(check.latency_s for check in drift_checks)]
     return max(medians_s) / min(medians_s) - 1
 
 
@@ -217,30 +218,52 @@ def why_unreliable(
     drifted = drift(untuned, drift_checks)
     if drifted is not None and drifted > UNRELIABLE_DRIFT:
         return f"the untuned model's own latency changed by {drifted:.0%} during the search"
-    measured = [each for each in records if isinstance(each.outcome, Measurement)]
-    num_disturbed = sum(each.disturbed is not None for each in measured)
+    measured = [record for record in records if isinstance(record.outcome, Measurement)]
+    num_disturbed = sum(record.disturbed is not None for record in measured)
     if num_disturbed > UNRELIABLE_SHARE * len(measured):
         return f"other programs disturbed {num_disturbed} of {len(measured)} trials"
     return None
 
 
 def fastest(records: Iterable[TrialRecord], value: Callable[[Measurement], float]) -> TrialRecord | None:
-    """Of the trials that keep every constraint; None where there is none."""
-    feasible = (each for each in records if each.state == "measured")
-    return min(feasible, key=lambda each: value(each.measurement), default=None)
+    """The trial with the smallest value among those that keep every constraint; None where there is none."""
+    feasible = (record for record in records if record.state == "measured")
+    return min(feasible, key=lambda record: value(record.measurement), default=None)
+
+
+def front(records: Iterable[TrialRecord], values: Callable[[Measurement], tuple[float, ...]]) -> list[TrialRecord]:
+    """The Pareto front: trials that keep every constraint and that no other one dominates, by their first value.
+    `values` gives what is minimised, a number for each objective.
+
+    Of trials with the very same values the first given stands for all: they are one answer with several names.
+    """
+    found: dict[tuple[float, ...], TrialRecord] = {}
+    for record in records:
+        if record.state == "measured":
+            found.setdefault(values(record.measurement), record)
+    return [found[mine] for mine in sorted(found) if _is_known(mine) and not any(dominates(o, mine) for o in found)]
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """At least as small in each value, and smaller in one."""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+def _is_known(values: Sequence[float]) -> bool:
+    return all(math.isfinite(value) for value in values)
 
 
 def failures_by_reason(records: Iterable[TrialRecord]) -> Counter[str]:
     """How many trials failed for each reason."""
-    return Counter(each.outcome.reason.value for each in records if isinstance(each.outcome, Failure))
+    return Counter(record.outcome.reason.value for record in records if isinstance(record.outcome, Failure))
 
 
 def closest_miss(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Of the trials that break constraints the one that misses them by the least; None where there is none."""
-    missed = (each for each in records if each.state == "infeasible")
-    return min(missed, key=lambda each: each.missed_share, default=None)
+    """The trial that misses its constraints by the least, among those that miss some; None where there is none."""
+    missed = (record for record in records if record.state == "infeasible")
+    return min(missed, key=lambda record: record.missed_share, default=None)
 
 
 def exclusions(records: Iterable[TrialRecord]) -> Counter[str]:
     """Constraint -> how many measured trials break it."""
-    return Counter(name for each in records if each.state == "infeasible" for name in each.violations)
+    return Counter(name for record in records if record.state == "infeasible" for name in record.violations)

@@ -112,7 +112,7 @@ class Study:
         self.studies = studies
         """Those that it is one of."""
         self.folder = folder
-        """Of its evidence. Of a study of another machine `HOST:FOLDER`, which is not to be found here."""
+        """Holds its evidence. For a study of another machine `HOST:FOLDER`, which is not to be found here."""
         self.manifest = manifest
         self.database = database
         self._optuna = database.run(self._load)
@@ -402,7 +402,7 @@ class Studies(ABC):
 
     @abstractmethod
     def _make(self, folder: Path, manifest: Manifest) -> Study:
-        """The same in the place of a study that this process keeps others out of."""
+        """A new study in the place of one that this process keeps others out of."""
 
     def create(self, manifest: Manifest) -> Study:
         """A new study. Raises StoreError where its folder cannot be written, or where another process makes it."""

@@ -8,8 +8,7 @@ from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure
 from autotune.measure.objective import Objective
-from autotune.study.pareto import dominates, front
-from autotune.study.records import TrialRecord
+from autotune.study.records import TrialRecord, dominates, front
 from tests.conftest import with_latency
 
 

@@ -268,6 +268,17 @@ def test_a_study_that_is_opened_before_each_trial_goes_on_as_it_would_have(quant
         assert broken.asked == straight.asked
 
 
+def test_what_was_learned_before_a_trial_ended_late_is_learned_anew():
+    """Of eight trials side by side the first ends last: a process that saw the others expects what a new one does."""
+    table = make_table(medium_space(), 1)
+    search = search_of(table)
+    search.run(3)
+    late, *others = [search.ask() for _ in range(8)]
+    for number, config in [*others, late]:
+        search.tell(number, config)
+        assert search.forecast() == EnumSampler(table.space, 0).forecast(search.trials)
+
+
 def search_on(question, seed):
     """On a recorded table, under its bounds."""
 

@@ -57,18 +57,6 @@ def test_untuned_then_default_then_every_other_config_once(make_study, measureme
     assert ask(study) is None
 
 
-@pytest.mark.slow
-def test_the_order_is_the_seeds_and_survives_a_restart(make_study, measurement, tmp_path):
-    """Stopped after five trials and opened anew, a study goes on exactly as it would have."""
-    straight = ask_all(make_study("straight"), lambda _: measurement)
-    broken = make_study("broken")
-    first = ask_all(broken, lambda _: measurement, limit=5)
-    broken.close()
-    rest = ask_all(FolderStudies(tmp_path / "studies").open("broken"), lambda _: measurement)
-    assert [each.config for each in first + rest] == [each.config for each in straight]
-    assert [each.number for each in first + rest] == list(range(15))
-
-
 def test_a_configs_failure_is_told_as_a_finite_penalty_and_a_violated_constraint(make_study, measurement):
     """Optuna learns from a failing config: COMPLETE, the worst value so far, constraint `ok` violated; never FAIL."""
     study = make_study(constraints=("compile <= 60s",))

@@ -146,7 +146,7 @@ class Forecaster:
         seen, best_seen = observed.points[measured], observed.points[observed.feasible]
         logs = _logs(observed.values[measured])
         beliefs = [self._values(k, prior, seen, column, observed.running) for k, column in enumerate(logs.T)]
-        forecasts, known = [each.at(points) for each in beliefs], [each.at(best_seen)[0] for each in beliefs]
+        forecasts, known = [belief.at(points) for belief in beliefs], [belief.at(best_seen)[0] for belief in beliefs]
         if len(beliefs) == 1:
             return expected_improvement(*forecasts[0], best=known[0].min())
         return _chebyshev_gain(forecasts, known, logs, weights, generator)
@@ -167,7 +167,7 @@ class Forecaster:
             logs += _log_below_zero(belief, points, doubt=DOUBT_OF_FAILURES)
         for number, missed in enumerate(observed.violations[measured].T if measured.any() else ()):
             name, seen = f"constraint {number}", observed.points[measured]
-            belief = self._believe(name, seen, missed, VALUES, lambda each: _standard(_margins(each)))
+            belief = self._believe(name, seen, missed, VALUES, lambda shares: _standard(_margins(shares)))
             logs += _log_below_zero(belief, points, doubt=DOUBT * belief.scale**2)
         return logs
 
@@ -258,10 +258,10 @@ def _chebyshev_gain(
     span = np.maximum(logs.max(axis=0) - low, SMALLEST_SPREAD)
 
     def distance(*objectives: Array) -> Array:
-        each = [w * (f - a) / b for w, f, a, b in zip(weights, objectives, low, span, strict=True)]
-        return np.asarray(np.max(each, axis=0) + TRADE_OFF * np.sum(each, axis=0))
+        parts = [w * (f - a) / b for w, f, a, b in zip(weights, objectives, low, span, strict=True)]
+        return np.asarray(np.max(parts, axis=0) + TRADE_OFF * np.sum(parts, axis=0))
 
     best = distance(*known).min()
     normal = generator.standard_normal((len(forecasts), NUM_DRAWS, 1))
-    drawn = [mean + sd * each for (mean, sd), each in zip(forecasts, normal, strict=True)]
+    drawn = [mean + sd * draws for (mean, sd), draws in zip(forecasts, normal, strict=True)]
     return np.asarray(np.maximum(best - distance(*drawn), 0.0).mean(axis=0))

@@ -35,26 +35,26 @@ NUM_BEST = 5
 class _Seen:
     """A config that is tried, or was."""
 
-    trial: Tried
+    tried: Tried
     point: Array = field(compare=False)
     """Follows from the config."""
 
     @property
     def config(self) -> Config:
-        return self.trial.config
+        return self.tried.config
 
     @property
     def values(self) -> tuple[float, ...] | None:
         """None as long as the trial runs, and where its values are distrusted: it stays as unknown as one that runs."""
-        return None if self.trial.is_distrusted else self.trial.values
+        return None if self.tried.is_distrusted else self.tried.values
 
     @property
     def failed(self) -> bool:
-        return self.trial.violations.get(OK, 0.0) > 0
+        return self.tried.violations.get(OK, 0.0) > 0
 
     @property
     def feasible(self) -> bool:
-        return self.values is not None and all(missed <= 0 for missed in self.trial.violations.values())
+        return self.values is not None and all(missed <= 0 for missed in self.tried.violations.values())
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class EnumSampler:
         or something is planned, at the end, and with several objectives, where every config may add to the front.
         """
         situation = self._situation(trials)
-        finished = [each for each in situation.seen if each.values is not None]
-        has_one_objective = all(len(each.values or ()) == 1 for each in finished)
-        if not has_one_objective or not any(each.feasible for each in finished):
+        finished = [trial for trial in situation.seen if trial.values is not None]
+        has_one_objective = all(len(trial.values or ()) == 1 for trial in finished)
+        if not has_one_objective or not any(trial.feasible for trial in finished):
             return None
         unseen = self._unseen(situation)
         if not unseen.configs or any(True for _ in self._still_planned(situation)):
@@ -123,7 +123,7 @@ class EnumSampler:
             num_trials=len(finished),
             num_untried=None if self._space.listed is None else len(unseen.configs),
             expected_gain=float(np.exp(self._forecast(situation).log_expected_gain.max())),
-            num_idle=count_idle(each.values[0] if each.values and each.feasible else math.inf for each in finished),
+            num_idle=count_idle(trial.values[0] if trial.values and trial.feasible else math.inf for trial in finished),
         )
 
     def _situation(self, trials: Iterable[Tried]) -> _Situation:
@@ -134,7 +134,7 @@ class EnumSampler:
         return self._last
 
     def _still_planned(self, situation: _Situation) -> Iterator[Config]:
-        return (each for each in self.planned if each not in situation.taken and not situation.excluded(each))
+        return (config for config in self.planned if config not in situation.taken and not situation.excluded(config))
 
     def _read(self, trial: Tried) -> _Seen:
         """A finished trial never changes: each is read once."""
@@ -148,7 +148,7 @@ class EnumSampler:
     def _unseen(self, situation: _Situation) -> _Unseen:
         if situation.unseen is None:
             every, taken, excluded = self._listed or self._drawn(situation.seen), situation.taken, situation.excluded
-            free = [n for n, each in enumerate(every.configs) if each not in taken and not excluded(each)]
+            free = [n for n, config in enumerate(every.configs) if config not in taken and not excluded(config)]
             situation.unseen = _Unseen([every.configs[n] for n in free], every.points[free])
         return situation.unseen
 
@@ -158,15 +158,15 @@ class EnumSampler:
         return None if configs is None else _Unseen(configs, self._encoding.points(configs))
 
     def _drawn(self, seen: Sequence[_Seen]) -> _Unseen:
-        best = sorted((each for each in seen if each.feasible), key=lambda each: each.values or ())[:NUM_BEST]
-        configs = draw(self._space, self._seed + len(seen), near=[each.config for each in best])
+        best = sorted((trial for trial in seen if trial.feasible), key=lambda trial: trial.values or ())[:NUM_BEST]
+        configs = draw(self._space, self._seed + len(seen), near=[trial.config for trial in best])
         return _Unseen(configs, self._encoding.points(configs))
 
     def _most_promising(self, situation: _Situation) -> Config | None:
         unseen = self._unseen(situation)
         if not unseen.configs:
             return None
-        if sum(each.values is not None and not each.failed for each in situation.seen) < NUM_STARTS:
+        if sum(trial.values is not None and not trial.failed for trial in situation.seen) < NUM_STARTS:
             scores = self._distances(situation.seen, unseen)
         else:
             scores = self._forecast(situation).score
@@ -174,14 +174,14 @@ class EnumSampler:
 
     def _distances(self, seen: Sequence[_Seen], unseen: _Unseen) -> Array:
         """Number of knobs in which a config differs from the nearest one seen; ties are broken by the seed."""
-        steps = np.array([((unseen.points - each.point) ** 2).sum(axis=1) for each in seen])
+        steps = np.array([((unseen.points - trial.point) ** 2).sum(axis=1) for trial in seen])
         ties = self._generator(seen).random(len(unseen.configs))
         return np.asarray(steps.min(axis=0, initial=np.inf) + 0.1 * ties)
 
     def _forecast(self, situation: _Situation) -> Forecast:
         if situation.forecast is None:
             seen = situation.seen
-            observed = self._observations([each for each in seen if each.values is not None], seen)
+            observed = self._observations([trial for trial in seen if trial.values is not None], seen)
             generator = self._generator(seen)
             weights = generator.dirichlet(np.ones(observed.values.shape[1]))
             points = self._unseen(situation).points
@@ -189,19 +189,19 @@ class EnumSampler:
         return situation.forecast
 
     def _observations(self, finished: Sequence[_Seen], seen: Sequence[_Seen]) -> Observations:
-        names = sorted({name for each in finished for name in each.trial.violations} - {OK})
-        violations = [[each.trial.violations.get(name, 0.0) for name in names] for each in finished]
+        names = sorted({name for trial in finished for name in trial.tried.violations} - {OK})
+        violations = [[trial.tried.violations.get(name, 0.0) for name in names] for trial in finished]
         return Observations(
             points=self._stacked(finished),
-            values=np.array([each.values for each in finished]),
-            failed=np.array([each.failed for each in finished]),
+            values=np.array([trial.values for trial in finished]),
+            failed=np.array([trial.failed for trial in finished]),
             violations=np.array(violations).reshape(len(finished), len(names)),
-            running=self._stacked([each for each in seen if each.values is None]),
-            seconds=np.array([math.nan if each.trial.seconds is None else each.trial.seconds for each in finished]),
+            running=self._stacked([trial for trial in seen if trial.values is None]),
+            seconds=np.array([math.nan if trial.tried.seconds is None else trial.tried.seconds for trial in finished]),
         )
 
     def _stacked(self, seen: Sequence[_Seen]) -> Array:
-        return np.array([each.point for each in seen]).reshape(len(seen), self._encoding.num_features)
+        return np.array([trial.point for trial in seen]).reshape(len(seen), self._encoding.num_features)
 
     def _generator(self, seen: Sequence[_Seen]) -> np.random.Generator:
         return np.random.default_rng([self._seed, len(seen)])

@@ -131,7 +131,7 @@ def fit_kernel(encoding: Encoding, points: Array, values: Array, prior: KernelPr
         args=(by_knob, values, medians, prior.log_sd),
         jac=True,
         method="L-BFGS-B",
-        bounds=[(each - _BOUND_SD * prior.log_sd, each + _BOUND_SD * prior.log_sd) for each in medians],
+        bounds=[(median - _BOUND_SD * prior.log_sd, median + _BOUND_SD * prior.log_sd) for median in medians],
         options={"maxiter": _MAX_STEPS},
     )
     return _kernel(encoding, found.x)

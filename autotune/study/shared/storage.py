@@ -106,7 +106,7 @@ def _has_tables(connection: sqlalchemy.Connection, url: StorageUrl) -> bool:
     """Whether Optuna's tables are there. Raises StoreError where others are: a database of something else."""
     inspected = sqlalchemy.inspect(connection)
     names = set(inspected.get_table_names())
-    if names >= _TABLES and any(each["name"] == "study_name" for each in inspected.get_columns("studies")):
+    if names >= _TABLES and any(column["name"] == "study_name" for column in inspected.get_columns("studies")):
         return True
     if names:
         raise StoreError(
