@@ -267,7 +267,7 @@ class CallsFile(Protocol):
     """Real calls of a model in a file."""
 
     suffixes: tuple[str, ...]
-    """Of the files that can be read; the first is what is written."""
+    """Endings of the files that can be read; the first is what is written."""
 
     def read(self, path: Path) -> list[Arguments]:
         """The calls, whose tensors are on the CPU. Runs no code of the file. Raises InputError."""

@@ -26,7 +26,7 @@ _COMPILES = ("torch._dynamo.convert_frame", "torch._dynamo.backends.common", "to
 """Modules that every compilation goes through, and no call of what was compiled."""
 _COMPILED = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")
 _CALLS = ("torch._dynamo.eval_frame", "torch._dynamo.external_utils")
-"""Of these: what code goes through that is not compiled as well."""
+"""Modules among these that code goes through which is not compiled, too."""
 _CALL_HOOKS = ("torch.nn.modules.module", "torch.optim.optimizer", "torch.autograd.graph", "torch.utils.hooks")
 _MINDSPORE = ("mindspore.common.api", "mindspore.graph.api")
 """Modules that compile and call graphs, and hold PyNative's executor as well."""

@@ -113,7 +113,7 @@ class Backend(Protocol):
     calls_file: CallsFile | None = None
     watch_calls: CallWatch | None = None
     instruments: Instruments | None = None
-    """Of the selected accelerator; there after `prepare`. None: there is none, or nothing of it can be read."""
+    """What can be read of the selected accelerator, after `prepare`. None: there is none, or nothing can be read."""
 
     def find(self) -> DeviceReport:
         """Look for devices and compilers, quietly: absent hardware is data, not an error."""
@@ -296,7 +296,7 @@ class Reports(Protocol):
         """Graph breaks that stand in no record of the process; empty where all do."""
 
     def recompiles(self, text: str) -> tuple[Recompile, ...]:
-        """The same for recompiles."""
+        """Recompiles that stand in no record of the process."""
 
     def refusal(self, text: str) -> GraphBreak | None:
         """The place that made the framework refuse to compile, from the traceback of the process."""

@@ -53,7 +53,7 @@ class BackendEntry:
     """Settings under any of which its compiler times candidates and keeps the fastest: another compile may keep others.
     """
     picks_in_each_process: tuple[dict[str, Scalar], ...] = ()
-    """The same, but nothing of it is kept for the next process."""
+    """Settings under which it does so, and keeps nothing of it for the next process."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     saved_models: str | None = None

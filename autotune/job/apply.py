@@ -356,7 +356,7 @@ def _diagnosis(backend: Backend, config: Config, model: Any | None) -> Diagnosis
 
 
 def _decisions(ledger: Ledger, fallback: Fallback | None) -> AdaptiveStats:
-    """Of a model that is gone as well: nothing changes them any more."""
+    """What an adaptive model decided, also one that is gone: nothing changes it any more."""
     with nullcontext() if fallback is None else fallback.lock:
         return ledger.stats()
 

@@ -39,7 +39,7 @@ def raise_interruption(error: BaseException) -> None:
 
 
 def raise_jobs_own(error: BaseException) -> None:
-    """The same, also for what a hook of the job's raised in the call."""
+    """Raises what came from outside of a call, and also what a hook of the job's raised in it."""
     raise_interruption(error)
     if origin(error) is Origin.HOOK:
         raise error

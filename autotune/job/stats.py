@@ -128,7 +128,7 @@ class StatsRecorder:
         _log.log(level, "autotune: %s", message)
 
     def note_once(self, kind: EventKind, message: str) -> None:
-        """The same, unless this very message was noted before."""
+        """Note it unless this very message was noted before."""
         if not any(each.kind == kind and each.message == printable(message) for each in self.events):
             self.note(kind, message)
 
@@ -149,7 +149,7 @@ class StatsRecorder:
 
 
 TIMED_EVERY = 16
-"""Of the calls on a device that computes on its own, one in so many waits for the device and is timed."""
+"""Calls on a device that computes on its own, of which one waits for the device and is timed."""
 
 
 class CallTimes:
@@ -203,7 +203,7 @@ class HasStats(Protocol):
     """Whatever keeps statistics of a model: a `StatsRecorder`, or that of several tiers."""
 
     def stats(self) -> Any:
-        """Of the model until now."""
+        """What is known of the model until now."""
 
 
 def weakly(ask: Callable[[Any], T], owner: Any) -> Callable[[], T]:

@@ -24,7 +24,7 @@ from autotune.measure.measurement import TensorSpec
 from autotune.schema import Record
 
 MAX_BYTES = 2 * 2**30
-"""Of the file and of what is in it. One of inductor's for a ViT holds 2 MiB, with a C++ library for each kernel."""
+"""Most bytes of the file and of what is in it. Inductor's for a ViT holds 2 MiB, with a C++ library for each kernel."""
 SUFFIX = ".cache"
 COMPILER_VARIABLES = ("TORCH_COMPILE", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "MS_", "CXX", "OMP_NUM_THREADS")
 """Beginnings of the names of variables that may change what is compiled."""
@@ -51,11 +51,11 @@ class Key(Record):
     tools: dict[str, str]
     """Compilers and packages besides the framework that make the code -> version."""
     variables: dict[str, str]
-    """Of the environment; those that name cache folders are left out."""
+    """Variables of the environment; those that name cache folders are left out."""
     structure_sha256: str
-    """Of the model's parameters."""
+    """Digest of the model's parameters."""
     inputs: tuple[TensorSpec, ...]
-    """Of the call that compiled."""
+    """Inputs of the call that compiled."""
     config: str
     """Fingerprint."""
 
@@ -82,7 +82,7 @@ class Artifact(CacheFile):
     compile_s: NonNegativeFloat
     """First call minus a steady one in a new process without caches of its own, reading the file included."""
     compile_cold_s: NonNegativeFloat
-    """The same without the file, measured when it was made."""
+    """First call minus a steady one without the file, measured when it was made."""
 
 
 def compiler_variables(left_out: Collection[str]) -> dict[str, str]:

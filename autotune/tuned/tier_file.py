@@ -28,11 +28,11 @@ class Tail(Record):
     num_samples: PositiveInt
     """In all processes together."""
     p50_s: PositiveFloat
-    """Of all samples."""
+    """Seconds that this share of all samples took at most."""
     p99_s: PositiveFloat
-    """Of all samples."""
+    """Seconds that this share of all samples took at most."""
     process_p99_s: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
-    """Of each process by itself."""
+    """The 99th percentile of each process by itself."""
 
     @property
     def promise_s(self) -> float:
@@ -51,7 +51,7 @@ class Tier(Record):
 
     name: str
     arguments: dict[str, Scalar]
-    """Of the model's function: what builds the model of this tier."""
+    """Arguments of the model's function: what builds the model of this tier."""
     file: str
     """Its tuned config, beside the file that names it."""
     verdict: Verdict

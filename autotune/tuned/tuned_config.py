@@ -161,7 +161,7 @@ def require_replaceable(path: Path) -> None:
 
 _LOOKED_AT = 1000
 _MARKS = (b"autotune", b"schema:", b"\x1f\x8b")
-"""Of a YAML file, also one that was written by hand, and of a gzipped artifact."""
+"""Marks of a YAML file, also one that was written by hand, and of a gzipped artifact."""
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def _is_writing(instruction: dis.Instruction) -> bool:
 
 
 def _functions(cells: Iterable[ms.nn.Cell]) -> Iterator[FunctionType]:
-    """Of the author's, as far as the Cells and the functions themselves lead to them; without `__init__`."""
+    """Functions of the author's that the Cells, and the functions themselves, lead to; without `__init__`."""
     known: dict[int, Any] = {}
     values: list[Any] = [each for cell in cells for _, each in cell.cells_and_names()]
     while values and len(known) < _MAX_VALUES:

@@ -44,7 +44,7 @@ class Attributes:
         self.tensors: dict[int, ms.Tensor] = {}
         self.constants: dict[int, Any] = {}
         self.classes: dict[type, dict[str, Any]] = {}
-        """Of the author's, with what is in them."""
+        """Classes of the author's, with what is in them."""
         self._num_left = MAX_VALUES
         self._known: set[int] = set()
         """Cells and objects that were met before."""
@@ -160,7 +160,7 @@ class _Held:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Of its author's: enumerations have none, and those of primitives are MindSpore's."""
+    """It has attributes of its author's: enumerations have none, and those of primitives are MindSpore's."""
     has_authors_class = is_authors(type(value)) and not isinstance(value, (enum.Enum, ms.ops.Primitive))
     return has_authors_class or isinstance(value, (SimpleNamespace, Namespace))
 
@@ -274,7 +274,7 @@ class Snapshot:
             return False  # One is gone; or two tensors, which cannot be compared, so they are not one.
 
     def changed(self, held: dict[str, Any]) -> list[str]:
-        """Of the attributes of one Cell: those that are others now, are new or are gone."""
+        """Attributes of one Cell that are others now, are new or are gone."""
         number = next((n for n, each in enumerate(self._held) if each is held), None)
         if number is None:
             return []
@@ -352,5 +352,5 @@ class Content:
 
 
 def bytes_of(value: Any) -> bytes:
-    """Of a tensor or an array; NumPy has no bfloat16."""
+    """What is in a tensor or an array; NumPy has no bfloat16."""
     return content_of(array_of(value) if isinstance(value, ms.Tensor) else value)

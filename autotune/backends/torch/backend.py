@@ -167,7 +167,7 @@ class TorchBackend(Backend):
         return super().content(value) if writes is None else writes
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
-        """Of a plain function, what it takes from around it as well."""
+        """What a plain function takes from around it counts as well."""
         held = super().attributes(value)
         if not isinstance(value, torch.nn.Module) or held is None:
             return held

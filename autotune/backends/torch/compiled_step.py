@@ -178,7 +178,7 @@ class _Recorded:
         self._arguments = (args, kwargs)
         self._autocast = _autocast_of(args, kwargs)
         self._outputs: list[torch.Tensor] = []
-        """Of the second call, once it was made."""
+        """Outputs of the second call, once it was made."""
         self._task = -1
         self._replaced: dict[int, _Replaced] = {}
         """By the identity of a node, in the backward pass of this number."""
@@ -194,7 +194,7 @@ class _Recorded:
     ) -> torch.Tensor | None:
         """What takes the place of an output's gradient; None: nothing does, or there is none."""
         if _keeps_graph():
-            _allow_again(_downstream(torch._C._current_autograd_node()))
+            _allow_again(graph_nodes(torch._C._current_autograd_node()))
         if gradient is None or not (torch.is_grad_enabled() or _is_batched(gradient) or _is_legacy_batched(gradient)):
             return None
         self._step.is_over = True
@@ -204,7 +204,7 @@ class _Recorded:
     def _derive(self, number: int, gradient: torch.Tensor) -> None:
         """The gradients of the weights by this output, on their way to the weights in place of the compiled ones."""
         places: dict[torch.Tensor, tuple[_Replaced, int]] = {}
-        for node in _downstream(torch._C._current_autograd_node()):
+        for node in graph_nodes(torch._C._current_autograd_node()):
             replaced = self._replacing(node)
             for index, weight in _weights(node):
                 places.setdefault(weight, (replaced, index))
@@ -266,8 +266,8 @@ def _allow_again(nodes: list[Any]) -> None:
             metadata.bw_donated_idxs = []
 
 
-def _downstream(node: Any) -> list[Any]:
-    """The nodes of a call's graph from this one on, but for those that hand gradients to the weights."""
+def graph_nodes(node: Any) -> list[Any]:
+    """The nodes of a recorded graph from this one on, but for those that hand gradients to the weights."""
     found: dict[int, Any] = {}
     nodes = [node]
     while nodes:
@@ -334,7 +334,7 @@ class _Copies:
 
     def __init__(self, given: Iterable[torch.Tensor]) -> None:
         self._seen: dict[int, tuple[Any, Any]] = {id(each): (each, each) for each in given}
-        """Of an object by its id: the object itself, so that no other one gets the id, and what stands for it."""
+        """Id of an object -> the object itself, so that no other one gets the id, and what stands for it."""
 
     def of(self, value: Any, depth: int = 0) -> Any:
         if id(value) in self._seen:

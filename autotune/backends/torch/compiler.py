@@ -123,8 +123,8 @@ def _attributes(graph: torch.fx.GraphModule) -> Iterator[tuple[str, torch.Tensor
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory: what is compiled holds on to its constants, and a job cannot swap a tensor that something else
-    holds (`torch.utils.swap_tensors`). What is made of other tensors stays itself."""
+    """A tensor of the same memory: what is compiled holds on to its constants, and a job cannot swap a tensor that
+    something else holds (`torch.utils.swap_tensors`). What is made of other tensors stays itself."""
     if type(tensor) is torch.nn.Parameter:
         return torch.nn.Parameter(tensor.data, tensor.requires_grad)
     return tensor.data if type(tensor) is torch.Tensor else tensor

@@ -193,7 +193,7 @@ def _user_line(stack: Any) -> str | None:
 
 
 def _is_machinery(filename: str) -> bool:
-    """Of torch or of Python's library, as dynamo's own stand-ins for builtins are; other packages are a user's code."""
+    """It is torch's or Python's own, as dynamo's stand-ins for builtins are; other packages are a user's code."""
     import torch
 
     is_pythons = filename.startswith(_PYTHON) and "-packages" not in filename

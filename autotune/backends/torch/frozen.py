@@ -34,10 +34,10 @@ from autotune.backends.torch.tensors import tensors_in
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 
 _NUM_CALLS = 1000
-"""In which all weights are read again. A thousandth of 1 GiB takes some 0.15 ms to read; a call that uses all of it
-takes 50 ms and more (one core)."""
+"""Calls in which all weights are read again. A thousandth of 1 GiB takes some 0.15 ms to read; a call that uses all of
+it takes 50 ms and more (one core)."""
 _PART_BYTES = 8192
-"""Of the weights, read again at each call at least: some 2 microseconds."""
+"""Bytes of the weights that are read again at each call at least: some 2 microseconds."""
 _WORDS: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 _writes = attrgetter("_version")
 _value = attrgetter("value")
@@ -68,7 +68,7 @@ class _Constant:
         return cls(tensor, writes, tensor.data_ptr(), order, words, [*map(_value, words)], parts, memory=tensor.data)
 
     def moved(self) -> _Constant | None:
-        """The same where the tensor lies now; None if it has other values there."""
+        """The constant as the tensor lies now; None if it has other values there."""
         now = _Constant.of(self.tensor, max((len(part) for part, _ in self.parts), default=_PART_BYTES))
         same = now.order == self.order and [crc for _, crc in now.parts] == [crc for _, crc in self.parts]
         return now if same else None
@@ -168,7 +168,7 @@ class FrozenStep:
         self._step = step
         self._weights = weights
         self._dtypes: set[torch.dtype] | None = None
-        """Of the first call's inputs."""
+        """Types of the first call's inputs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._model.training and self._has_modes:

@@ -183,7 +183,7 @@ def _pickler() -> type:
 
 def _cache() -> type:
     keys: dict[str, str] = {}
-    """Of the graphs that are being compiled: the usual key -> that with the values of the weights."""
+    """Graphs that are being compiled: the usual key -> that with the values of the weights."""
 
     class Cache(codecache.FxGraphCache):
         @staticmethod
@@ -219,7 +219,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _digest(graph: torch.fx.GraphModule) -> str | None:
-    """Of the values of all constants; their types and shapes are in every key. None where they cannot be read."""
+    """Digest of the values of all constants, whose types and shapes are in every key; None: they cannot be read."""
     digest = hashlib.sha256()
     try:
         for tensor in _constants(graph):

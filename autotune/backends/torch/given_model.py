@@ -110,7 +110,7 @@ def _is_optimized(module: torch.nn.Module) -> bool:
 
 
 def _plain_function(function: Any) -> Any:
-    """Of what `torch.compile` made, and not `torch.compiler.disable`, which leaves the same mark."""
+    """The function behind what `torch.compile` made; `torch.compiler.disable` leaves the same mark, and stays."""
     while hasattr(function, _MARK):
         owner, inner = getattr(function, "__self__", None), getattr(function, "_torchdynamo_orig_callable", None)
         if inner is None:

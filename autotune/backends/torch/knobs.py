@@ -174,7 +174,7 @@ class Settings:
     functorch_options: dict[str, Scalar] = field(default_factory=dict)
     """Entries of functorch's config."""
     scope: str = "model"
-    """Of a training step, what is compiled as one: `model`, or `loss`, which is the model and the loss."""
+    """What is compiled as one of a training step: `model`, or `loss`, which is the model and the loss."""
     optimizer_impl: str | None = None
     """`foreach` or `fused`: the optimizer's own ways of changing all weights at once."""
     optimizer_compiled: bool = False

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
+from autotune.backends.torch.compiled_step import graph_nodes
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
@@ -294,7 +295,7 @@ _REGISTERS = frozenset(vars(torch.nn.Module()))
 
 
 class ForwardState:
-    """Of one model."""
+    """What one model's forward pass moves."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -397,7 +398,7 @@ _Pattern = tuple[tuple[type, tuple[int, ...]], ...]
 
 
 class UnusedWeights:
-    """Of one training step. `used`: of some weights, those that the untuned loss depends on."""
+    """Those of one training step."""
 
     def __init__(self, trained: Callable[[], Iterable[torch.Tensor]]) -> None:
         self._trained = trained
@@ -406,8 +407,9 @@ class UnusedWeights:
     def watched(self, value: torch.Tensor) -> list[tuple[type, tuple[int, ...]]]:
         """Before the backward pass of `value`. Filled by it: the graphs that got no gradients for some outputs."""
         found: list[tuple[type, tuple[int, ...]]] = []
-        for node in _compiled_nodes(value.grad_fn):
-            node.register_prehook(_noting(type(node), found))
+        for node in graph_nodes(value.grad_fn):
+            if type(node).__name__ == _COMPILED:
+                node.register_prehook(_noting(type(node), found))
         return found
 
     def clear(
@@ -432,19 +434,6 @@ def _noting(kind: type, found: list[tuple[type, tuple[int, ...]]]) -> Callable[[
             found.append((kind, missing))
 
     return note
-
-
-def _compiled_nodes(root: Any) -> list[Any]:
-    found, seen, nodes = [], set(), [root]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if type(node).__name__ == _COMPILED:
-            found.append(node)
-        nodes += [each for each, _ in node.next_functions]
-    return found
 
 
 def _is_zero(gradient: torch.Tensor | None) -> bool:

@@ -57,9 +57,9 @@ class ShapeAccount:
     """Eager calls that count towards compiling it: those since it was evicted."""
     eager_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_TIMED))
     eager_s: float | None = None
-    """Of a call, the median of these."""
+    """Seconds of a call, the median of these."""
     compiled_times_s: list[float] = field(default_factory=list)
-    """Of the latest version, warm."""
+    """Calls of the latest version, warm."""
     compiled_s: float | None = None
     num_to_warm: int = 0
     """Compiled calls that are still part of the warm-up."""
@@ -67,9 +67,9 @@ class ShapeAccount:
     grown_bytes: int = 0
     last_call: int = 0
     share: float = 0.0
-    """Of the calls before its last eager one, the recent ones counting most."""
+    """Its part of the calls before its last eager one, the recent ones counting most."""
     recent: float = 0.0
-    """The same with that call."""
+    """Its part of the calls with that one."""
 
     @property
     def ratio(self) -> float | None:

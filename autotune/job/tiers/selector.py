@@ -66,7 +66,7 @@ class _TierState:
     seen: deque[tuple[int, float]] = field(default_factory=deque)
     """(number of the call, seconds) of its latest calls."""
     ordered_s: list[float] = field(default_factory=list)
-    """The same seconds, ascending: a percentile must not cost a call a sort."""
+    """Their seconds, ascending: a percentile must not cost a call a sort."""
     raised_s: float = 0.0
     """What the last call that missed took; it counts until the call `raised_until`."""
     raised_until: int = 0

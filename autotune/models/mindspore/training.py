@@ -27,7 +27,7 @@ _BATCH = 4
 
 
 def cross_entropy(model: nn.Cell, images: Tensor, labels: Tensor) -> Tensor:
-    """Of class scores."""
+    """Loss of class scores."""
     return ops.cross_entropy(model(images), labels, label_smoothing=_SMOOTHING)
 
 

@@ -28,7 +28,7 @@ _BATCH = 4
 
 
 def cross_entropy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of class scores."""
+    """Loss of class scores."""
     return functional.cross_entropy(model(images), labels, label_smoothing=_SMOOTHING)
 
 

@@ -43,7 +43,7 @@ from autotune_fake.capabilities import (
 from autotune_fake.clock import RealClock, SimulatedClock, clock_of_a_trial
 
 Shapes = tuple[tuple[int, ...], ...]
-"""Of the arguments of a call."""
+"""Shapes of the arguments of a call."""
 
 
 class FakeBackend(Backend):

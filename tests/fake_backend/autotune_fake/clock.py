@@ -15,7 +15,7 @@ VARIABLE = "FAKE_CLOCK"
 PROCESS_SCATTER = 0.003
 """How much longer all calls of a process take, as a share: half a normal distribution of this deviation."""
 CALL_SCATTER = 0.005
-"""The same of a single call. As with a real sleep, none is shorter than asked for."""
+"""How much longer a single call takes. As with a real sleep, none is shorter than asked for."""
 _LEAST_S = 1e-6
 """Time goes on with every call: sampling ends by the clock."""
 
