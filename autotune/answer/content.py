@@ -14,6 +14,7 @@ from autotune.answer.configs import config_text
 from autotune.answer.result import StudyResult
 from autotune.measure.statistics import Speedup
 from autotune.study.records import TrialRecord
+from autotune.tuning.events import Event
 
 Fact = tuple[str, str]
 """A line of the summary: a label of at most 11 characters, and a text."""
@@ -139,6 +140,11 @@ class Section:
 
     def facts(self) -> Iterable[Fact]:
         """Lines of the summary."""
+        return ()
+
+    @classmethod
+    def news(cls, event: Event) -> Iterable[str]:  # noqa: ARG003
+        """Lines for whoever watches a run, where the event is about this finding."""
         return ()
 
     def advice(self) -> Iterable[str]:

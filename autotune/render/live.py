@@ -18,12 +18,9 @@ from rich.text import Text
 
 from autotune.answer.configs import config_text
 from autotune.answer.expected_cost import busy_words
-from autotune.answer.format import count, misses, num_bytes, percent, promise, seconds, short_interval, times
-from autotune.answer.objectives import shown, stopped
-from autotune.answer.sections.failures import rule_in_words
-from autotune.answer.sections.workers import about_neighbours
-from autotune.bench.workers import NeighboursFound, WorkerChanged
-from autotune.command_line import asked
+from autotune.answer.format import count, misses, num_bytes, seconds, times
+from autotune.answer.objectives import shown
+from autotune.answer.sections import news
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
 from autotune.render.progress import Progress
@@ -31,23 +28,14 @@ from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,
-    ConfirmationLooked,
     ConfirmationStarted,
     DeviceTaken,
-    DriftChecked,
     Event,
     MachineBusy,
     ModelSaved,
-    NoiseFloorMeasured,
-    PriorsGiven,
-    PriorsOffered,
-    RuleLearned,
-    SearchEnded,
     SearchStarted,
     StageEntered,
-    TrialDisturbed,
     TrialEnded,
-    TrialLost,
 )
 
 
@@ -95,9 +83,6 @@ class Ticker:
                         return
 
 
-_MAX_OFFERED = 3
-
-
 class LiveDisplay:
     """A callback for the loop's events: what happened stays as lines, what is going on as a bar and a line that change,
     which only a terminal has. A context manager."""
@@ -128,7 +113,7 @@ class LiveDisplay:
     def __call__(self, event: Event) -> None:
         self._progress.note(event)
         self._ticker.allow(self._progress.may_tick)
-        for say in (news_of, _before, _between, _of_workers, _after, self._lines_of):
+        for say in (_before, news, self._lines_of):
             for line in say(event):
                 self._leave(line)
         # Turns follow one another quickly, and nothing is drawn while one is timed.
@@ -171,28 +156,6 @@ class LiveDisplay:
         return f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"
 
 
-def news_of(event: Event) -> list[str]:
-    """A line for each thing that an event about rules or priors has to tell; none for other events."""
-    match event:
-        case PriorsGiven():
-            return [f"prior {name}: {num or 'no'} new configs, tried first" for name, num in event.num_configs.items()]
-        case PriorsOffered():
-            return [_offer(event.studies)]
-        case RuleLearned():
-            return [_found(event)]
-    return []
-
-
-def _offer(studies: list[str]) -> str:
-    noun = "study" if len(studies) == 1 else "studies"
-    return f"{noun} {', '.join(studies[:_MAX_OFFERED])} tuned the same model: add {asked('prior', studies[0])}"
-
-
-def _found(event: RuleLearned) -> str:
-    many = "" if event.num_excluded is None else f"; {event.num_excluded} configs have that and are not tried"
-    return f"rule {event.rule.id}: {rule_in_words(event.rule)}{many}"
-
-
 def _before(event: Event) -> list[str]:
     """What is said of a run before its first trial."""
     match event:
@@ -218,48 +181,6 @@ def _beginning(event: SearchStarted) -> list[str]:
     if event.given_back:
         lines.append(f"trials left running by a run that died are tried again: {event.given_back}")
     return lines
-
-
-def _between(event: Event) -> list[str]:
-    """What is said between two trials."""
-    match event:
-        case TrialDisturbed():
-            what = f"trial {event.number}" if event.number else "the untuned model"
-            return [f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"]
-        case NoiseFloorMeasured():
-            spread = percent(event.noise_floor.spread)
-            return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
-        case DriftChecked():
-            now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
-            return [f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"]
-    return []
-
-
-def _of_workers(event: Event) -> list[str]:
-    """What is said of the workers of a cluster."""
-    match event:
-        case NeighboursFound():
-            return [f"neighbours  {about_neighbours(event.found)}"]
-        case TrialLost():
-            return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
-        case WorkerChanged() if event.stays:
-            return [f"worker {event.worker}: {event.what}"]
-    return []
-
-
-def _after(event: Event) -> list[str]:
-    """What is said after the last trial."""
-    match event:
-        case SearchEnded():
-            why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
-            return [f"the search ends: {why}"]
-        case ConfirmationStarted():
-            names = ", ".join(f"trial {record.number}" for record in event.contestants)
-            return [f"confirming {names} against the untuned model, side by side in fresh processes"]
-        case ConfirmationLooked():
-            so_far = ", ".join(f"trial {number} {short_interval(ratio)}" for number, ratio in event.speedups.items())
-            return [f"  after {event.num_blocks} blocks: {so_far}{'' if event.is_clear else '; not clear yet'}"]
-    return []
 
 
 def _how(figures: Measurement) -> str:

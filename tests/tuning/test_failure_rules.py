@@ -7,10 +7,10 @@ import random
 import pytest
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections import news
 from autotune.answer.sections.failures import FailuresSection
 from autotune.measure.measurement import Failure
 from autotune.render.json import document
-from autotune.render.live import news_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import TrialRecord
@@ -193,7 +193,7 @@ class TestInAStudy:
         assert event.rule.failed == tuple(failed)
         assert event.rule.pattern["fullgraph"] is True
         assert event.num_excluded == sum(map(event.rule.excludes, space.configs())) > FAILURES_NEEDED
-        (line,) = news_of(event)
+        (line,) = news(event)
         assert "fails (compile_error): RuntimeError: no" in line
         assert f"{event.num_excluded} configs have that and are not tried" in line
 

@@ -7,13 +7,13 @@ import shutil
 import pytest
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections import news
 from autotune.answer.sections.priors import PriorsSection
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
-from autotune.render.live import news_of
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation
 from autotune.tuned.tuned_config import load_tuned
@@ -293,7 +293,7 @@ class TestOffered:
         """The line says what to add."""
         (event,) = give(make_study(space=space))
         assert event == PriorsOffered(["earlier"])
-        assert news_of(event) == ["study earlier tuned the same model: add prior='earlier'"]
+        assert news(event) == ["study earlier tuned the same model: add prior='earlier'"]
 
     def test_not_to_a_study_that_goes_on_or_has_a_prior(self, make_study, space, search, earlier, studies_dir):
         """Whoever began without knows what they do."""

@@ -11,11 +11,17 @@ from importlib import import_module
 
 from autotune.answer.content import Section
 from autotune.answer.result import StudyResult
+from autotune.tuning.events import Event
 
 
 def sections(answer: StudyResult, *, full: bool = False) -> list[Section]:
     """All findings about a study, in the order of their places. `full`: each config with all settings."""
     return [kind(answer, full=full) for kind in _kinds()]
+
+
+def news(event: Event) -> list[str]:
+    """Lines for whoever watches a run: what an event has to tell about any finding."""
+    return [line for kind in _kinds() for line in kind.news(event)]
 
 
 @cache

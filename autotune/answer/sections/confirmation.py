@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, Series, Table
+from autotune.answer.format import short_interval
 from autotune.answer.objectives import shown
 from autotune.command_line import asked
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, Verdict
 from autotune.study.records import StopReason
+from autotune.tuning.events import ConfirmationLooked, ConfirmationStarted, Event
 
 Column = tuple[str, Role, str, Sequence[float]]
 """A name, what it is, its mark, and the objective's value of its process in each block."""
@@ -20,6 +22,15 @@ class ConfirmationSection(Section):
     """Each process of the comparison, notes on it, and the next step."""
 
     place = 95
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        if isinstance(event, ConfirmationStarted):
+            names = ", ".join(f"trial {record.number}" for record in event.contestants)
+            yield f"confirming {names} against the untuned model, side by side in fresh processes"
+        elif isinstance(event, ConfirmationLooked):
+            so_far = ", ".join(f"trial {number} {short_interval(ratio)}" for number, ratio in event.speedups.items())
+            yield f"  after {event.num_blocks} blocks: {so_far}{'' if event.is_clear else '; not clear yet'}"
 
     def facts(self) -> Iterator[Fact]:
         confirmation = self.answer.confirmation

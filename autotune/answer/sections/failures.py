@@ -11,6 +11,7 @@ from autotune.command_line import options
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.study.records import TrialRecord, failures_by_reason
+from autotune.tuning.events import Event, RuleLearned
 from autotune.tuning.failure_rules import FailureRule, find_failure_rules
 
 MAX_RULES_SHOWN = 5
@@ -21,6 +22,12 @@ class FailuresSection(Section):
 
     place = 90
     name, title, is_long = "failures", "Failures by reason", True
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        if isinstance(event, RuleLearned):
+            many = "" if event.num_excluded is None else f"; {event.num_excluded} configs have that and are not tried"
+            yield f"rule {event.rule.id}: {rule_in_words(event.rule)}{many}"
 
     @cached_property
     def _failed(self) -> dict[str, list[tuple[TrialRecord, Failure]]]:

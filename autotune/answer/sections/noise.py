@@ -6,15 +6,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.answer.content import Fact, Section
-from autotune.answer.format import percent
+from autotune.answer.format import percent, seconds
 from autotune.measure.statistics import TOO_WIDE, Verdict
 from autotune.study.records import DRIFTING, UNRELIABLE_DRIFT
+from autotune.tuning.events import DriftChecked, Event, NoiseFloorMeasured, TrialDisturbed
 
 
 class NoiseSection(Section):
     """The untuned model against itself, and how wide the verdict's interval is."""
 
     place = 40
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        match event:
+            case TrialDisturbed():
+                what = f"trial {event.number}" if event.number else "the untuned model"
+                yield f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"
+            case NoiseFloorMeasured():
+                spread = percent(event.noise_floor.spread)
+                yield f"noise floor {spread}: what two processes of the untuned model differ by here"
+            case DriftChecked():
+                now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
+                yield f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer

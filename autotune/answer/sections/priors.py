@@ -7,13 +7,27 @@ from functools import cached_property
 from typing import Any
 
 from autotune.answer.content import Fact, Section
+from autotune.command_line import asked
+from autotune.tuning.events import Event, PriorsGiven, PriorsOffered
 from autotune.tuning.priors import PriorUse, near_best_after, prior_uses
+
+_MAX_OFFERED = 3
 
 
 class PriorsSection(Section):
     """Each prior with the trials that came from it, and how soon the search arrived."""
 
     place = 70
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        if isinstance(event, PriorsGiven):
+            for name, number in event.num_configs.items():
+                yield f"prior {name}: {number or 'no'} new configs, tried first"
+        elif isinstance(event, PriorsOffered):
+            first, names = event.studies[0], ", ".join(event.studies[:_MAX_OFFERED])
+            noun = "study" if len(event.studies) == 1 else "studies"
+            yield f"{noun} {names} tuned the same model: add {asked('prior', first)}"
 
     @cached_property
     def _uses(self) -> list[PriorUse]:

@@ -11,12 +11,19 @@ from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series,
 from autotune.answer.format import promise, times
 from autotune.answer.objectives import as_good_as, shown, stopped
 from autotune.study.records import StopReason, TrialRecord
+from autotune.tuning.events import Event, SearchEnded
 
 
 class SearchSection(Section):
     """How many configs were tried, and what each of them brought."""
 
     place = 50
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        if isinstance(event, SearchEnded):
+            why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
+            yield f"the search ends: {why}"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from autotune.answer.content import Section, Table
 from autotune.answer.format import count, percent, seconds
-from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS, Neighbours
+from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS, Neighbours, NeighboursFound, WorkerChanged
 from autotune.study.records import TrialRecord
+from autotune.tuning.events import Event, TrialLost
 
 _COLUMNS = ("worker", "host", "device", "trials", "lost", "time", "untuned")
 
@@ -17,6 +19,16 @@ class WorkersSection(Section):
 
     place = 63
     name, title = "workers", "Workers"
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        match event:
+            case NeighboursFound():
+                yield f"neighbours  {about_neighbours(event.found)}"
+            case TrialLost():
+                yield f"trial {event.number:>3}  lost: {event.why}; its config is tried again"
+            case WorkerChanged() if event.stays:
+                yield f"worker {event.worker}: {event.what}"
 
     def words(self) -> str:
         return "The confirmation ran on one of them."
