@@ -112,7 +112,11 @@ SMALL_SPACES = {
 @pytest.mark.mindspore
 @pytest.mark.slow
 def test_two_frameworks_end_in_a_job(cli, tmp_path):
-    """PyNative is the first, torch, far faster here, is the one to use, and its export holds in a job."""
+    """MindSpore is the first, both answers are measured side by side, and that of torch holds in a job.
+
+    On a few busy cores PyNative's threads wait for each other by the scheduler's ticks, so which one is faster is not
+    for a test to say.
+    """
     if not {"torch", "mindspore"} <= installed_packages().keys():
         pytest.skip("torch or mindspore is not installed")
     arguments = ["--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4"]
@@ -125,8 +129,10 @@ def test_two_frameworks_end_in_a_job(cli, tmp_path):
     for framework, study in document["studies"].items():
         assert [trial["state"] for trial in study["trials"]] == ["measured"] * 2
         assert study["framework"] == framework
-    assert document["use"] == "s-torch"
-    assert cli("export", "s-torch", "--trial", "1", "-o", "best.yaml").returncode == 0
+    compared = document["comparison"]
+    assert (compared["first"], compared["second"]) == ("s-mindspore", "s-torch")
+    assert document["use"] == ("s-torch" if compared["verdict"] == "faster" else "s-mindspore")
+    assert cli("export", "s-torch", "-o", "best.yaml").returncode == 0
     said = job(TANH_JOB, tmp_path / "best.yaml")
     assert said["error"] < 1e-3
     assert said["framework"] == "torch"
