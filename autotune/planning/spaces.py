@@ -107,8 +107,8 @@ def _unknown_group(name: str, groups: tuple[str, ...]) -> InputError:
     group, _, option = name.partition(".")
     return InputError(
         f"knob {name}: there are no options of {group!r}",
-        tip=did_you_mean(name, [f"{each}.{option}" for each in groups])
-        + f"options begin with {' or '.join(f'{each}.' for each in groups)}",
+        tip=did_you_mean(name, [f"{group_name}.{option}" for group_name in groups])
+        + f"options begin with {' or '.join(f'{group_name}.' for group_name in groups)}",
     )
 
 

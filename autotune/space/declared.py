@@ -35,7 +35,7 @@ class Declaration(Record):
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
         """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found."""
         if self.regions is not None:
-            return tuple(each for each in self.regions if each != WHOLE)
+            return tuple(region for region in self.regions if region != WHOLE)
         return (self.repeated,) if self.repeated and found_too else ()
 
 
@@ -54,13 +54,13 @@ def with_declared_knobs(
         added.append(_knob(KNOB, (WHOLE, *regions), compiled))
         forbid += tuple(_in_parts(regions, space))
     for knob in added:
-        if any(knob.name == each.name for each in space.knobs):
+        if any(knob.name == known.name for known in space.knobs):
             raise InputError(f"the search space has a knob {knob.name}, which the model declares too")
     return space.model_copy(update={"knobs": (*space.knobs, *added), "forbid": forbid})
 
 
 def _in_parts(regions: tuple[str, ...], space: SearchSpace) -> Iterator[tuple[Pattern, str]]:
-    parts: list[Scalar] = [each for each in regions if Region.parse(each).compiled]
+    parts: list[Scalar] = [region for region in regions if Region.parse(region).compiled]
     if parts:
         yield from (({**pattern, KNOB: parts}, because) for pattern, because in space.forbid_in_parts)
 

@@ -93,7 +93,7 @@ def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Pa
     """The knob with the values that are offered; None if there are none."""
     if not circumstances.allow(entry):
         return None
-    values = tuple(each.value for each in entry.entries() if circumstances.allow(each))
+    values = tuple(offered.value for offered in entry.entries() if circumstances.allow(offered))
     if not values:
         return None
     if "untuned" in entry.model_fields_set and not is_among(entry.untuned, values):

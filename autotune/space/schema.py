@@ -93,7 +93,7 @@ class KnobEntry(Conditions):
     """It changes how compiled code runs, not the code: configs that differ only in it compile to the same code."""
 
     def entries(self) -> list[ValueEntry]:
-        return [each if isinstance(each, ValueEntry) else ValueEntry(value=each) for each in self.values]
+        return [value if isinstance(value, ValueEntry) else ValueEntry(value=value) for value in self.values]
 
 
 class ForbidEntry(Record):

@@ -148,4 +148,4 @@ class SearchSpace(Record):
 
 def is_among(value: Scalar, values: tuple[Scalar, ...]) -> bool:
     """Membership that distinguishes 1 from True."""
-    return any(value == each and type(value) is type(each) for each in values)
+    return any(value == offered and type(value) is type(offered) for offered in values)

@@ -44,11 +44,11 @@ class CompileLimit:
 def compile_limit(study: Study, config: Config, at_most_s: float) -> CompileLimit | None:
     """The limit of a new trial; None where the general one of `at_most_s` comes first, or nothing is known yet."""
     untuned = study.manifest.space.untuned()
-    others = [_compile_s(each) for each in study.records() if each.config != untuned]
+    others = [_compile_s(record) for record in study.records() if record.config != untuned]
     others_s = [seconds for seconds in others if seconds is not None]
     if not others_s or config == untuned:
         return None
-    limit = min([_beyond_others(statistics.median(others_s)), *_beyond_hope(study)], key=lambda each: each.seconds)
+    limit = min([_beyond_others(statistics.median(others_s)), *_beyond_hope(study)], key=lambda limit: limit.seconds)
     return limit if limit.seconds < at_most_s else None
 
 

@@ -23,8 +23,8 @@ from autotune.study.budget import BlockPlan, Budget
 from autotune.study.records import NoiseFloor, TrialRecord
 
 WARM_SHARE = 0.5
-"""Of the time of compiling and checking in a process that finds the caches of an earlier one: between 0.37 and 0.67 in
-torch.compile, by config, 0.38 or all of it in MindSpore (docs/decisions/0024-time-left.md)."""
+"""Share of the time of compiling and checking that is paid again in a process that finds the caches of an earlier one:
+between 0.37 and 0.67 in torch.compile, by config, 0.38 or all of it in MindSpore (docs/decisions/0024-time-left.md)."""
 
 
 def trial_s(record: TrialRecord) -> float:
@@ -107,7 +107,9 @@ def live_process_s(measurement: Measurement, start_s: float, share: float) -> fl
 
 def _turns_s(contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan) -> float:
     """Seconds of all turns of one block. A turn has one call more than it counts."""
-    round_s = sum(each.steady_call_s + max(sampling.turn_s, _fewest_s(each, sampling)) for each in contestants)
+    round_s = sum(
+        measured.steady_call_s + max(sampling.turn_s, _fewest_s(measured, sampling)) for measured in contestants
+    )
     return min(plan.num_rounds * round_s, max(plan.max_sampling_s, plan.fewest_rounds * round_s))
 
 

@@ -29,7 +29,7 @@ from autotune.tuning.events import (
 from autotune.tuning.session import Session
 
 NOISE_FLOOR_SHARE = 0.15
-"""Of the time that is left, the most that the noise floor may take; else the study goes without."""
+"""Share of the time that is left that the noise floor may take at most; else the study goes without."""
 SENTINEL_SHARE = 0.02
 FEWEST_TO_JUDGE = 2
 """Trials beside the untuned model's before it is said how long the run will go on."""
@@ -57,14 +57,14 @@ class TimeBudget:
         untuned = self.session.study.untuned_record()
         if untuned is None:
             return left_s if left_s > 0 else None
-        tried = [each for each in self._compiled() if each.counts]
+        tried = [record for record in self._compiled() if record.counts]
         typical_s = typical_trial_s(tried) if tried else trial_s(untuned)
         confirmation_s = expected_s(self.session, likely_contestants(self.session)) if tried else 0.0
         reserved_s = confirmation_s if confirmation_s <= SAFETY * left_s else 0.0
         return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
     def spare_trial_s(self) -> float | None:
-        """The same for a trial that an answer can do without; None where it would take the confirmation's time."""
+        """Seconds for a trial that an answer can do without; None where it would take the confirmation's time."""
         left_s = self.session.deadline.left_s()
         longest_s = self.next_trial_s()
         holds_confirmation = math.isinf(left_s) or expected_s(self.session, likely_contestants(self.session)) <= left_s
@@ -94,7 +94,7 @@ class TimeBudget:
 
     def _compiled(self) -> list[TrialRecord]:
         untuned = self.session.study.manifest.space.untuned()
-        return [each for each in self.session.study.records() if each.config != untuned]
+        return [record for record in self.session.study.records() if record.config != untuned]
 
 
 class TimeLeft:
@@ -186,7 +186,7 @@ class TimeLeft:
         return self._session.budget.confirmation.fit_for(self._session.objective).first_look << self._num_looks
 
     def _confirmation_s(self) -> float:
-        """Of the blocks up to the next look."""
+        """Seconds of the blocks up to the next look."""
         if not self._goes_on:
             return 0.0
         if self._block_s:

@@ -148,7 +148,7 @@ class ComparisonResult:
 
     @property
     def speedup(self) -> Speedup | None:
-        """Of the second over the first."""
+        """How much better the second is than the first."""
         return None if self.comparison is None else self.comparison.speedups[0]
 
     @property
@@ -158,7 +158,7 @@ class ComparisonResult:
             return None
         verdict = verdict_of(self.speedup)
         both = self.comparison, self.comparison.inverse
-        is_tie = verdict is Verdict.UNDECIDED and all(each.rules_out(0) for each in both)
+        is_tie = verdict is Verdict.UNDECIDED and all(side.rules_out(0) for side in both)
         return Verdict.TIE if is_tie else verdict
 
     @property
@@ -254,4 +254,4 @@ def _request(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialReq
 def _is_clear(comparison: Comparison) -> bool:
     """One of the two is proven faster, or neither even looks it."""
     both = comparison, comparison.inverse
-    return any(verdict_of(each.speedups[0]) is Verdict.FASTER for each in both) or all(each.is_clear() for each in both)
+    return any(verdict_of(way.speedups[0]) is Verdict.FASTER for way in both) or all(way.is_clear() for way in both)

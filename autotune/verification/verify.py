@@ -64,7 +64,7 @@ def _verify(
     if result.failure is not None:
         return _of_failure(result, promised)
     assert result.second is not None
-    misses = [each.miss(result.second) for each in constraints]
+    misses = [constraint.miss(result.second) for constraint in constraints]
     broken = ", ".join(miss.constraint.text for miss in misses if miss is not None)
     if broken:
         return Verification("regressed", f"it does not keep {broken} any more", promised, result)
@@ -132,9 +132,9 @@ def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path)
                 f"the two files are not comparable: {key} is {one} in the first and {other} in the second",
                 tip="compare exports of one model with the same arguments, device and objective",
             )
-    traffics = [None if each.shapes is None else each.shapes.traffic for each in (first, second)]
+    traffics = [None if tuned.shapes is None else tuned.shapes.traffic for tuned in (first, second)]
     if traffics[0] != traffics[1]:
-        one, other = (each or "one shape" for each in traffics)
+        one, other = (traffic or "one shape" for traffic in traffics)
         raise InputError(
             f"the two files are not comparable: the first was tuned for {one} and the second for {other}",
             tip="compare exports of the same traffic",
