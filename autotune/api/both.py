@@ -21,7 +21,6 @@ from autotune.api.running import Terms
 from autotune.api.scratch import bench_in, scratch
 from autotune.api.side_by_side import Comparison
 from autotune.backends.registry import bundled_names
-from autotune.bench.probe import find_devices
 from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Reason
@@ -219,26 +218,15 @@ def tune_both(
 
 
 def _choose_targets(text: str, device: str, limits: LimitsNow) -> tuple[tuple[str, ...], Device]:
-    """Two frameworks, and the device that both of them use."""
+    """Two frameworks, and the device that both of them use: with `auto` the CPU where they do not find the same one."""
     names = bundled_names() if text == BOTH else tuple(text.split("+"))
     if len(set(names)) != 2 or len(names) != 2:
         raise InputError(
             f"{asked('framework', text)}: two different frameworks can be asked for", tip="write A+B, or both"
         )
-    if device == "auto":
-        chosen = _common_device(names, limits)
-    else:
-        chosen = [choose_target(name, device, limits)[1] for name in names][-1]
+    found = {choose_target(name, device, limits)[1] for name in names}
+    chosen = found.pop() if len(found) == 1 else "cpu"
     return tuple(sorted(names, key=PREFERRED[chosen].index)) if text == BOTH else names, chosen
-
-
-def _common_device(names: tuple[str, ...], limits: LimitsNow) -> Device:
-    """A GPU if both frameworks find one, else an Ascend card, else the CPU."""
-    for name in names:
-        choose_target(name, "cpu", limits)  # Raises where it is not installed.
-    found = [find_devices(name, limits).devices for name in names]
-    accelerators: tuple[Device, ...] = ("gpu", "ascend")
-    return next((device for device in accelerators if all(device in devices for devices in found)), "cpu")
 
 
 def _share_of(terms: Terms, num_left: int) -> tuple[Budget, Deadline]:

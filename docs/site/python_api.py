@@ -13,6 +13,7 @@ from typing import Any
 
 import autotune
 from autotune import events
+from autotune.api.both import BothResult
 from autotune.api.diagnosing import Diagnosis
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.doctor.diagnose import ModelDiagnosis
@@ -26,7 +27,15 @@ from autotune.measure.statistics import Speedup
 from autotune.study.records import TrialRecord
 
 GROUPS: dict[str, list[Any]] = {
-    "Tune": [autotune.tune, autotune.resume, autotune.load_study, autotune.TuneResult, Speedup, TrialRecord],
+    "Tune": [
+        autotune.tune,
+        autotune.resume,
+        autotune.load_study,
+        autotune.TuneResult,
+        BothResult,
+        Speedup,
+        TrialRecord,
+    ],
     "Measure again": [
         autotune.verify,
         Verification,
