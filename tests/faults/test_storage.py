@@ -350,14 +350,7 @@ class TestReadOnly:
     def test_reading_works_and_writing_is_refused(self, tuned: Path) -> None:
         """`show`, `explain`, `studies` and `export` elsewhere; `run`, `resume`, a new study and the cache do not."""
         before = contents(tuned / "studies")
-        reading = [
-            "show s",
-            "show s --json",
-            "explain s",
-            "studies --json",
-            "spaces --rules",
-            "export s -o ../out.yaml",
-        ]
+        reading = ["show s", "show s --json", "explain s", "studies --json", "export s -o ../out.yaml"]
         writing = ["run s 0", "resume s", "export s -o ../o2.yaml --with-cache", "export s -o studies/best.yaml"]
         done = self.run(tuned, *reading, *writing)
         for text in reading:

@@ -17,7 +17,7 @@ from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
-from autotune.study.records import DRIFTING
+from autotune.study.records import DRIFTING, closest_miss
 from autotune.tuning.checks import require_untuned_works
 from autotune.tuning.events import (
     BlockMeasured,
@@ -168,10 +168,10 @@ def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
     assert confirmation.verdict is Verdict.INFEASIBLE
     answer = StudyResult(study)
     assert answer.best is None
-    assert answer.closest_miss.config["latency_ms"] == min(
+    assert closest_miss(answer.records).config["latency_ms"] == min(
         each.config["latency_ms"] for each in answer.records if each.state == "infeasible"
     )
-    assert 0.001 < answer.closest_miss.violations["latency <= 1ms"].amount < 1
+    assert 0.001 < closest_miss(answer.records).violations["latency <= 1ms"].amount < 1
     with pytest.raises(InputError, match="infeasible"):
         tuned_config(study)
 
