@@ -20,7 +20,7 @@ from autotune.planning.shapes import known_shapes
 from autotune.planning.targets import is_installed
 from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
-from autotune.space.load import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
@@ -52,6 +52,7 @@ def space_file_of(files: tuple[Path, ...], framework: str) -> Path:
         return bundled_space(framework)
     if len(files) > 1:
         raise InputError(f"{asked('space', files[1])}: one for {framework} is there already", tip="give one")
+    read_space_file(files[0])  # A mistake in it is found before the model is built.
     return files[0]
 
 

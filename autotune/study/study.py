@@ -470,7 +470,7 @@ def check_name(name: str) -> None:
     """Raises InputError for a text that cannot be the name of a study."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{asked('study', name)}: not usable as a folder's name",
+            f"{asked('study')} {name!r}: not usable as a folder's name",
             tip="use at most 100 letters, digits, '.', '_' and '-'",
         )
 

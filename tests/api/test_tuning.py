@@ -244,7 +244,7 @@ def test_a_model_that_fails_untuned(tune, scripted):
         ({"arguments": {"rows": float("inf")}}, "arguments="),
         ({"arguments": {"rows": [1]}}, "arguments="),
         ({"prior": "nobody"}, "nobody"),
-        ({"study": "a/b"}, "^study='a/b': not usable as a folder's name"),
+        ({"study": "a/b"}, "^study 'a/b': not usable as a folder's name"),
         ({"constraints": 3}, "constraints=3: is neither a text nor a list"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -186,7 +186,7 @@ MISTAKES = [
     (["tune", "--model", "vit", "--objective", "latency,total"], ["--objective total", "total:10000"]),
     (["tune", "--model", "vit", "--constraint", "throughput <= 3"], ["wanted large", "throughput >= NUMBER"]),
     (["tune", "--model", "vit", "--space", "nope.yaml"], ["nope.yaml", "No such file"]),
-    (["tune", "--model", "vit", "--study", "../x"], ["--study ../x"]),
+    (["tune", "--model", "vit", "--study", "../x"], ["--study '../x'"]),
     (["tune", "--model", "vit", "--model-arg", "depth"], ["--model-arg depth", "NAME=VALUE"]),
     (["tune", "--model", "vit", "--constraint", "beauty <= 3"], ["beauty", "peak_memory"]),
     (["tune", "--model", "vit", "--constraint", "latency <= 3GiB"], ["GiB", "ms"]),
