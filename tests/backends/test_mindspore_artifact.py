@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
-import yaml
 
-from autotune.answer.export import prewarm
-from autotune.bench.local import LocalBench
-from autotune.config import Config
-from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.measure.sampling import SamplingPlan
+from autotune.measure.measurement import Failure, Reason
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import ShippedCache, TrialRequest
-from autotune.workload.workload import Workload
-from tests.conftest import REPOSITORY
+from tests.stand_ins import artifact
+from tests.stand_ins.child import said_by
+from tests.stand_ins.exports import export
 
 pytest.importorskip("mindspore")
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
@@ -70,52 +60,19 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder, request and artifact of the config, by the product's own processes."""
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "model.py").write_text(MODEL)
-    reference = f"{folder / 'model.py'}:small"
-    workload = Workload(
-        model=reference, reference=reference, framework="mindspore", device="cpu", search_path=str(folder)
-    )
-    request = TrialRequest(
-        number=0, workload=workload, config=Config({"execution": "pynative"}), untuned=True, tolerance=None,
-        reference=str(folder / "reference.npz"), cache=str(folder / "cache"), cold=True,
-        sampling=SamplingPlan(min_samples=5, max_samples=5, max_warmup_s=0.5),
-    )  # fmt: skip
-    with LocalBench({}, preload=False, log=folder / "log") as runner:
-        # PyNative's first operator may crash on a CPU.
-        assert any(isinstance(runner.run(TrialFolder(folder / "untuned"), request), Measurement) for _ in range(4))
-        tuned = request.model_copy(update={"config": Config(CONFIG), "untuned": False})
-        artifact = prewarm(tuned, folder / "prewarm", folder / "best.cache", runner)
-        return folder, tuned, artifact
+    return artifact.made(tmp_path_factory.mktemp("made"), MODEL, "mindspore", CONFIG)
 
 
 def said_by_a_job(made, tmp_path, constant):
-    folder, _, artifact = made
-    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="mindspore", config=CONFIG, untuned={"execution": "pynative"})
-    content["artifact"] = artifact.model_dump(mode="json")
-    content["workload"]["signature"].update(
-        structure_sha256=artifact.key.structure_sha256, inputs=[each.model_dump() for each in artifact.key.inputs]
-    )
-    (folder / "best.yaml").write_text(yaml.safe_dump(content))
-    script = tmp_path / "job.py"
-    script.write_text(JOB)
-    for _ in range(4):
-        child = subprocess.run(
-            [sys.executable, str(script), str(folder / "best.yaml"), str(folder), str(constant)], cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"}, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        if child.returncode >= 0:
-            break
-    assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout.splitlines()[-1])
+    key = made.artifact.key
+    changes = {"artifact": made.artifact.model_dump(mode="json"), "inputs": [each.model_dump() for each in key.inputs]}
+    path = export(made.folder / "best.yaml", "mindspore", CONFIG, None, structure=key.structure_sha256, **changes)
+    return said_by(tmp_path, JOB, path, made.folder, constant)
 
 
 def test_a_job_starts_from_it(made, tmp_path):
     """In another script: right outputs, and the cache is off for whatever the job compiles later."""
-    assert made[2].check_first_call
+    assert made.artifact.check_first_call
     found = said_by_a_job(made, tmp_path, constant=2.0)
     assert found["state"] == "tuned"
     assert found["events"] == []
@@ -136,17 +93,13 @@ def test_a_stale_graph_is_caught(made, tmp_path):
 
 def test_a_stale_graph_fails_a_trial(made):
     """The export's own process compares outputs like any trial: an artifact that gives stale ones is never written."""
-    folder, request, artifact = made
+    folder, reference = made.folder, {"reference": str(made.folder / "changed.npz")}
     (folder / "model.py").write_text(MODEL.replace("constant=2.0", "constant=3.0"))
-    shipped = request.model_copy(update={"shipped": ShippedCache(artifact=artifact, home=str(folder))})
-    # A new reference: that of the changed model.
-    untuned = {"config": Config({"execution": "pynative"}), "untuned": True}
-    reference = {"reference": str(folder / "changed.npz")}
     try:
-        with LocalBench({}, preload=False, log=folder / "log") as runner:
-            asked = request.model_copy(update={**untuned, **reference})
-            assert any(isinstance(runner.run(TrialFolder(folder / "new"), asked), Measurement) for _ in range(4))
-            stale = runner.run(TrialFolder(folder / "stale"), shipped.model_copy(update=reference), fresh=True)
+        with artifact.bench(folder) as runner:
+            # A new reference: that of the changed model.
+            artifact.run_untuned(runner, folder / "new", made.request.model_copy(update=reference))
+            stale = runner.run(TrialFolder(folder / "stale"), made.shipped(**reference), fresh=True)
     finally:
         (folder / "model.py").write_text(MODEL)
     assert isinstance(stale, Failure)

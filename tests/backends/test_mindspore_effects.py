@@ -5,14 +5,9 @@ One process has all Cells, each for each way of compiling. Beside each a Cell of
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.stand_ins.child import said_by
 
 pytest.importorskip("mindspore")
 pytestmark = pytest.mark.mindspore
@@ -365,26 +360,13 @@ SOME = ("Quiet", "List", "Item", "All")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """All of it."""
-    return said_by(tmp_path_factory.mktemp("effects"), WAYS, ())
+    return said_by(tmp_path_factory.mktemp("effects"), JOB, ",".join(WAYS), "")
 
 
 @pytest.fixture(scope="module")
 def some(tmp_path_factory):
     """The Cells of `SOME` under ms.jit."""
-    return said_by(tmp_path_factory.mktemp("some"), ("jit",), SOME)
-
-
-def said_by(folder, ways, kinds):
-    """MindSpore parses source files, so that a script must be one; PyNative's first operator may crash on a CPU."""
-    (folder / "job.py").write_text(JOB)
-    command = [sys.executable, "job.py", ",".join(ways), ",".join(kinds)]
-    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "4"}
-    for _ in range(4):
-        child = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-        if child.returncode >= 0:
-            break
-    assert child.returncode == 0, child.stderr[-3000:]
-    return json.loads(child.stdout.splitlines()[-1])
+    return said_by(tmp_path_factory.mktemp("some"), JOB, "jit", ",".join(SOME))
 
 
 def test_some_of_it(some):

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.stand_ins.child import said_by
 
 pytest.importorskip("mindspore")
 pytestmark = pytest.mark.mindspore
@@ -98,24 +95,13 @@ MARKED, RARE = 2, 6
 def said(tmp_path_factory):
     """What a config says. Configs run one after the other in one process, each on a Cell of its own; those of the fast
     suite have one, the others another."""
-    return functools.cache(lambda *numbers: said_by(tmp_path_factory.mktemp("shapes"), numbers))
 
+    @functools.cache
+    def said(*numbers):
+        configs = json.dumps([COMPILED[each][0] for each in numbers])
+        return dict(zip(numbers, said_by(tmp_path_factory.mktemp("shapes"), SCRIPT, configs), strict=True))
 
-def said_by(folder, numbers):
-    """By number of the config: what the process said."""
-    script = folder / "stream.py"
-    script.write_text(SCRIPT)
-    child = subprocess.run(
-        [sys.executable, str(script), json.dumps([COMPILED[each][0] for each in numbers])],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr[-3000:]
-    return dict(zip(numbers, json.loads(child.stdout.splitlines()[-1]), strict=True))
+    return said
 
 
 @pytest.mark.fast_cases(str(COMPILED[MARKED][0]), str(COMPILED[RARE][0]))

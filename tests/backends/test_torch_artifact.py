@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
-import yaml
 
-from autotune.answer.export import prewarm
-from autotune.bench.local import LocalBench
-from autotune.config import Config
 from autotune.measure.measurement import Measurement
-from autotune.measure.sampling import SamplingPlan
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import ShippedCache, TrialRequest
-from autotune.workload.workload import Workload
-from tests.conftest import REPOSITORY
+from tests.stand_ins import artifact
+from tests.stand_ins.child import said_by
+from tests.stand_ins.exports import export
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]  # Four processes with empty caches: two minutes.
@@ -61,21 +51,7 @@ print("\\n" + json.dumps({
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder, request and artifact of the config, by the product's own processes."""
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "model.py").write_text(MODEL)
-    reference = f"{folder / 'model.py'}:small"
-    workload = Workload(model=reference, reference=reference, framework="torch", device="cpu", search_path=str(folder))
-    request = TrialRequest(
-        number=0, workload=workload, config=Config({"execution": "eager"}), untuned=True, tolerance=None,
-        reference=str(folder / "reference.npz"), cache=str(folder / "cache"), cold=True,
-        sampling=SamplingPlan(min_samples=5, max_samples=5, max_warmup_s=0.5),
-    )  # fmt: skip
-    with LocalBench({}, preload=False, log=folder / "log") as runner:
-        assert isinstance(runner.run(TrialFolder(folder / "untuned"), request), Measurement)
-        tuned = request.model_copy(update={"config": Config(CONFIG), "untuned": False})
-        artifact = prewarm(tuned, folder / "prewarm", folder / "best.cache", runner)
-        return folder, tuned, artifact
+    return artifact.made(tmp_path_factory.mktemp("made"), MODEL, "torch", CONFIG)
 
 
 def shared_objects(folder):
@@ -84,11 +60,10 @@ def shared_objects(folder):
 
 def test_everything_is_found_in_the_artifact(made):
     """Graph and kernels: the graph caches hit, and the C++ compiler is not called for a single kernel."""
-    folder, request, artifact = made
-    shipped = ShippedCache(artifact=artifact, home=str(folder))
-    asked = {"shipped": shipped, "cache": str(folder / "from-artifact")}
-    with LocalBench({}, preload=False, log=folder / "log") as runner:
-        outcome = runner.run(TrialFolder(folder / "shipped"), request.model_copy(update=asked), fresh=True)
+    folder = made.folder
+    with artifact.bench(folder) as runner:
+        request = made.shipped(cache=str(folder / "from-artifact"))
+        outcome = runner.run(TrialFolder(folder / "shipped"), request, fresh=True)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.diagnosis.cache_hits == 2
     before = shared_objects(folder / "prewarm" / "kept")
@@ -97,30 +72,20 @@ def test_everything_is_found_in_the_artifact(made):
     # Beside it lies what every trial is given: the toolchain's probes, which a cold first call makes too.
     assert set(shared_objects(folder / "from-artifact" / "inductor")) < set(before)
     assert not list((folder / "from-artifact" / "inductor").rglob("*.py"))
-    assert artifact.key.tools["C++ compiler"]
-    assert not artifact.check_first_call
+    assert made.artifact.key.tools["C++ compiler"]
+    assert not made.artifact.check_first_call
 
 
 def test_a_job_starts_from_it(made, tmp_path):
     """In another script and folder: the first call hits, nothing of it stays in the job's own caches or on the disk,
     and what the job compiles itself goes where it always went."""
-    folder, _, artifact = made
-    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="torch", config=CONFIG, artifact=artifact.model_dump(mode="json"))
-    content["workload"]["signature"].update(
-        structure_sha256=artifact.key.structure_sha256, inputs=[each.model_dump() for each in artifact.key.inputs]
-    )
-    (folder / "best.yaml").write_text(yaml.safe_dump(content))
-    script, scratch = tmp_path / "job.py", tmp_path / "scratch"
-    script.write_text(JOB)
+    key = made.artifact.key
+    changes = {"artifact": made.artifact.model_dump(mode="json"), "inputs": [each.model_dump() for each in key.inputs]}
+    path = export(made.folder / "best.yaml", "torch", CONFIG, None, structure=key.structure_sha256, **changes)
+    scratch = tmp_path / "scratch"
     scratch.mkdir()
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own"), "TMPDIR": str(scratch)}
-    child = subprocess.run(
-        [sys.executable, str(script), str(folder / "best.yaml"), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    found = json.loads(child.stdout.splitlines()[-1])
+    found = said_by(tmp_path, JOB, path, made.folder, **variables)
     assert found["artifact"] == []
     assert (found["hits"], found["ours"]) == (2, 0)
     assert found["error"] < 1e-5

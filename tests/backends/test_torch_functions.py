@@ -8,13 +8,10 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-import yaml
 
 import autotune
-from autotune import environment
-from autotune.backends.registry import framework_version
-from autotune.measure.measurement import structure_sha256
-from tests.conftest import QUICK_BUDGET, REPOSITORY
+from tests.conftest import QUICK_BUDGET
+from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
 
@@ -109,19 +106,11 @@ def scoring(tmp_path, monkeypatch):
 def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
     """What it holds is called like the function, compiled and checked; it gets the function itself where the file is
     for something else."""
-    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    config = {"execution": "compile", "backend": "aot_eager"}
-    content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
-    here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-    content["environment"] = {**here, "framework_version": framework_version("torch")}
-    inputs = [{"shape": [2, 4], "dtype": "float32"}, {"shape": [2, 4], "dtype": "bool"}]
-    content["workload"]["signature"].update(structure_sha256=structure_sha256([]), inputs=inputs)
-    content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
-    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-    loaded = autotune.load("best.yaml")
+    _, ((x,), keyword) = scoring.build()
+    config, function = {"execution": "compile", "backend": "aot_eager"}, TorchBackend().as_model(scoring.score)
+    loaded = autotune.load(export(tmp_path / "best.yaml", "torch", config, function, [x, keyword["mask"]]))
     counters.clear()  # It counts what was compiled in this process, by any model and any test.
 
-    _, ((x,), keyword) = scoring.build()
     tuned = loaded.apply(scoring.score, on_mismatch="raise", check=True)
     for _ in range(15):
         got = tuned(x, **keyword)

@@ -215,24 +215,3 @@ def test_another_thread_compiles_under_the_same_settings(answer, model):
         thread.start()
         thread.join()
     assert counters.diagnosis().num_graphs == 10
-
-
-def test_each_shape_on_its_own(answer, model):
-    """Adaptive: a model of the same class with the same parameters, whose shapes are compiled as they earn it; after
-    the block all is as before."""
-    loaded = answer(adaptive={"max_versions": 2})
-    inputs = {num_rows: torch.linspace(-1, 1, 4 * num_rows).reshape(num_rows, 4) for num_rows in (1, 2, 3)}
-    expected = {num_rows: model(x) for num_rows, x in inputs.items()}
-    names = list(model.state_dict())
-    with loaded.applied(model, on_mismatch="raise") as given:
-        assert isinstance(given, Small)
-        assert list(given.state_dict()) == names
-        for num_rows, x in inputs.items():
-            for _ in range(30):
-                assert torch.equal(given(x), expected[num_rows])
-        stats = autotune.stats(given)
-        assert stats.state == "adaptive"
-        assert stats.adaptive.num_failures == 0
-        assert {each.shape for each in stats.adaptive.shapes} == {f"float32[{num_rows}, 4]" for num_rows in inputs}
-    assert torch.equal(given(inputs[1]), expected[1])
-    assert autotune.stats(given).state == "untuned"

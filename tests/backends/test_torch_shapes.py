@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 
 import pytest
-import yaml
 
 import autotune
-from autotune import environment
 from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
-from autotune.backends.registry import framework_version, load_backend
+from autotune.backends.registry import load_backend
 from autotune.backends.torch.compiler import setting_name
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.measure.measurement import Axis, structure_sha256
+from autotune.measure.measurement import Axis
 from autotune.workload.traffic import Load, Shapes, Traffic
-from tests.conftest import REPOSITORY
+from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -176,26 +174,6 @@ def test_a_mark_lasts_as_long_as_its_call(strategy):
     assert vars(x) == {"note": "the job's own"}
 
 
-@pytest.fixture
-def exported(tmp_path):
-    """An export for `Rows` under the traffic, measured on this machine."""
-
-    def export(known, **knobs):
-        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-        config = {"execution": "compile", "backend": "aot_eager", **knobs}
-        here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-        content |= {"framework": "torch", "config": config, "shapes": known.model_dump(mode="json")}
-        content["environment"] = {**here, "framework_version": framework_version("torch")}
-        content["workload"]["signature"].update(
-            structure_sha256=structure_sha256(load_backend("torch").parameters(Rows())),
-            inputs=[{"shape": [3, 5, 8], "dtype": "float32"}],
-        )
-        (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-        return tmp_path / "best.yaml"
-
-    return export
-
-
 @pytest.mark.fast_cases("{'shapes': 'bucketed', 'num_buckets': 2}")
 @pytest.mark.parametrize(
     ("knobs", "padding"),
@@ -207,7 +185,7 @@ def exported(tmp_path):
     ],
     ids=str,
 )
-def test_a_job_compiles_as_often_as_the_trial(streamed, exported, knobs, padding):
+def test_a_job_compiles_as_often_as_the_trial(streamed, tmp_path, knobs, padding):
     """`apply` of an exported answer on the same stream: the same outputs, the same number of compilations."""
     known = shapes(**padding)
     in_trial = streamed(known, stream=STREAM, **knobs).num_graphs
@@ -215,7 +193,9 @@ def test_a_job_compiles_as_often_as_the_trial(streamed, exported, knobs, padding
     torch._dynamo.reset()
     model = Rows().eval()
     plain = copy.deepcopy(model)
-    with torch.no_grad(), autotune.load(exported(known, **knobs)).applied(model) as tuned:
+    config, inputs = {"execution": "compile", "backend": "aot_eager", **knobs}, [torch.randn(3, 5, 8)]
+    path = export(tmp_path / "best.yaml", "torch", config, model, inputs, shapes=known.model_dump(mode="json"))
+    with torch.no_grad(), autotune.load(path).applied(model) as tuned:
         for batch, seq in (*STREAM, *STREAM):
             x = torch.randn(batch, seq, 8)
             torch.testing.assert_close(tuned(x)["rows"], plain(x)["rows"])

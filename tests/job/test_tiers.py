@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 import autotune
-from autotune import environment
 from autotune.answer.tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.bench.probe import read_declaration
 from autotune.errors import InputError, NoUsableTrialError
@@ -32,6 +31,7 @@ from autotune.tuning.session import Session
 from autotune.tuning.tail_latency import confirm_tail
 from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials
+from tests.stand_ins.exports import export
 
 INPUT = np.ones((4, 8))
 MODEL = """
@@ -469,23 +469,11 @@ class TestInTheJob:
         assert 'autotune_p99_seconds{model="m",tier="full"}' in text
 
 
-def write_real(folder: Path, framework: str, built: dict[str, object], config, untuned, device) -> Path:
+def write_real(folder: Path, framework: str, built: dict[str, object], config) -> Path:
     """Tiers of real models, one export for each, as if they had been tuned here."""
-    from autotune.backends.registry import framework_version, load_backend
-    from autotune.measure.measurement import structure_sha256
-
-    backend = load_backend(framework)
-    here = environment.describe(device=device, variables={}).model_dump(mode="json")
+    inputs = [{"shape": [2, 8, 32], "dtype": "float32" if framework == "torch" else "Float32"}]
     for name, model in built.items():
-        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-        content.update(framework=framework, verdict="faster", config=config, untuned=untuned)
-        content["environment"] = {**here, "framework_version": framework_version(framework)}
-        content["workload"]["signature"].update(
-            structure_sha256=structure_sha256(backend.parameters(model)),
-            inputs=[{"shape": [2, 8, 32], "dtype": "float32" if framework == "torch" else "Float32"}],
-        )
-        content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        export(folder / f"{name}.yaml", framework, config, model, inputs)
     tiers(tier("full", 20.0), tier("one_block", 10.0), deadline=30.0).write(folder / "tiers.yaml")
     return folder / "tiers.yaml"
 
@@ -507,7 +495,7 @@ def test_with_torch(tmp_path):
         each.requires_grad_(False)
     expected = {name: model(inputs) for name, model in built.items()}
     config = {"execution": "compile", "backend": "aot_eager"}
-    path = write_real(tmp_path, "torch", built, config, {"execution": "eager"}, "cpu")
+    path = write_real(tmp_path, "torch", built, config)
     model = autotune.load_tiers(path).apply(built, check=True)
     model.warm_up(inputs)
     torch.testing.assert_close(model(inputs), expected["full"])
@@ -529,7 +517,7 @@ built = {name: each["model"] for name, each in made.items()}
 inputs, = made["full"]["inputs"]
 expected = {name: model(inputs).asnumpy() for name, model in built.items()}
 config = {"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": True}
-path = write_real(Path(sys.argv[1]), "mindspore", built, config, {"execution": "pynative"}, "CPU")
+path = write_real(Path(sys.argv[1]), "mindspore", built, config)
 model = autotune.load_tiers(path).apply(built)
 model.warm_up(inputs)
 np.testing.assert_allclose(model(inputs).asnumpy(), expected["full"], rtol=1e-3, atol=1e-4)

@@ -10,14 +10,10 @@ import logging
 import threading
 
 import pytest
-import yaml
 
 import autotune
-from autotune import environment
-from autotune.backends.registry import framework_version
 from autotune.errors import InputError
-from autotune.measure.measurement import structure_sha256
-from tests.conftest import REPOSITORY
+from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -30,7 +26,6 @@ from torch._functorch import config as functorch_config  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 
 from autotune.backends.torch import parallel, training  # noqa: E402
-from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 
@@ -105,16 +100,8 @@ def tuned(tmp_path):
 
     def tuned(config, **policy):
         def make(model, loss, optimizer):
-            content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-            content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
-            here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-            content["environment"] = {**here, "framework_version": framework_version("torch")}
-            content["workload"]["task"] = "train"
-            parameters = TorchBackend().parameters(model)
-            inputs = [{"shape": [4, 4], "dtype": "float32"}]
-            content["workload"]["signature"].update(structure_sha256=structure_sha256(parameters), inputs=inputs)
-            (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-            loaded = autotune.load(tmp_path / "best.yaml")
+            path = export(tmp_path / "best.yaml", "torch", config, model, [batch(0)], task="train")
+            loaded = autotune.load(path)
             return loaded.training_step(model, loss, optimizer, margin=None, **policy)
 
         return make
@@ -403,14 +390,11 @@ class TestTheJobsOwnExceptions:
 
     @pytest.mark.parametrize("is_disabled", [False, True])
     @pytest.mark.parametrize("where", ["forward", "forward pre"])
-    def test_a_hook_of_a_model_that_is_called(self, tuned, tmp_path, caplog, where, is_disabled):
+    def test_a_hook_of_a_model_that_is_called(self, tmp_path, caplog, where, is_disabled):
         """`apply(model)` repeats what fails, and a hook's exception is none of it."""
         model = made().eval()
-        tuned(COMPILED)(model, loss, torch.optim.SGD(model.parameters()))
-        content = yaml.safe_load((tmp_path / "best.yaml").read_text())
-        content["workload"]["task"] = "infer"
-        (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-        applied = autotune.load(tmp_path / "best.yaml").apply(model, margin=None)
+        path = export(tmp_path / "best.yaml", "torch", COMPILED, model, [batch(0)])
+        applied = autotune.load(path).apply(model, margin=None)
         calls, hook = raising_at(3)
         HOOKS[where]((model, None), torch.compiler.disable(hook) if is_disabled else hook)
         with torch.no_grad():
