@@ -259,9 +259,9 @@ class TestWhatIsTyped:
     TUNE = ("tune", "--model", "m.py:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml")
     MISTAKES: tuple[tuple[tuple[str, ...], str], ...] = (
         (("--study", ""), "--study ''"),
-        (("--study", ".."), "--study .."),
-        (("--study", "../s"), "--study ../s"),
-        (("--study", "/tmp/s"), "--study /tmp/s"),
+        (("--study", ".."), "--study '..'"),
+        (("--study", "../s"), "--study '../s'"),
+        (("--study", "/tmp/s"), "--study '/tmp/s'"),
         (("--study", "a\nb"), "--study 'a\\nb'"),
         (("--study", "a\x1b[31m"), "--study 'a\\x1b[31m'"),
         (("--study", "s" * 101), "at most 100"),
