@@ -129,6 +129,8 @@ class TestAFolderWithoutPermission:
         folder.mkdir(mode=0o700)
         for each in (tmp_path, *tmp_path.parents[:2]):
             each.chmod(0o755)
+        for arguments in (("studies",), ("show", "s"), ("export", "s")):
+            command(*arguments)  # Imports what it needs, which lies perhaps where only root may read.
         os.seteuid(54321)
         yield folder
         os.seteuid(0)
