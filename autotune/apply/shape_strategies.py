@@ -319,11 +319,11 @@ class _EagerRare(_Strategy):
 
     def __init__(self, place: StrategyContext, config: Config) -> None:
         super().__init__(place)
-        loads = sorted(self._shapes.traffic.loads, key=lambda each: -each.share)
-        shown = {each.dimension for each in self._shapes.inputs}
+        loads = sorted(self._shapes.traffic.loads, key=lambda load: -load.share)
+        shown = {axis.dimension for axis in self._shapes.inputs}
         self._compiled = [
-            {name: size for name, size in each.sizes.items() if name in shown}
-            for each in loads[: _count(config, "num_compiled")]
+            {name: size for name, size in load.sizes.items() if name in shown}
+            for load in loads[: _count(config, "num_compiled")]
         ]
 
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:

@@ -38,16 +38,16 @@ def write_arrays(calls: Sequence[Arguments], path: Path, take: Take) -> None:
             arrays.append(taken[0])
             return {"tensor": len(arrays) - 1, "dtype": taken[1]}
         if isinstance(value, Mapping):
-            return {"dict": [[node(key), node(each)] for key, each in value.items()]}
+            return {"dict": [[node(key), node(part)] for key, part in value.items()]}
         if type(value) in (tuple, list):
-            return {type(value).__name__: [node(each) for each in value]}
+            return {type(value).__name__: [node(part) for part in value]}
         if value is None or isinstance(value, (bool, int, float, str)):
             return {"value": value}
         raise InputError(f"a {type(value).__name__} cannot be written to {path}")
 
-    said = json.dumps([[node(each.positional), node(each.keyword or {})] for each in calls])
+    said = json.dumps([[node(call.positional), node(call.keyword or {})] for call in calls])
     buffer = io.BytesIO()
-    np.savez(buffer, **{_CALLS: np.array(said)}, **{str(number): each for number, each in enumerate(arrays)})
+    np.savez(buffer, **{_CALLS: np.array(said)}, **{str(number): array for number, array in enumerate(arrays)})
     write_whole(path, buffer.getvalue())
 
 
@@ -57,13 +57,13 @@ def read_arrays(path: Path, make: Make) -> list[Arguments]:
         with np.load(path, allow_pickle=False) as stored:
 
             def value(node: Any) -> Any:
-                ((kind, content),) = [each for each in node.items() if each[0] != "dtype"]
+                ((kind, content),) = [item for item in node.items() if item[0] != "dtype"]
                 if kind == "tensor":
                     return make(stored[str(content)], node["dtype"])
                 if kind == "dict":
-                    return {value(key): value(each) for key, each in content}
+                    return {value(key): value(part) for key, part in content}
                 if kind in ("list", "tuple"):
-                    items = [value(each) for each in content]
+                    items = [value(part) for part in content]
                     return tuple(items) if kind == "tuple" else items
                 return content
 

@@ -99,7 +99,7 @@ class CallState:
                 yield name, value if content is None else content
             else:
                 yield name, (type(value), len(parts))
-                values += [(name + end, each) for end, each in parts]
+                values += [(name + end, part) for end, part in parts]
 
 
 def _is_same(mark: object, before: object) -> bool:
@@ -133,22 +133,22 @@ def _parts(backend: Backend, value: Any) -> Parts | None:
 
 
 def _named(held: Mapping[str, Any]) -> Parts:
-    return [(f".{name}", each) for name, each in held.items()]
+    return [(f".{name}", part) for name, part in held.items()]
 
 
 def _entries(held: Mapping[Any, Any]) -> Parts:
     return [
-        (f"[{key!r}]" if type(key) in _PLAIN else f"[{type(key).__name__} {place}]", each)
-        for place, (key, each) in enumerate(held.items())
+        (f"[{key!r}]" if type(key) in _PLAIN else f"[{type(key).__name__} {place}]", part)
+        for place, (key, part) in enumerate(held.items())
     ]
 
 
 def _items(values: Any) -> Parts:
-    return [(f"[{place}]", each) for place, each in enumerate(values)]
+    return [(f"[{place}]", part) for place, part in enumerate(values)]
 
 
 def _closure(function: FunctionType) -> Parts:
-    return _items(each.cell_contents for each in function.__closure__ or () if _is_filled(each))
+    return _items(cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell))
 
 
 def _array_content(array: NDArray[Any]) -> object:

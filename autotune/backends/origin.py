@@ -51,9 +51,9 @@ def interruption(error: BaseException) -> BaseException | None:
     if is_let_through(error):
         return error
     handlers = _handlers()
-    for each in _behind(error):
-        if not handlers.isdisjoint(frame.f_code for frame in _frames(each)) or _is_thrown(each):
-            return each
+    for raised in _behind(error):
+        if not handlers.isdisjoint(frame.f_code for frame in _frames(raised)) or _is_thrown(raised):
+            return raised
     return None
 
 
@@ -66,7 +66,7 @@ def origin(error: BaseException) -> Origin:
         of_frame = _origin_of(frame)
         if _compiles(frame) or (of_frame is Origin.JOB and _call_what_was_compiled(callers)):
             return Origin.TUNED
-        if of_frame is Origin.JOB and _is_hook(frame.f_code, [each for each in callers if _module(each) not in _CALLS]):
+        if of_frame is Origin.JOB and _is_hook(frame.f_code, [by for by in callers if _module(by) not in _CALLS]):
             return Origin.HOOK
         found = of_frame or found
         callers.append(frame)
@@ -87,7 +87,7 @@ def _origin_of(frame: FrameType) -> Origin | None:
 def _compiles(frame: FrameType) -> bool:
     """What is called from here on is called to compile."""
     module, name = _module(frame), frame.f_code.co_qualname
-    return module in _COMPILES or (module in _MINDSPORE and name in [f"{each}.compile" for each in _GRAPHS])
+    return module in _COMPILES or (module in _MINDSPORE and name in [f"{executor}.compile" for executor in _GRAPHS])
 
 
 def _call_what_was_compiled(callers: list[FrameType]) -> bool:
@@ -99,7 +99,7 @@ def _call_what_was_compiled(callers: list[FrameType]) -> bool:
         return _is_within(_module(caller), ("torch._functorch", "torch._inductor"))
     called = caller.f_locals.get("fn")
     made = [value for name, value in outer.f_globals.items() if name.startswith("__compiled_fn")]
-    return called is not None and any(getattr(each, "_torchdynamo_orig_callable", None) is called for each in made)
+    return called is not None and any(getattr(one, "_torchdynamo_orig_callable", None) is called for one in made)
 
 
 def _is_hook(code: CodeType, callers: list[FrameType]) -> bool:
@@ -114,7 +114,7 @@ def _is_hook(code: CodeType, callers: list[FrameType]) -> bool:
         return False
     held = caller.f_locals
     own = getattr(held.get("self"), "forward", None), held.get("func")
-    return code.co_name != "forward" and code not in [_code_of(each) for each in own if callable(each)]
+    return code.co_name != "forward" and code not in [_code_of(function) for function in own if callable(function)]
 
 
 def _is_thrown(error: BaseException) -> bool:
@@ -156,7 +156,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 
 def _handlers() -> set[CodeType]:
     handlers = (signal.getsignal(number) for number in signal.valid_signals())
-    return {code for each in handlers if callable(each) and (code := _code_of(each)) is not None}
+    return {code for handler in handlers if callable(handler) and (code := _code_of(handler)) is not None}
 
 
 def _code_of(function: Callable[..., object]) -> CodeType | None:
@@ -177,4 +177,4 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_within(module: str, packages: tuple[str, ...]) -> bool:
-    return any(module == each or module.startswith(f"{each}.") for each in packages)
+    return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -110,8 +110,8 @@ class _Walk:
             return
         if not parts:
             self._seen.parts.append(Part(name, "empty", np.asarray(""), is_tensor=False))
-        for end, each in parts:
-            self.look_at(name + end, each, depth - 1)
+        for end, item in parts:
+            self.look_at(name + end, item, depth - 1)
 
     def _leave(self, name: str, value: Any) -> None:
         """Known by its text if that is the same in every process; else it is not compared."""
@@ -128,7 +128,7 @@ class _Walk:
 
     def _parts(self, value: Any) -> Parts | None:
         if hasattr(type(value), "__next__"):
-            return [(f"[{place}]", each) for place, each in enumerate(islice(value, MAX_READ))] if self._reads else None
+            return [(f"[{place}]", item) for place, item in enumerate(islice(value, MAX_READ))] if self._reads else None
         found = parts_of(value)
         return _attributes(self._backend, value) if found is None else found
 
@@ -137,7 +137,7 @@ def _in_one_array(name: str, value: Any) -> Part | None:
     """A tuple or list of numbers of one type, or of texts: a shape, token ids."""
     if not isinstance(value, (tuple, list)) or len(value) < 2:
         return None
-    kinds = {type(each) for each in value}
+    kinds = {type(item) for item in value}
     if len(kinds) != 1 or not kinds <= {*_NUMBERS, str}:
         return None
     array = np.asarray(value)
@@ -150,7 +150,7 @@ def _attributes(backend: Backend, value: Any) -> Parts | None:
         return None
     slots = (name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ())))
     held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | dict(getattr(value, "__dict__", {}))
-    found = [(f".{name}", each) for name, each in held.items() if name not in ("__dict__", "__weakref__")]
+    found = [(f".{name}", part) for name, part in held.items() if name not in ("__dict__", "__weakref__")]
     return found or None
 
 

@@ -339,8 +339,8 @@ def _names_in_classes(kind: type) -> tuple[str, ...]:
         name
         for base in reversed(kind.__mro__)
         if not is_pythons(base)
-        for name, each in vars(base).items()
-        if name[:2] != "__" and isinstance(each, (bool, int, float, str, list, dict, set, deque))
+        for name, held in vars(base).items()
+        if name[:2] != "__" and isinstance(held, (bool, int, float, str, list, dict, set, deque))
     )
 
 

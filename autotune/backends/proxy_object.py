@@ -106,7 +106,7 @@ def _ways_to_the_class(pair: _Pair, is_read: Callable[[], bool]) -> dict[str, An
         pair.follow()
 
     def subclassed(cls: Any, /, **kwargs: Any) -> None:
-        cls.__bases__ = tuple(type(model) if each is pair.kind else each for each in cls.__bases__)
+        cls.__bases__ = tuple(type(model) if base is pair.kind else base for base in cls.__bases__)
         super(cls, cls).__init_subclass__(**kwargs)
 
     return {
@@ -140,7 +140,7 @@ def original(model: Any) -> Any:
 
 def method_of(kind: type, name: str) -> Any:
     """What a class or its bases have under this name, past whatever hands it out; None if nothing."""
-    return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def _itself(model: Any) -> Any:

@@ -72,7 +72,7 @@ class BackendEntry:
     @property
     def preloaded(self) -> tuple[str, ...]:
         """What a fork server imports: `preload` and `imports_ahead`."""
-        return tuple(each for each in (self.preload, self.imports_ahead) if each is not None)
+        return tuple(module for module in (self.preload, self.imports_ahead) if module is not None)
 
     def compiles(self, config: Config) -> bool:
         """Anything: the config does not leave the model as it is."""
@@ -80,7 +80,7 @@ class BackendEntry:
 
     def picks(self, config: Config) -> bool:
         """Its compiler times candidates under this config."""
-        return any(config.matches(each) for each in self.picks_by_timing)
+        return any(config.matches(settings) for settings in self.picks_by_timing)
 
 
 GROUP = "autotune.backends"
@@ -161,7 +161,7 @@ def _installed_backends() -> Mapping[str, metadata.EntryPoint]:
     for point in metadata.entry_points(group=GROUP):
         taken = "autotune itself" if point.name in BACKENDS else found.get(point.name)
         if taken is not None:
-            owners = " and ".join(each if isinstance(each, str) else _owner(each) for each in (taken, point))
+            owners = " and ".join(owner if isinstance(owner, str) else _owner(owner) for owner in (taken, point))
             raise InputError(f"two backends are called {point.name!r}: of {owners}", tip="uninstall one of the two")
         found[point.name] = point
     return found

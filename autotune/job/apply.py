@@ -106,8 +106,8 @@ class Application:
                 raise
             self._note_refusal(error)
             given, release = self._untouched()
-        for each in (self._given, self._model, given):
-            register(each, self._recorder)
+        for held in (self._given, self._model, given):
+            register(held, self._recorder)
         return given, release
 
     def _tuned_or_untouched(self) -> tuple[Any, Callable[[], None]]:

@@ -58,8 +58,8 @@ def tell_of_forks(listener: Forked) -> None:
 
 
 def _tell_all() -> None:
-    for each in list(_listeners):
-        each.after_fork()
+    for listener in list(_listeners):
+        listener.after_fork()
 
 
 _listeners: weakref.WeakSet[Forked] = weakref.WeakSet()

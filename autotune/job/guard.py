@@ -141,7 +141,7 @@ class Guard:
 
     def _note_misfit(self, message: str) -> None:
         """Once: a job with other inputs has them in each call."""
-        if not any(each.kind == "mismatch" for each in self._recorder.events):
+        if not any(event.kind == "mismatch" for event in self._recorder.events):
             self._recorder.note("mismatch", message)
 
     def _checked(self, finding: Finding) -> Any:

@@ -34,7 +34,7 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     found += _device_differences(tuned.environment, here)
     if structure_sha256(backend.parameters(model)) != tuned.workload.signature.structure_sha256:
         found.append(f"a {tuned.workload.signature.model_class} with other parameters than this {type(model).__name__}")
-    return [each for each in found if each is not None]
+    return [difference for difference in found if difference is not None]
 
 
 def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) -> str | None:
@@ -53,11 +53,11 @@ def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) ->
             return outside
         # What was no tensor has no place among the recorded inputs.
         places = {number: place for place, (number, _) in enumerate(numbered)}
-        open_axes = [(places[each.leaf], each.axis) for each in tuned.shapes.inputs if each.leaf in places]
+        open_axes = [(places[axis.leaf], axis.axis) for axis in tuned.shapes.inputs if axis.leaf in places]
     if Counter(_without_axes(specs, open_axes)) == Counter(_without_axes(then, open_axes)):
         return None
     return (
-        f"inputs {_text_of(each for each in then if each.shape)}, here {_text_of(each for each in specs if each.shape)}"
+        f"inputs {_text_of(spec for spec in then if spec.shape)}, here {_text_of(spec for spec in specs if spec.shape)}"
     )
 
 
@@ -73,12 +73,12 @@ def _size_out_of_range(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
 
 def _without_axes(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) -> list[TensorSpec]:
     """Those with a shape, the sizes of these axes (number of the spec, axis) left out."""
-    shapes = [list(each.shape) for each in specs]
+    shapes = [list(spec.shape) for spec in specs]
     for number, axis in axes:
         if number < len(shapes) and axis < len(shapes[number]):
             shapes[number][axis] = 0
-    changed = (each.model_copy(update={"shape": tuple(shape)}) for each, shape in zip(specs, shapes, strict=True))
-    return [each for each in changed if each.shape]
+    changed = (spec.model_copy(update={"shape": tuple(shape)}) for spec, shape in zip(specs, shapes, strict=True))
+    return [spec for spec in changed if spec.shape]
 
 
 def retune_command(tuned: TunedConfig) -> str:
@@ -123,4 +123,4 @@ def _known_difference(what: str, then: str | None, here: str | None) -> str | No
 
 
 def _text_of(specs: Any) -> str:
-    return ", ".join(f"{each.dtype.lower()}{list(each.shape)}" for each in specs) or "none"
+    return ", ".join(f"{spec.dtype.lower()}{list(spec.shape)}" for spec in specs) or "none"

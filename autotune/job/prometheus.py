@@ -58,8 +58,8 @@ class _StatsCollector(Collector):
             memory.add_metric([self._name], stats.peak_memory_bytes)
             yield memory
         state = GaugeMetricFamily("autotune_state", "1 for the state that the model is in", labels=(*_LABELS, "state"))
-        for each in _STATES:
-            state.add_metric([self._name, each], float(each == stats.state))
+        for name in _STATES:
+            state.add_metric([self._name, name], float(name == stats.state))
         yield state
 
     def _calls(self, stats: Stats) -> Iterator[Metric]:

@@ -102,7 +102,7 @@ class Stats:
     num_graph_breaks: int | None
     num_fallbacks: int
     peak_memory_bytes: int | None
-    """Of the device's allocator; on a CPU the process's resident set as it is now."""
+    """Peak of the device's allocator; on a CPU the process's resident set as it is now."""
     events: tuple[Event, ...]
     adaptive: AdaptiveStats | None = None
     """What was decided for each shape; None where the job did not ask for that."""
@@ -129,7 +129,7 @@ class StatsRecorder:
 
     def note_once(self, kind: EventKind, message: str) -> None:
         """Note it unless this very message was noted before."""
-        if not any(each.kind == kind and each.message == printable(message) for each in self.events):
+        if not any(event.kind == kind and event.message == printable(message) for event in self.events):
             self.note(kind, message)
 
     def stats(self) -> Stats:
@@ -141,7 +141,7 @@ class StatsRecorder:
             num_compiles=None if found is None else found.num_graphs,
             num_recompiles=None if found is None else found.num_recompiles,
             num_graph_breaks=None if found is None else found.num_graph_breaks,
-            num_fallbacks=sum(each.kind == "fallback" for each in self.events),
+            num_fallbacks=sum(event.kind == "fallback" for event in self.events),
             peak_memory_bytes=self.memory_bytes(),
             events=tuple(self.events),
             adaptive=None if self.adaptive is None else self.adaptive(),

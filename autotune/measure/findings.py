@@ -48,37 +48,37 @@ class Finding(Record):
 
 def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     """The findings of a compiled model, each place once for each kind; graph breaks first."""
-    broken = _merged(_of_break(each) for each in diagnosis.graph_breaks or ())
-    again = _merged(_of_recompile(each) for each in diagnosis.recompiles or ())
+    broken = _merged(_of_break(broken_at) for broken_at in diagnosis.graph_breaks or ())
+    again = _merged(_of_recompile(recompile) for recompile in diagnosis.recompiles or ())
     return [*_by_their_better_name(broken), *again]
 
 
 def _by_their_better_name(broken: Sequence[Finding]) -> list[Finding]:
-    named = {each.location for each in broken if each.ailment not in _VAGUE}
-    vague = [each for each in broken if each.ailment in _VAGUE and each.location in named]
-    lost = {each.location for each in vague if each.gives_up}
+    named = {finding.location for finding in broken if finding.ailment not in _VAGUE}
+    vague = [finding for finding in broken if finding.ailment in _VAGUE and finding.location in named]
+    lost = {finding.location for finding in vague if finding.gives_up}
     return [
-        each.model_copy(update={"gives_up": each.gives_up or each.location in lost})
-        for each in broken
-        if each not in vague
+        finding.model_copy(update={"gives_up": finding.gives_up or finding.location in lost})
+        for finding in broken
+        if finding not in vague
     ]
 
 
 def with_profiled_cost(findings: list[Finding], profile: Profile | None) -> list[Finding]:
     """The breaks that nothing else told the cost of, with what the profiler saw at their places, if it did."""
     at_breaks_s = {} if profile is None else profile.at_breaks_s
-    num_places = sum(each.kind == "graph_break" for each in findings)
+    num_places = sum(finding.kind == "graph_break" for finding in findings)
     found = []
-    for each in findings:
-        seconds = at_breaks_s.get(each.location or "", at_breaks_s.get(EVERYWHERE))
-        if each.kind == "graph_break" and each.cost is None and seconds is not None:
+    for finding in findings:
+        seconds = at_breaks_s.get(finding.location or "", at_breaks_s.get(EVERYWHERE))
+        if finding.kind == "graph_break" and finding.cost is None and seconds is not None:
             how = "by the profiler, which makes it look more expensive: spent outside of compiled code"
-            if each.location not in at_breaks_s and num_places > 1:
+            if finding.location not in at_breaks_s and num_places > 1:
                 how = f"{how}; of all {num_places} places together"
             cost = FindingCost(kind="per_call", seconds=seconds, how=how)
-            found.append(each.model_copy(update={"cost": cost}))
+            found.append(finding.model_copy(update={"cost": cost}))
         else:
-            found.append(each)
+            found.append(finding)
     return found
 
 
@@ -87,15 +87,15 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     measured, of that first what gives a whole function up and what breaks more often; what was measured to cost nothing
     is last. What only follows from another break comes after it."""
 
-    def place(each: Finding) -> tuple[int, float, bool, bool, int]:
-        seconds = 0.0 if each.cost is None else each.cost.seconds
-        if each.cost is None:
+    def place(finding: Finding) -> tuple[int, float, bool, bool, int]:
+        seconds = 0.0 if finding.cost is None else finding.cost.seconds
+        if finding.cost is None:
             group = 2
         elif seconds <= 0:
             group = 3
         else:
-            group = 0 if each.cost.kind == "per_call" else 1
-        return group, -seconds, not each.gives_up, each.ailment is BreakKind.AFTER_BREAK, -each.count
+            group = 0 if finding.cost.kind == "per_call" else 1
+        return group, -seconds, not finding.gives_up, finding.ailment is BreakKind.AFTER_BREAK, -finding.count
 
     return sorted(findings, key=place)
 
@@ -106,38 +106,38 @@ def source_line(location: str | None) -> str | None:
     return (linecache.getline(file, int(line)).strip() or None) if file and line.isdecimal() else None
 
 
-def _of_break(each: GraphBreak) -> Finding:
+def _of_break(broken: GraphBreak) -> Finding:
     return Finding(
         kind="graph_break",
-        ailment=each.ailment or BreakKind.OTHER,
-        location=each.location,
-        source=source_line(each.location),
-        reason=each.reason,
-        hint=each.hint,
-        count=each.count,
-        gives_up=each.gives_up,
+        ailment=broken.ailment or BreakKind.OTHER,
+        location=broken.location,
+        source=source_line(broken.location),
+        reason=broken.reason,
+        hint=broken.hint,
+        count=broken.count,
+        gives_up=broken.gives_up,
     )
 
 
-def _of_recompile(each: Recompile) -> Finding:
+def _of_recompile(recompile: Recompile) -> Finding:
     paid = None
-    if each.compile_s is not None:
-        paid = FindingCost(kind="once", seconds=each.compile_s, how="by the compiler's own clock")
+    if recompile.compile_s is not None:
+        paid = FindingCost(kind="once", seconds=recompile.compile_s, how="by the compiler's own clock")
     return Finding(
         kind="recompile",
-        ailment=each.ailment or BreakKind.OTHER,
-        location=each.location,
-        source=source_line(each.location),
-        reason=each.reason,
+        ailment=recompile.ailment or BreakKind.OTHER,
+        location=recompile.location,
+        source=source_line(recompile.location),
+        reason=recompile.reason,
         cost=paid,
     )
 
 
 def _merged(findings: Iterable[Finding]) -> Sequence[Finding]:
     seen: dict[tuple[str | None, BreakKind], Finding] = {}
-    for each in findings:
-        known = seen.get((each.location, each.ailment))
-        seen[each.location, each.ailment] = each if known is None else _together(known, each)
+    for finding in findings:
+        known = seen.get((finding.location, finding.ailment))
+        seen[finding.location, finding.ailment] = finding if known is None else _together(known, finding)
     return tuple(seen.values())
 
 

@@ -62,7 +62,7 @@ class Profile(Record):
             for name, (self_s, count) in times.items()
         ]
         return cls(
-            operators=tuple(sorted(operators, key=lambda each: -each.self_s)),
+            operators=tuple(sorted(operators, key=lambda operator: -operator.self_s)),
             num_calls=num_calls,
             at_breaks_s={place: total_s / num_calls for place, total_s in (at_breaks or {}).items()},
             note=note,

@@ -206,9 +206,9 @@ def _studentised_errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 def _make_alike(draws: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
     """Give each correlation its share of the draws, and these draws that correlation from one block to the next."""
     ends = np.round(np.cumsum(weights) * len(draws)).astype(int)
-    each = np.repeat(list(CORRELATIONS), np.diff(ends, prepend=0))[:, None]
+    correlation = np.repeat(list(CORRELATIONS), np.diff(ends, prepend=0))[:, None]
     for block in range(1, draws.shape[1]):
-        draws[:, block] = each * draws[:, block - 1] + np.sqrt(1 - each**2) * draws[:, block]
+        draws[:, block] = correlation * draws[:, block - 1] + np.sqrt(1 - correlation**2) * draws[:, block]
 
 
 def _weights_of_correlations(logs: NDArray[np.float64]) -> NDArray[np.float64]:

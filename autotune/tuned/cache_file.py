@@ -182,7 +182,7 @@ def _parts(key: Key) -> dict[str, str | None]:
         if isinstance(value, dict):
             parts |= value
         elif name == "inputs":
-            parts[name] = ", ".join(f"{each.dtype}{list(each.shape)}" for each in key.inputs)
+            parts[name] = ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec in key.inputs)
         else:
             parts[name.replace("_", " ")] = None if value is None else str(value)
     return parts

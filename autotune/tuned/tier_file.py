@@ -72,7 +72,7 @@ class Tiers(Record):
 
     @model_validator(mode="after")
     def _different_names(self) -> Tiers:
-        if len({each.name for each in self.tiers}) < len(self.tiers):
+        if len({tier.name for tier in self.tiers}) < len(self.tiers):
             raise ValueError("two tiers have the same name")
         return self
 
@@ -87,7 +87,7 @@ class Tiers(Record):
     def _marks(self) -> str:
         marks = {True: "keeps it", False: "MISSES IT"}
         return "".join(
-            f"\n  {each.name}: p99 {each.p99_s * 1e3:.3g} ms, {marks[self.fits(each)]}" for each in self.tiers
+            f"\n  {tier.name}: p99 {tier.p99_s * 1e3:.3g} ms, {marks[self.fits(tier)]}" for tier in self.tiers
         )
 
 

@@ -163,8 +163,8 @@ class MindSporeBackend(Backend):
         return self.like(array * (1 + share * np.random.standard_normal(array.shape).astype(array.dtype)), value)
 
     def active_dropout(self, model: Any) -> list[str]:
-        named = ((name, each, _dropped_share(each)) for name, each in model.cells_and_names())
-        return [f"{type(each).__name__} {name or '(the model)'!r} (p={p:g})" for name, each, p in named if p]
+        named = ((name, cell, _dropped_share(cell)) for name, cell in model.cells_and_names())
+        return [f"{type(cell).__name__} {name or '(the model)'!r} (p={p:g})" for name, cell, p in named if p]
 
     def random_state(self) -> bytes:
         """The generator of `mint`, the seeds that `ops` counts up, NumPy's and Python's. A random primitive that a

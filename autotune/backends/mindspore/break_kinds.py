@@ -91,16 +91,16 @@ _HARMLESS_IF_FROZEN = frozenset(BreakKind) - {BreakKind.PRINT, BreakKind.CLOCK_O
 def breaks(text: str) -> tuple[GraphBreak, ...]:
     """Every graph break that the process reported, each place once."""
     seen: dict[tuple[str | None, BreakKind], GraphBreak] = {}
-    for each in (*_interpreted(text), *_bytecode_breaks(text), *_internal_errors(text)):
-        key = (each.location, each.ailment or BreakKind.OTHER)
+    for broken in (*_interpreted(text), *_bytecode_breaks(text), *_internal_errors(text)):
+        key = (broken.location, broken.ailment or BreakKind.OTHER)
         known = seen.get(key)
-        seen[key] = each if known is None else known.model_copy(update={"count": known.count + 1})
+        seen[key] = broken if known is None else known.model_copy(update={"count": known.count + 1})
     return tuple(seen.values())
 
 
 def recompiles(text: str) -> tuple[Recompile, ...]:
     """Every recompile of capture `bytecode`, with the guard that failed."""
-    return tuple(_recompile(each) for each in _RECOMPILE.finditer(text))
+    return tuple(_recompile(found) for found in _RECOMPILE.finditer(text))
 
 
 def refusal(text: str) -> GraphBreak | None:
@@ -213,7 +213,7 @@ def _recompile(found: re.Match[str]) -> Recompile:
 def _reshaped(found: re.Match[str]) -> Recompile:
     """The guard names no line: it is about an argument of the function, which has one."""
     then, _, now = found["guard"].partition("v.s.")
-    shapes = (f"[{', '.join(_SIZES.findall(each))}]" for each in (then, now))
+    shapes = (f"[{', '.join(_SIZES.findall(shape))}]" for shape in (then, now))
     return Recompile(
         reason=f"{_SHAPE_GUARD}: {' then, now '.join(shapes)}",
         location=f"{found['file']}:{found['begin']}",
@@ -223,7 +223,7 @@ def _reshaped(found: re.Match[str]) -> Recompile:
 
 def _users(stack: str) -> str | None:
     """`file:line` of the innermost frame that is not MindSpore's own."""
-    places = [(each["file"], each["line"]) for each in _PLACE.finditer(f"{stack}\n")]
+    places = [(place["file"], place["line"]) for place in _PLACE.finditer(f"{stack}\n")]
     users = [place for place in places if not _is_machinery(place[0])]
     return f"{users[-1][0]}:{users[-1][1]}" if users else None
 

@@ -31,7 +31,7 @@ def call_key(value: Any) -> Hashable:
     if isinstance(value, (tuple, list)):
         return (type(value), *map(call_key, value))
     if isinstance(value, dict):
-        return tuple((name, call_key(each)) for name, each in value.items())
+        return tuple((name, call_key(part)) for name, part in value.items())
     kind: Any = type(value)
     return (kind, value) if isinstance(value, (bool, int, float, str, type(None))) else kind
 
@@ -59,7 +59,7 @@ class CallValues:
         """The arguments as they are given to compiled code."""
         if not self._by_identity:
             return args, kwargs
-        return tuple(map(as_variables, args)), {name: as_variables(each) for name, each in kwargs.items()}
+        return tuple(map(as_variables, args)), {name: as_variables(value) for name, value in kwargs.items()}
 
     def refusal(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsuitableCallError | None:
         """Note the values of a call. Returns why it is not to be compiled, or None."""
@@ -77,7 +77,7 @@ class CallValues:
             if len(self._known) >= MAX_VALUES:
                 return self._one_too_many(values)
             self._known.add(values)
-            self._constants.update((id(each), Content(each)) for each in constants)
+            self._constants.update((id(constant), Content(constant)) for constant in constants)
         self._refused.clear()
         return None
 
@@ -117,7 +117,7 @@ class CallValues:
         keys = tuple(self._key(part, constants, is_within=self._by_identity) for part in parts)
         if self._by_identity and isinstance(value, list):
             return object()
-        return keys if any(each is not None for each in keys) else None
+        return keys if any(key is not None for key in keys) else None
 
     def _note(self, found: dict[str, Hashable]) -> None:
         for name, key in found.items():
@@ -163,4 +163,4 @@ def _argument_names(construct: Callable[..., Any]) -> list[str]:
         parameters = inspect.signature(construct).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [each.name for each in parameters if each.kind in kinds][1:]
+    return [parameter.name for parameter in parameters if parameter.kind in kinds][1:]

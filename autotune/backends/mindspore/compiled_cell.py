@@ -99,7 +99,7 @@ class CompiledCell:
         """Make `_current` what the Cell is now; or say why this call is left untuned."""
         if not self._current.seen.holds():
             seen = Snapshot(self._model)
-            known = next((each for each in self._states if each.seen.means(seen)), None)
+            known = next((state for state in self._states if state.seen.means(seen)), None)
             if known is None and self._num_made >= MAX_STATES:
                 return (
                     f"the model was changed {MAX_STATES} times since it was compiled (attributes, modes, or weights by "
@@ -107,7 +107,7 @@ class CompiledCell:
                 )
             if known is None:
                 # Weights that lie elsewhere now never come back.
-                self._states = [each for each in self._states if each.seen.places == seen.places]
+                self._states = [state for state in self._states if state.seen.places == seen.places]
                 known = self._made()
             known.seen = seen
             self._current = known
@@ -143,10 +143,10 @@ class _State:
             self.cell = ms.amp.auto_mixed_precision(self.cell, level, getattr(ms, dtype))
         if arguments.jit is not None:
             # `ms.jit(cell)` is a bound method. As the shadow's own `construct` it shows which Cells are compiled.
-            for each in cells_of(self.cell, arguments.region):
-                compiled = jitted(each, arguments)
+            for cell in cells_of(self.cell, arguments.region):
+                compiled = jitted(cell, arguments)
                 is_inner, by_identity = not arguments.region.is_whole, _goes_by_identity(arguments)
-                each.construct = bounded(each, compiled, warn, by_identity=by_identity) if is_inner else compiled
+                cell.construct = bounded(cell, compiled, warn, by_identity=by_identity) if is_inner else compiled
         elif arguments.jit_config:
             self.cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
         self._call = Compiling(_entry(self.cell, arguments), arguments.compiling)
@@ -177,8 +177,8 @@ def _compiled_parts(model: ms.nn.Cell, arguments: CompileArguments) -> list[str]
         return [""]
     if arguments.jit is None:
         return []
-    compiled = {id(each) for each in cells_of(model, arguments.region)}
-    return [f"{path}." for path, each in model.cells_and_names() if id(each) in compiled]
+    compiled = {id(cell) for cell in cells_of(model, arguments.region)}
+    return [f"{path}." for path, cell in model.cells_and_names() if id(cell) in compiled]
 
 
 def _entry(cell: ms.nn.Cell, arguments: CompileArguments) -> Callable[..., Any]:

@@ -116,8 +116,8 @@ def _interpreted(names: Collection[str]) -> tuple[GraphBreak, ...] | None:
 
 def graph_text(phase: str) -> str | None:
     """The final graph of a phase as text; None where this release does not give it."""
-    executors = [each.get_instance() for each in (_JIT_EXECUTOR, _GRAPH_EXECUTOR) if each is not None]
-    owner = next((each for each in executors if each.has_compiled(phase)), None)
+    executors = [executor.get_instance() for executor in (_JIT_EXECUTOR, _GRAPH_EXECUTOR) if executor is not None]
+    owner = next((executor for executor in executors if executor.has_compiled(phase)), None)
     return None if owner is None or _DUMP_GRAPH is None else str(_DUMP_GRAPH(owner.get_func_graph(phase)))
 
 
@@ -185,8 +185,8 @@ def _pieces(code: CodeType) -> Iterator[tuple[CodeType, dict[str, Any]]]:
 def _generated(extra: dict[str, Any]) -> list[CodeType]:
     compiled = extra.get("code", {}).get("compiled_code_")
     constants = compiled.co_consts if compiled is not None else ()
-    codes = [getattr(each, "__code__", each) for each in constants]
-    return [each for each in codes if isinstance(each, CodeType)]
+    codes = [getattr(constant, "__code__", constant) for constant in constants]
+    return [code for code in codes if isinstance(code, CodeType)]
 
 
 def _breaks(pieces: list[tuple[CodeType, dict[str, Any]]]) -> tuple[GraphBreak, ...]:
@@ -199,7 +199,7 @@ def _breaks(pieces: list[tuple[CodeType, dict[str, Any]]]) -> tuple[GraphBreak, 
 
 def _break_line(code: CodeType, extra: dict[str, Any]) -> str | None:
     """Where `code` was cut. Its rest is named like `16I.46B.construct`: it starts at code unit 46 (measured)."""
-    rests = [re.match(r"\d+I\.(\d+)B\.", each.co_name) for each in _generated(extra)]
+    rests = [re.match(r"\d+I\.(\d+)B\.", piece.co_name) for piece in _generated(extra)]
     starts = [2 * int(rest[1]) for rest in rests if rest is not None]
     lines = [line for first, end, line in code.co_lines() if starts and first < min(starts) <= end]
     return f"{code.co_filename}:{lines[0]}" if lines and lines[0] else None
@@ -303,13 +303,13 @@ def profile(call: Callable[[], None], num_calls: int, trace: Path, device: str) 
     if not hasattr(ms.profiler, "profile"):
         return Profile.of({}, num_calls, f"MindSpore {ms.__version__} has no mindspore.profiler.profile")
     with TemporaryDirectory(prefix="profile-") as folder:
-        written = ms.profiler.tensorboard_trace_handler(folder)
-        with ms.profiler.profile(activities=[ms.profiler.ProfilerActivity.CPU], on_trace_ready=written):
+        handler = ms.profiler.tensorboard_trace_handler(folder)
+        with ms.profiler.profile(activities=[ms.profiler.ProfilerActivity.CPU], on_trace_ready=handler):
             for _ in range(num_calls):
                 call()
         tables = sorted(Path(folder).glob(f"*/{_TIMES}"))
-        for each in Path(folder).glob(f"*/{_TRACE}"):
-            shutil.copyfile(each, trace)
+        for written in Path(folder).glob(f"*/{_TRACE}"):
+            shutil.copyfile(written, trace)
         if not tables:
             return Profile.of({}, num_calls, f"MindSpore {ms.__version__} left no times of operators")
         times = times_in(tables[0].read_text(encoding="utf-8"))

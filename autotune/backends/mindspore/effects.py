@@ -52,14 +52,14 @@ class Effects:
         """Before the call. `cells` are the compiled ones, by their paths, `parameters` those that a graph does not
         set."""
         self._cells = cells
-        self._parameters = [(each, bytes_of(each)) for each in parameters]
+        self._parameters = [(parameter, bytes_of(parameter)) for parameter in parameters]
         self._before = Snapshot(*cells.values())
         self._inputs = Content([*args, *kwargs.values()])
 
     def found(self) -> str | None:
         """After it: what has changed, in words."""
         found = [] if self._inputs.holds() else ["its inputs"]
-        found += [each.name for each, then in self._parameters if bytes_of(each) != then]
+        found += [parameter.name for parameter, then in self._parameters if bytes_of(parameter) != then]
         found += [f"{path}.{name}" if path else name for path, name in self._attributes()]
         if not self._before.constants_hold():
             found.append("a tensor or an array that it holds")
@@ -80,17 +80,17 @@ def effects_of(model: ms.nn.Cell, config: Config) -> Callable[[tuple[Any, ...], 
     compiled = cells_of(model, Region.of(config))
     keeps_parameters = config.get("capture", "ast") == "ast"
     writers = _WRITERS if keeps_parameters else _WRITERS | _ASSIGNING
-    if not any(_writes(each, writers) for each in _functions(compiled)):
+    if not any(_writes(function, writers) for function in _functions(compiled)):
         return None
-    within = {id(each) for cell in compiled for _, each in cell.cells_and_names()}
-    cells = {path: each for path, each in model.cells_and_names() if id(each) in within}
+    within = {id(inner) for cell in compiled for _, inner in cell.cells_and_names()}
+    cells = {path: cell for path, cell in model.cells_and_names() if id(cell) in within}
     return partial(Effects, cells, [] if keeps_parameters else list(model.get_parameters()))
 
 
 def _writes(function: FunctionType, writers: Set[str]) -> bool:
     codes = [function.__code__]
     for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return any(
         any(name in writers or _IN_PLACE.fullmatch(name) for name in code.co_names)
         or any(map(_is_writing, dis.get_instructions(code)))
@@ -106,7 +106,7 @@ def _is_writing(instruction: dis.Instruction) -> bool:
 def _functions(cells: Iterable[ms.nn.Cell]) -> Iterator[FunctionType]:
     """Functions of the author's that the Cells, and the functions themselves, lead to; without `__init__`."""
     known: dict[int, Any] = {}
-    values: list[Any] = [each for cell in cells for _, each in cell.cells_and_names()]
+    values: list[Any] = [inner for cell in cells for _, inner in cell.cells_and_names()]
     while values and len(known) < _MAX_VALUES:
         value = values.pop()
         if id(value) in known:
@@ -132,7 +132,7 @@ def _named_in(function: FunctionType) -> list[Any]:
 
 def _in_class(kind: type) -> list[Any]:
     own = vars(kind).items() if is_authors(kind) else ()
-    return [*(each for name, each in own if name != "__init__"), *kind.__bases__]
+    return [*(member for name, member in own if name != "__init__"), *kind.__bases__]
 
 
 _LEADING: tuple[tuple[tuple[type, ...], Callable[[Any], Iterable[Any]]], ...] = (

@@ -273,9 +273,9 @@ def _refuse(config: Config, version: str, device: Device) -> None:
     for name in config.root:
         if name != KNOB:
             _refuse_value(name, config, version, device)
-    for each in REFUSED:
-        if config.matches(each.pattern) and device in each.devices and _within(version, each.versions):
-            raise InvalidConfigError(f"{config}: {each.because} (this is {version} on {device})")
+    for refused in REFUSED:
+        if config.matches(refused.pattern) and device in refused.devices and _within(version, refused.versions):
+            raise InvalidConfigError(f"{config}: {refused.because} (this is {version} on {device})")
 
 
 def _refuse_value(name: str, config: Config, version: str, device: Device) -> None:

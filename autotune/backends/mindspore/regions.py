@@ -50,7 +50,7 @@ def cells_of(model: ms.nn.Cell, region: Region) -> list[ms.nn.Cell]:
 
 def compiled_paths(model: ms.nn.Cell) -> list[str]:
     """The Cells whose own `construct` is compiled, as the model tells."""
-    return [path for path, each in model.cells_and_names() if "construct" in vars(each)]
+    return [path for path, cell in model.cells_and_names() if "construct" in vars(cell)]
 
 
 # Copies of Cells, with the Parameters of the job's own. Nothing changes the Cell that is copied.
@@ -72,7 +72,7 @@ def copy_cells(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) ->
         held.update(_create_time=time.time_ns(), _compile_cache=None, _phase_cache=None)
         held.update(requires_grad=False, is_top_cell=False)  # They mark the calls of which gradients are taken.
         children = vars(model)["_cells"].items()
-        held["_cells"] = OrderedDict((name, each and copy_cells(each, known)) for name, each in children)
+        held["_cells"] = OrderedDict((name, child and copy_cells(child, known)) for name, child in children)
         object.__setattr__(other, "__dict__", held)
         ms.nn.Cell.total_instance_count += 1  # It goes down when a Cell is deleted.
     return known[id(model)]
@@ -96,7 +96,7 @@ class Mirror:
 
     def __init__(self, model: ms.nn.Cell, copies: Mapping[int, ms.nn.Cell]) -> None:
         self._copy = copies[id(model)]
-        self._pairs = {path: (each, copies[id(each)]) for path, each in model.cells_and_names()}
+        self._pairs = {path: (cell, copies[id(cell)]) for path, cell in model.cells_and_names()}
         self._originals = {id(copy): original for original, copy in self._pairs.values()}
         self._containers: dict[int, tuple[Any, Any]] = {}
         """Those that were copied, by the identity of the copy, with their originals."""

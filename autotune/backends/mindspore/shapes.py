@@ -42,8 +42,8 @@ class ShapeMarker:
 
     def _set_inputs(self, arguments: Arguments) -> None:
         leaves = arguments.leaves()
-        for number in {each.leaf for each in self._varying}:
-            leaves[number] = _open(leaves[number], [each for each in self._varying if each.leaf == number])
+        for number in {axis.leaf for axis in self._varying}:
+            leaves[number] = _open(leaves[number], [axis for axis in self._varying if axis.leaf == number])
         wanted = arguments.with_leaves(leaves)
         if wanted.positional and wanted.keyword:
             raise InvalidConfigError("knob shapes: MindSpore takes open sizes by position or by name, not both at once")
@@ -52,8 +52,8 @@ class ShapeMarker:
 
 def _open(tensor: ms.Tensor, varying: list[VaryingAxis]) -> ms.Tensor:
     shape: list[Any] = list(tensor.shape)
-    for each in varying:
-        shape[each.axis] = None if each.smallest is None else ms.Symbol(min=each.smallest, max=each.largest)
+    for axis in varying:
+        shape[axis.axis] = None if axis.smallest is None else ms.Symbol(min=axis.smallest, max=axis.largest)
     return ms.Tensor(shape=shape, dtype=tensor.dtype)
 
 

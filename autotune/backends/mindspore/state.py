@@ -50,22 +50,22 @@ class Attributes:
         """Cells and objects that were met before."""
         self._open: set[int] = set()
         """Containers that contain the one that is copied."""
-        for each in models:
-            self._note_cell(each)
+        for model in models:
+            self._note_cell(model)
 
     def register(self, parts: dict[str, Any]) -> dict[str, Any]:
         """A Cell's Parameters, buffers or inner Cells, as a plain dict, which is compared faster."""
-        for each in parts.values():
-            if isinstance(each, ms.nn.Cell):
-                self._note_cell(each)
+        for part in parts.values():
+            if isinstance(part, ms.nn.Cell):
+                self._note_cell(part)
             else:
-                self.note_tensors(each)
+                self.note_tensors(part)
         return dict(parts)
 
     def note_tensors(self, value: Any) -> None:
         """A tensor, or those in a container, without a look at what is in them."""
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
-        self.tensors.update((id(each), each) for each in parts if isinstance(each, ms.Tensor))
+        self.tensors.update((id(part), part) for part in parts if isinstance(part, ms.Tensor))
 
     def copied(self, value: Any, depth: int = 0) -> Any:
         """Equal to the value as long as nothing in it is changed; it has to stand on the left side of `==`."""
@@ -87,11 +87,11 @@ class Attributes:
 
     def note_class(self, kind: type, depth: int = 0) -> None:
         """It and those it inherits from."""
-        for each in kind.__mro__:
-            if is_authors(each) and each not in self.classes and self._has_room(len(vars(each)), depth):
-                self.classes[each] = held = dict(vars(each))
+        for base in kind.__mro__:
+            if is_authors(base) and base not in self.classes and self._has_room(len(vars(base)), depth):
+                self.classes[base] = held = dict(vars(base))
                 held.update(
-                    (name, self.copied(value, depth + 1)) for name, value in vars(each).items() if name[:2] != "__"
+                    (name, self.copied(value, depth + 1)) for name, value in vars(base).items() if name[:2] != "__"
                 )
 
     def _container(self, value: Any, depth: int) -> Any:
@@ -99,9 +99,9 @@ class Attributes:
             return value
         self._open.add(id(value))
         if isinstance(value, dict):
-            copy: Any = {name: self.copied(each, depth + 1) for name, each in dict(value).items()}
+            copy: Any = {name: self.copied(part, depth + 1) for name, part in dict(value).items()}
         else:
-            copy = [self.copied(each, depth + 1) for each in tuple(value)]
+            copy = [self.copied(part, depth + 1) for part in tuple(value)]
             if isinstance(value, deque):
                 copy = deque(copy)
             elif isinstance(value, tuple):
@@ -119,7 +119,7 @@ class Attributes:
             return value
         self._known.add(id(value))
         self.note_class(type(value), depth + 1)
-        return _Held(value, held, {name: self.copied(each, depth + 1) for name, each in dict(held).items()})
+        return _Held(value, held, {name: self.copied(part, depth + 1) for name, part in dict(held).items()})
 
     def _has_room(self, num_values: int, depth: int) -> bool:
         if depth >= MAX_DEPTH or num_values > self._num_left:
@@ -229,9 +229,9 @@ class Snapshot:
         self._held: list[dict[str, Any]] = []
         self._names: list[list[str]] = []
         self._seen: list[tuple[Any, ...]] = []
-        for each in attributes.cells:
-            attributes.note_class(type(each))
-            self._add(vars(each), attributes)
+        for cell in attributes.cells:
+            attributes.note_class(type(cell))
+            self._add(vars(cell), attributes)
         self._asks = [itemgetter(*names) for names in self._names]
         self._sizes = list(map(len, self._held))
         self._hooks = self._hooks_now()
@@ -275,7 +275,7 @@ class Snapshot:
 
     def changed(self, held: dict[str, Any]) -> list[str]:
         """Attributes of one Cell that are others now, are new or are gone."""
-        number = next((n for n, each in enumerate(self._held) if each is held), None)
+        number = next((n for n, attributes in enumerate(self._held) if attributes is held), None)
         if number is None:
             return []
         before = dict(zip(self._names[number], self._seen[number], strict=True))
@@ -342,13 +342,13 @@ class Content:
         self._value = [value]
         held = Attributes()
         self._copy = held.copied(self._value)
-        tensors = (each for each in held.tensors.values() if not isinstance(each, ms.Parameter))
-        arrays = (each for each in held.constants.values() if not isinstance(each, ms.Tensor))
-        self._contents = [(each, bytes_of(each)) for each in (*tensors, *arrays)]
+        tensors = (tensor for tensor in held.tensors.values() if not isinstance(tensor, ms.Parameter))
+        arrays = (array for array in held.constants.values() if not isinstance(array, ms.Tensor))
+        self._contents = [(array, bytes_of(array)) for array in (*tensors, *arrays)]
 
     def holds(self) -> bool:
         """The value is as it was."""
-        return is_same(self._copy, self._value) and all(bytes_of(each) == then for each, then in self._contents)
+        return is_same(self._copy, self._value) and all(bytes_of(array) == then for array, then in self._contents)
 
 
 def bytes_of(value: Any) -> bytes:

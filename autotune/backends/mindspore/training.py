@@ -106,10 +106,10 @@ class BeforeAnyWrite:
         return result
 
     def _written(self) -> tuple[Snapshot, list[float]]:
-        for each in self._cells:
-            initialise(each)
-        parameters = [each for cell in self._cells for each in cell.get_parameters()]
-        return Snapshot(*self._cells), [float(each.asnumpy().sum(dtype=np.float64)) for each in parameters]
+        for cell in self._cells:
+            initialise(cell)
+        parameters = [parameter for cell in self._cells for parameter in cell.get_parameters()]
+        return Snapshot(*self._cells), [float(parameter.asnumpy().sum(dtype=np.float64)) for parameter in parameters]
 
     def _is_as(self, before: tuple[Snapshot, list[float]]) -> bool:
         state, sums = self._written()
@@ -135,8 +135,8 @@ class SameState:
 
     def __call__(self, *args: Any) -> Any:
         if self._seen is None or not self._seen.holds():
-            for each in self._cells:
-                initialise(each)
+            for cell in self._cells:
+                initialise(cell)
             now = Snapshot(*self._cells)
             if self._seen is not None and not self._seen.means(now):
                 raise UnsuitableCallError(
@@ -184,8 +184,8 @@ def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None
 
     They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not see (measured).
     """
-    parameters = {id(each): each for each in [*model.get_parameters(), *optimizer.get_parameters()]}.values()
-    copies = [(each, each.asnumpy().copy()) for each in parameters]
+    held = {id(tensor): tensor for tensor in [*model.get_parameters(), *optimizer.get_parameters()]}.values()
+    copies = [(parameter, parameter.asnumpy().copy()) for parameter in held]
 
     def put_back() -> None:
         for parameter, copy in copies:
@@ -201,7 +201,7 @@ def trained(optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
 
 def weights(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
     """See `Training`."""
-    return [array_of(each).copy() for each in optimizer.parameters]
+    return [array_of(parameter).copy() for parameter in optimizer.parameters]
 
 
 def set_weights(optimizer: ms.nn.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
@@ -216,7 +216,7 @@ def gradients(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
 
     The gradients themselves never leave a compiled step. After the first one Adam's first moment is a tenth of them.
     """
-    suffixes = tuple(f".{each.name}" for each in optimizer.parameters)
-    state = [each for each in optimizer.get_parameters() if each.name.endswith(suffixes) and each.is_floating_point()]
-    trained_ids = {id(each) for each in optimizer.parameters}
-    return [array_of(each).copy() for each in state if id(each) not in trained_ids]
+    suffixes = tuple(f".{parameter.name}" for parameter in optimizer.parameters)
+    state = [kept for kept in optimizer.get_parameters() if kept.name.endswith(suffixes) and kept.is_floating_point()]
+    trained_ids = {id(parameter) for parameter in optimizer.parameters}
+    return [array_of(kept).copy() for kept in state if id(kept) not in trained_ids]

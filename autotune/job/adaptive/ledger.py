@@ -111,7 +111,7 @@ class Ledger:
         if not self._evicts and self._counts["compiled"] >= self.limits.max_versions:
             return f"{self._counts['compiled']} versions were compiled, and the framework lets go of none"
         bound = self.limits.max_memory_bytes
-        next_bytes = max((each.grown_bytes for each in self._accounts.values()), default=0)
+        next_bytes = max((account.grown_bytes for account in self._accounts.values()), default=0)
         if bound is not None and self._grown_bytes + next_bytes > bound:
             return f"compiled versions hold {self._grown_bytes} bytes, another one does not fit into {bound}"
         return None
@@ -235,21 +235,21 @@ class Ledger:
 
     def stats(self) -> AdaptiveStats:
         """All of it until now."""
-        accounts = sorted(self._accounts.values(), key=lambda each: -(each.num_eager + each.num_compiled))
+        accounts = sorted(self._accounts.values(), key=lambda account: -(account.num_eager + account.num_compiled))
         counts = self._counts
         return AdaptiveStats(
-            num_versions=sum(each.standing == "compiled" for each in accounts),
+            num_versions=sum(account.standing == "compiled" for account in accounts),
             num_compiled=counts["compiled"],
             num_evicted=counts["evicted"],
             num_slower=counts["slower"],
             num_failures=counts["failures"],
-            num_eager_calls=sum(each.num_eager for each in accounts) + counts["forgotten eager"],
-            num_compiled_calls=sum(each.num_compiled for each in accounts) + counts["forgotten compiled"],
+            num_eager_calls=sum(account.num_eager for account in accounts) + counts["forgotten eager"],
+            num_compiled_calls=sum(account.num_compiled for account in accounts) + counts["forgotten compiled"],
             compiling_s=self._compiling_s,
             saved_s=sum(map(_saved, accounts)),
             grown_bytes=self._grown_bytes,
             stopped=self.stopped,
-            shapes=tuple(self._shape_stats(each) for each in accounts),
+            shapes=tuple(self._shape_stats(account) for account in accounts),
         )
 
     def _saved_by(self, account: ShapeAccount) -> float:
@@ -262,10 +262,10 @@ class Ledger:
         return self.compile_s if account.compile_s is None else account.compile_s
 
     def _evicted_for(self, newest: ShapeAccount) -> ShapeAccount | None:
-        others = [each for each in self._accounts.values() if each.standing == "compiled" and each is not newest]
+        others = [held for held in self._accounts.values() if held.standing == "compiled" and held is not newest]
         if len(others) < self.limits.max_versions:
             return None
-        oldest = min(others, key=lambda each: each.last_call)
+        oldest = min(others, key=lambda account: account.last_call)
         self._counts["evicted"] += 1
         oldest.standing, oldest.num_unpaid = "eager", 0
         oldest.reason = f"evicted for {newest.text}, as the longest not called of {self.limits.max_versions} versions"
@@ -273,7 +273,7 @@ class Ledger:
 
     def _forget_half(self) -> None:
         """Those without a version that were called longest ago."""
-        idle = [key for key, each in self._accounts.items() if each.standing not in ("compiled", "compiling")]
+        idle = [key for key, account in self._accounts.items() if account.standing not in ("compiled", "compiling")]
         for key in sorted(idle, key=lambda key: self._accounts[key].last_call)[: MAX_SHAPES // 2]:
             gone = self._accounts.pop(key)
             self._counts["forgotten eager"] += gone.num_eager

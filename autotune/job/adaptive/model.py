@@ -233,7 +233,7 @@ class AdaptiveModel:
 
     def _drop(self, account: ShapeAccount) -> None:
         """Its version goes; a call of it that is under way is not hurt."""
-        key = next(key for key, each in self._running.items() if each.account is account)
+        key = next(key for key, running in self._running.items() if running.account is account)
         held_bytes = self._held_bytes()
         self._free(self._running.pop(key).version)
         self._ledger.subtract_memory(held_bytes - self._held_bytes())
@@ -264,7 +264,7 @@ class AdaptiveModel:
         except Exception as error:  # A nested tensor has no sizes.
             raise_interruption(error)
             return "inputs that cannot be described"
-        return ", ".join(f"{each.dtype.lower()}{list(each.shape)}" for each in specs if each) or "no tensors"
+        return ", ".join(f"{spec.dtype.lower()}{list(spec.shape)}" for spec in specs if spec) or "no tensors"
 
 
 @dataclass(eq=False)

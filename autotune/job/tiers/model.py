@@ -56,7 +56,7 @@ class LoadedTiers:
         """
         if not models:
             raise InputError(f"{self.path}: apply() was given no model", tip="give one for each tier: {NAME: MODEL}")
-        if len({id(each) for each in models.values()}) < len(models):
+        if len({id(model) for model in models.values()}) < len(models):
             raise InputError(
                 f"{self.path}: apply() was given one model for several tiers", tip="copy it: copy.deepcopy(model)"
             )
@@ -73,7 +73,7 @@ class LoadedTiers:
     def _unnamed(self, models: Mapping[str, Any]) -> InputError | None:
         """What is wrong where no model has the name of a tier."""
         assert self.tiers is not None
-        names = [each.name for each in self.tiers.tiers]
+        names = [tier.name for tier in self.tiers.tiers]
         if set(names) & set(models):
             return None
         return InputError(
@@ -86,10 +86,10 @@ class LoadedTiers:
     ) -> TieredModel:
         _say_left_out(self.path, tiers.tiers, models)
         folder = Path(self.path).parent
-        present = [each for each in tiers.tiers if each.name in models]
+        present = [tier for tier in tiers.tiers if tier.name in models]
         # The best tier last: what a config sets for the whole process is then as the best one wants it.
-        given = {each.name: load(folder / each.file).apply(models[each.name], **policy) for each in reversed(present)}
-        return TieredModel([(each.name, given[each.name], each.p99_s) for each in present], tiers.deadline_s, backend)
+        given = {tier.name: load(folder / tier.file).apply(models[tier.name], **policy) for tier in reversed(present)}
+        return TieredModel([(tier.name, given[tier.name], tier.p99_s) for tier in present], tiers.deadline_s, backend)
 
 
 class TieredModel:
@@ -153,7 +153,7 @@ class _Statistics:
         self._models = models
 
     def stats(self) -> TieredStats:
-        return self._selector.stats([_state_of(each) for each in self._models])
+        return self._selector.stats([_state_of(model) for model in self._models])
 
 
 def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
@@ -170,7 +170,7 @@ def _state_of(model: Any) -> str | None:
 
 
 def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -> None:
-    names = [each.name for each in tiers]
+    names = [tier.name for tier in tiers]
     missing = [name for name in names if name not in models]
     unknown = [name for name in models if name not in names]
     if missing or unknown:

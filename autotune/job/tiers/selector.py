@@ -31,7 +31,7 @@ class TierStats:
 
     name: str
     state: str | None
-    """Of its model (`Stats.state`); None where there is nothing to tell."""
+    """What its model is in (`Stats.state`); None where there is nothing to tell."""
     num_calls: int
     num_misses: int
     """Calls that took longer than their budget."""
@@ -40,7 +40,7 @@ class TierStats:
     expected_s: float
     """What it is expected to take now."""
     latency_s: Latency | None
-    """Of its calls among the latest `WINDOW` of all; None before the first."""
+    """Percentiles of its calls among the latest `WINDOW` of all; None before the first."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class TierSelector:
         with self._lock:
             self._num_calls += 1
             choice = self._choice(budget_s)
-            by_promise = (n for n, each in enumerate(self._tiers) if (each.promised_s or 0.0) <= budget_s)
+            by_promise = (n for n, tier_state in enumerate(self._tiers) if (tier_state.promised_s or 0.0) <= budget_s)
             self._num_degraded += choice.tier > next(by_promise, choice.tier)
             self._num_hopeless += choice.is_hopeless
             self._tiers[choice.tier].num_calls += 1
@@ -152,17 +152,17 @@ class TierSelector:
         with self._lock:
             return TieredStats(
                 num_calls=self._num_calls,
-                num_misses=sum(each.num_misses for each in self._tiers),
+                num_misses=sum(tier_state.num_misses for tier_state in self._tiers),
                 num_degraded=self._num_degraded,
                 num_hopeless=self._num_hopeless,
-                tiers=tuple(self._stats_of(each, state) for each, state in zip(self._tiers, states, strict=True)),
+                tiers=tuple(self._stats_of(tier, state) for tier, state in zip(self._tiers, states, strict=True)),
             )
 
     def _choice(self, budget_s: float) -> Choice:
         number = self._num_calls
         for tier_state in self._tiers:
             tier_state.forget(number)
-        fitting = (n for n, each in enumerate(self._tiers) if each.expected_s(number) <= budget_s)
+        fitting = (n for n, tier_state in enumerate(self._tiers) if tier_state.expected_s(number) <= budget_s)
         tier = next(fitting, None)
         if tier is not None:
             return Choice(number, tier, budget_s, is_hopeless=False)
