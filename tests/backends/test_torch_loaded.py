@@ -8,7 +8,6 @@ import threading
 import pytest
 
 import autotune
-from autotune.errors import InputError
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -121,84 +120,6 @@ def test_the_process_as_it_was_after_the_block(answer, model):
     assert torch.get_float32_matmul_precision() == before
     assert torch.equal(tuned(X), expected)
     assert torch.equal(model(X), expected)
-
-
-def loss(model, x, y):
-    return torch.nn.functional.mse_loss(model(x), y)
-
-
-def losses_of(make_step, num_steps=5):
-    """Of a run of a fresh model and its optimizer, and the weights that it ends with."""
-    torch.manual_seed(0)
-    model = Small().train()
-    step = make_step(model, torch.optim.Adam(model.parameters(), lr=1e-2))
-    return [float(step(X, torch.zeros(2, 4))) for _ in range(num_steps)], model.layer.weight
-
-
-def by_hand(model, optimizer):
-    """A training step as it is written without this tool."""
-
-    def step(x, y):
-        optimizer.zero_grad()
-        value = loss(model, x, y)
-        value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
-
-
-@pytest.fixture
-def tuned_step(answer):
-    """A config of a training step, loaded: both tensors of the batch are its inputs."""
-    return lambda config: answer(config, inputs=(X, X), task="train")
-
-
-@pytest.mark.parametrize("scope", ["loss", "model"])
-def test_a_training_step(tuned_step, scope):
-    """Two lines, and the same losses and weights as by hand; the step is compiled."""
-    config = {"execution": "compile", "backend": "eager", "scope": scope}
-
-    def make(model, optimizer):
-        step = tuned_step(config).training_step(model, loss, optimizer, on_mismatch="raise")
-        made.append(step)
-        return step
-
-    made = []
-    found, weight = losses_of(make, num_steps=20)
-    expected, expected_weight = losses_of(by_hand, num_steps=20)
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert torch.allclose(weight, expected_weight, atol=1e-5)
-    stats = autotune.stats(made[0])
-    assert (stats.state, stats.num_compiles) == ("tuned", 1)
-
-
-def test_a_training_step_that_does_not_compile(tuned_step, breaking, caplog):
-    """The first step is taken untuned, and all that follow: nothing is lost, and one line says why."""
-    config = breaking(1) | {"scope": "loss"}
-    found, weight = losses_of(lambda model, optimizer: tuned_step(config).training_step(model, loss, optimizer))
-    expected, expected_weight = losses_of(by_hand)
-    assert found == pytest.approx(expected)
-    assert torch.equal(weight, expected_weight)
-    assert "back to the untuned model" in caplog.text
-
-
-@pytest.mark.parametrize("what", ["missing", "inference"])
-def test_a_training_step_before_anything_was_tuned(answer, tmp_path, caplog, what):
-    """Without the file, or with a config of inference: the plain step, and one warning."""
-    loaded = autotune.load(tmp_path / "nope.yaml") if what == "missing" else answer()
-    found, _ = losses_of(lambda model, optimizer: loaded.training_step(model, loss, optimizer))
-    assert found == pytest.approx(losses_of(by_hand)[0])
-    assert ("nope.yaml" if what == "missing" else "was tuned for inference") in caplog.text
-
-
-def test_what_cannot_be_trained(tmp_path):
-    """No model, or no optimizer: there is no step to go back to, so it is an error."""
-    loaded = autotune.load(tmp_path / "nope.yaml")
-    with pytest.raises(InputError, match=r"training_step\(\) was given a str"):
-        loaded.training_step("model", loss, None)
-    with pytest.raises(InputError, match=r"training_step\(\) was given"):
-        loaded.training_step(Small(), loss, "adam")
 
 
 def test_another_thread_compiles_under_the_same_settings(answer, model):

@@ -14,8 +14,6 @@ from autotune.render import console
 from tests.asking import ask
 from tests.conftest import with_latency
 
-SETTINGS = ["execution=compile", "mode=max-autotune", "freezing=true", "cpp_wrapper=true", "matmul_precision=high"]
-
 
 @pytest.fixture
 def study(make_study, measurement, monkeypatch):

@@ -290,6 +290,23 @@ class TestAStepThatFails:
         assert (warned(caplog), autotune.stats(step).state) == ([], "tuned")
 
 
+@pytest.mark.parametrize("what", ["missing", "inference"])
+def test_before_anything_was_tuned(tmp_path, caplog, what):
+    """Without the file, or with a config of inference: the plain step, and one warning."""
+    path = tmp_path / "best.yaml"
+    loaded = autotune.load(path if what == "missing" else export(path, "torch", COMPILED, Net(), [batch(0)]))
+    assert_alike(Job(loaded.training_step), Job(by_hand))
+    (line,) = warned(caplog)
+    assert ("best.yaml" if what == "missing" else "was tuned for inference") in line
+
+
+@pytest.mark.parametrize(("model", "optimizer"), [("model", None), (Net(), "adam")], ids=["no model", "no optimizer"])
+def test_what_cannot_be_trained(tmp_path, model, optimizer):
+    """There is no step to go back to, so it is an error."""
+    with pytest.raises(InputError, match=r"training_step\(\) was given"):
+        autotune.load(tmp_path / "nope.yaml").training_step(model, loss, optimizer)
+
+
 def raising_at(number):
     calls = []
 
@@ -511,7 +528,9 @@ class TestWeightsThatTheLossDoesNotUse:
             seen.append((nones, int(model.norm.num_batches_tracked)))
             weights = model.state_dict()
             if make is not by_hand:
-                found = weights
+                found, stats = weights, autotune.stats(step)
+                assert stats.state == "tuned"
+                assert stats.num_compiles >= 1
         assert seen[0] == seen[1]
         assert seen[0][0][0] == ["two.weight", "two.bias"]
         torch.testing.assert_close(found, weights, atol=1e-5, rtol=1e-4)

@@ -129,7 +129,6 @@ def test_an_index_stays_one_of_its_own_table(table: Array, seed: int) -> None:
     assert (other <= table).all()
 
 
-ROW = np.array([[3, 1, 9, 4, 1, 0]])
 KEPT = {
     "offsets": np.array([0, 3, 3, 7, 12]),
     "offsets of a packed batch": np.concatenate([[0], np.cumsum(integers(20, 40) + 1)]).astype(np.int32),
