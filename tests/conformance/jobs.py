@@ -97,7 +97,6 @@ def does_what_a_patched_model_does(patch: str, kit: Kit) -> None:
     finally:
         undo()
     assert kit.error(model, tuned) < kit.tolerance()
-    assert kit.apart(model(kit.x), before) < kit.tolerance()
 
 
 def weights_loaded_early_stay(kit: Kit) -> None:

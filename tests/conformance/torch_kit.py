@@ -415,8 +415,5 @@ class TorchKit(Kit):
         def refuse(*_args, **_kwargs):
             raise RuntimeError("no more memory for the compiler")
 
-        with (
-            mock.patch("torch._inductor.graph.GraphLowering.run", refuse),
-            mock.patch("torch._dynamo.backends.debugging.aot_eager", refuse),
-        ):
+        with mock.patch("torch._dynamo.output_graph.OutputGraph.call_user_compiler", refuse):
             yield
