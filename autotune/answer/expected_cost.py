@@ -136,8 +136,8 @@ def cost_lines(cost: ExpectedCost) -> list[str]:
         lines.append("expected    not known: no study of this model on this device has measurements")
     else:
         whole = "" if cost.expected_s is None else f"{seconds(cost.expected_s)} in all: "
-        each = f"{seconds(cost.trial_s)} a trial, {seconds(cost.confirmation_s)} for the confirmation"
-        lines.append(f"expected    {whole}{each} (by study {cost.based_on}); a search may stop early")
+        rates = f"{seconds(cost.trial_s)} a trial, {seconds(cost.confirmation_s)} for the confirmation"
+        lines.append(f"expected    {whole}{rates} (by study {cost.based_on}); a search may stop early")
     return [*lines, f"at most     {_at_most(cost)}"]
 
 

@@ -18,19 +18,19 @@ def notify_all(callbacks: Callback | Sequence[Callback]) -> Callable[[Event], No
     An exception of one becomes a CallbackError with its name; KeyboardInterrupt and SystemExit pass as they are.
     """
     listed = (callbacks,) if callable(callbacks) else tuple(callbacks)
-    for each in listed:
-        if not callable(each):
-            raise InputError(f"callbacks: {each!r} cannot be called", tip="give functions that take one event")
+    for callback in listed:
+        if not callable(callback):
+            raise InputError(f"callbacks: {callback!r} cannot be called", tip="give functions that take one event")
 
     def notify(event: Event) -> None:
-        for each in listed:
+        for callback in listed:
             try:
-                each(event)
+                callback(event)
             except BrokenPipeError:
                 raise  # The reader of what it prints went away: no fault of the callback.
             except Exception as error:
                 raise CallbackError(
-                    f"the callback {_name_of(each)} failed at {type(event).__name__}: {quoted(error)}",
+                    f"the callback {_name_of(callback)} failed at {type(event).__name__}: {quoted(error)}",
                     tip="recorded trials are kept: fix the callback and make the same call again",
                 ) from error
 
@@ -38,6 +38,6 @@ def notify_all(callbacks: Callback | Sequence[Callback]) -> Callable[[Event], No
 
 
 def _name_of(callback: Callback) -> str:
-    """Of a function its name, of an object its class."""
+    """A function's name, or the class of an object."""
     name: str = getattr(callback, "__qualname__", type(callback).__qualname__)
     return name

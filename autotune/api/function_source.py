@@ -146,7 +146,7 @@ def _class_source(cls: type) -> str:
         for node in ast.walk(ast.parse(text)):
             line = method.__code__.co_firstlineno
             if isinstance(node, ast.ClassDef) and node.name == cls.__name__ and _holds(node, line):
-                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
     return inspect.getsource(cls)
 

@@ -79,7 +79,7 @@ class _Naming:
         if inputs is not None or (self.question.inputs is not None and framework_of(build) is not None):
             models = (self._saved(build, inputs),)
         elif isinstance(build, Mapping):
-            models = tuple(f"{framework}={self._text(each)}" for framework, each in build.items())
+            models = tuple(f"{framework}={self._text(model)}" for framework, model in build.items())
         else:
             models = (self._text(build),)
         return self.question.model_copy(update={"build": models})
@@ -190,7 +190,7 @@ class _Naming:
 
 def _missing_in_a_child(modules: frozenset[str], python_path: str | None) -> list[str]:
     """The packages that a trial's process would not find: it has this folder and its PYTHONPATH, not our `sys.path`."""
-    packages = sorted({each.partition(".")[0] for each in modules} - set(sys.builtin_module_names))
+    packages = sorted({module.partition(".")[0] for module in modules} - set(sys.builtin_module_names))
     child = subprocess.run(
         [sys.executable, "-P", "-c", _FIND, str(Path.cwd()), *packages],
         env={**os.environ, "PYTHONPATH": package_path(python_path)},
@@ -204,7 +204,7 @@ def _missing_in_a_child(modules: frozenset[str], python_path: str | None) -> lis
 _FIND = """
 import importlib.util, json, sys
 sys.path.insert(0, sys.argv[1])
-print(json.dumps([each for each in sys.argv[2:] if importlib.util.find_spec(each) is None]))
+print(json.dumps([name for name in sys.argv[2:] if importlib.util.find_spec(name) is None]))
 """
 
 

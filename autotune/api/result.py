@@ -39,7 +39,7 @@ class TuneResult:
         self._studies = study.studies.absolute()
         self._name = study.database.name
         self.folder = study.folder.resolve() if study.folder.exists() else study.folder
-        """Of the study: its database, trials and logs. Of a shared study of another machine `HOST:FOLDER`."""
+        """The study's folder: its database, trials and logs. `HOST:FOLDER` for a shared study of another machine."""
 
     @property
     def study(self) -> str:
@@ -91,7 +91,7 @@ class TuneResult:
         `missed_constraints`, `disturbed`, `reason`, `stage` and `error` of a failure, `started`, `ended`, and `config`
         (knob -> value). Times are in seconds; what is unknown is None.
         """
-        return [trial_row(each, self._answer.objective) for each in self._answer.records]
+        return [trial_row(record, self._answer.objective) for record in self._answer.records]
 
     def trials_frame(self) -> pandas.DataFrame:
         """`trials()` as a pandas DataFrame with the trial's number as index and a column `config.KNOB` for each knob.

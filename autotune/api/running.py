@@ -147,7 +147,7 @@ def profile_best(study: Study) -> dict[int, Failure]:
     Returns the trials that could not be profiled.
     """
     answer = StudyResult(study)
-    compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
+    compared = [record.number for record in (answer.untuned, answer.best) if record is not None]
     failures = {}
     for number in dict.fromkeys(compared):
         outcome, _ = rerun_trial(study, number, profiled=True, log=_log_of(study))

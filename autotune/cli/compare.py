@@ -89,7 +89,7 @@ def compare(
 
 
 def _is_number(text: str) -> bool:
-    """Of a trial."""
+    """Whether it can be the number of a trial."""
     return text.isdecimal() and len(text) < 10
 
 

@@ -1,15 +1,61 @@
-"""The commands that list what is available: models, search spaces, frameworks and devices."""
+"""The commands that need no study: examine a model or this machine, and list models and search spaces."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, with_exit_status
-from autotune.cli.flags import AsJson, On, StudiesDir
+from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option
+from autotune.cli.report import require_report, write_result
 from autotune.question.question import DEFAULT_STUDIES_DIR, Question
+
+if TYPE_CHECKING:
+    from autotune.api.events import Event
+
+
+@app.command()
+@with_exit_status
+def diagnose(
+    build: Annotated[
+        str, option("build", "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME.")
+    ],
+    framework: Annotated[str | None, option("framework", "torch or mindspore. [by device]")] = None,
+    device: Annotated[str, option("device")] = "auto",
+    arguments: Annotated[list[str] | None, option("arguments")] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option("--knob", help="Setting NAME=VALUE that differs from the default config; repeatable."),
+    ] = None,
+    seed: Annotated[int, option("seed", "Seed of weights and inputs.")] = 0,
+    report: ReportFlag = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
+    from autotune.api.diagnosing import examine
+    from autotune.render.diagnosis import diagnosis_document, diagnosis_lines
+
+    question = Question.of(
+        {"build": build, "framework": framework, "device": device, "arguments": arguments, "seed": seed}
+    )
+    require_report(report)
+    stop_on_sigterm()
+    diagnosis = examine(question, knob or (), _say_step)
+    if as_json:
+        print_json(diagnosis_document(diagnosis))
+    else:
+        for line in diagnosis_lines(diagnosis):
+            print_line(line)
+    write_result(diagnosis, report)
+
+
+def _say_step(event: Event) -> None:
+    from autotune.api.events import DiagnosisStep
+
+    if isinstance(event, DiagnosisStep):
+        say(f"  measuring {event.what} ...")
 
 
 @app.command()
@@ -48,9 +94,11 @@ def spaces(
     if as_json:
         print_json(described)
         return
-    for each in described:
-        print_line(f"{each['file']}: {each['framework']} {each['version']} on {device}, {each['num_configs']} configs")
-        for knob in each["knobs"]:
+    for space in described:
+        print_line(
+            f"{space['file']}: {space['framework']} {space['version']} on {device}, {space['num_configs']} configs"
+        )
+        for knob in space["knobs"]:
             values = ", ".join(json.dumps(value) if not isinstance(value, str) else value for value in knob["values"])
             print_line(f"  {knob['name']:<24} {values}")
             print_line(f"  {'':<24} {knob['doc']}")
@@ -64,19 +112,14 @@ def doctor(
     as_json: AsJson = False,
 ) -> int:
     """Report which frameworks, devices and compilers are available, and what to install."""
-    from autotune.doctor.machine import examine
+    from autotune.doctor.machine import examine, examine_cluster
 
-    if on is None:
-        findings = examine(studies_dir)
-    else:
-        from autotune.doctor.cluster import examine_cluster
-
-        findings = examine_cluster(on)
+    findings = examine(studies_dir) if on is None else examine_cluster(on)
     if as_json:
-        print_json([each.model_dump() for each in findings])
+        print_json([finding.model_dump() for finding in findings])
     else:
-        for each in findings:
-            print_line(f"{'ok     ' if each.ok else 'missing'} {each.what}: {each.found}")
-            if each.cure:
-                print_line(f"        -> {each.cure}")
-    return 0 if any(each.ok for each in findings if each.is_framework or on is not None) else 1
+        for finding in findings:
+            print_line(f"{'ok     ' if finding.ok else 'missing'} {finding.what}: {finding.found}")
+            if finding.cure:
+                print_line(f"        -> {finding.cure}")
+    return 0 if any(finding.ok for finding in findings if finding.is_framework or on is not None) else 1

@@ -72,7 +72,7 @@ def _csv_text(result: StudyResult) -> str:
     """A row a trial. A knob that a config does not have is empty."""
     from autotune.answer.sections.trials import trial_row
 
-    rows = [_flat(trial_row(each, result.objective)) for each in result.records]
+    rows = [_flat(trial_row(record, result.objective)) for record in result.records]
     written = io.StringIO()
     table = csv.DictWriter(written, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     table.writeheader()

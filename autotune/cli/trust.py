@@ -39,7 +39,7 @@ class FlagFile:
 
     path: Path
     prefix: str
-    """Of its keys in a sentence."""
+    """What stands before its keys in a sentence."""
     may: frozenset[str] | None
     """The flags that it sets; None: every flag."""
     inside: frozenset[str] = frozenset()
@@ -53,13 +53,13 @@ class FlagFile:
 
     def _holds(self, value: object) -> bool:
         folder = Path(os.path.realpath(self.path.parent))
-        named = [Path(os.path.realpath(folder / str(each))) for each in (value if isinstance(value, list) else [value])]
-        return all(each == folder or folder in each.parents for each in named)
+        named = [Path(os.path.realpath(folder / str(path))) for path in (value if isinstance(value, list) else [value])]
+        return all(path == folder or folder in path.parents for path in named)
 
     def sentence(self, flags: Sequence[str]) -> str:
         """That these flags of the file are ignored, and the way out."""
-        keys = ", ".join(self.prefix + each for each in flags)
-        typed = ", ".join(f"--{each}" for each in flags)
+        keys = ", ".join(self.prefix + flag for flag in flags)
+        typed = ", ".join(f"--{flag}" for flag in flags)
         own = user_file()
         folder = json.dumps(str(_home_of(self.path)), ensure_ascii=False)
         trusting = f", or write {TRUSTED} = [{folder}] into {own}" if own else ""
@@ -96,16 +96,16 @@ def trusted_folders(path: Path, given: object) -> list[Path]:
     """What the user's file at `path` says under `TRUSTED`. Raises InputError."""
     from autotune.errors import InputError
 
-    folders = [os.path.expanduser(str(each)) for each in given] if isinstance(given, list) else [""]
-    if not all(os.path.isabs(each) for each in folders):
+    folders = [os.path.expanduser(str(path)) for path in given] if isinstance(given, list) else [""]
+    if not all(os.path.isabs(folder) for folder in folders):
         tip = f'write e.g. {TRUSTED} = ["/home/me/project"]'
         raise InputError(f"{path}: key {TRUSTED}: is not a list of absolute paths", tip=tip)
-    return [Path(os.path.realpath(each)) for each in folders]
+    return [Path(os.path.realpath(folder)) for folder in folders]
 
 
 def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
     home = _home_of(path)
-    return any(home == each or each in home.parents for each in folders)
+    return any(home == folder or folder in home.parents for folder in folders)
 
 
 def _home_of(path: Path) -> Path:

@@ -113,7 +113,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
     from autotune.render.terminal import drawn
     from autotune.tuned.tier_file import NOISY
 
-    noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]
+    noisy = [tier.name for tier in tiers.tiers if tier.evidence.spread > NOISY]
     if noisy:
         say(
             f"noisy: processes of {', '.join(noisy)} differ by more than {NOISY:.0%} in their 99th percentile; "
@@ -121,8 +121,8 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
         )
     if as_json:
         content = tiers.model_dump(mode="json", by_alias=True)
-        for shown, each in zip(content["tiers"], tiers.tiers, strict=True):
-            shown["fits"] = tiers.fits(each)
+        for shown, tier in zip(content["tiers"], tiers.tiers, strict=True):
+            shown["fits"] = tiers.fits(tier)
         print_json({**content, "file": str(folder / FILE), "left_out": left_out})
         return
     console(200).print(drawn(tiers_table(tiers)))
@@ -132,9 +132,9 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
 def _verdict(tiers: Tiers) -> int:
     from autotune.answer.format import seconds
 
-    if any(tiers.fits(each) for each in tiers.tiers):
+    if any(tiers.fits(tier) for tier in tiers.tiers):
         return 0
-    fastest = min(tiers.tiers, key=lambda each: each.p99_s)
+    fastest = min(tiers.tiers, key=lambda tier: tier.p99_s)
     say(
         f"no tier keeps {seconds(tiers.deadline_s)}: the fastest, {fastest.name}, has a 99th percentile of "
         f"{seconds(fastest.p99_s)}"

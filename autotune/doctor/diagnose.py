@@ -73,7 +73,7 @@ class DiagnosisCase:
 
 
 class Diagnoser:
-    """Of one case. `folder` takes the trials, `tell` hears what is being measured."""
+    """Measures one case. `folder` takes the trials, `tell` hears what is being measured."""
 
     def __init__(self, case: DiagnosisCase, bench: Bench, folder: Path, tell: Callable[[str], None]) -> None:
         self._workload = case.workload
@@ -95,7 +95,7 @@ class Diagnoser:
         findings = findings_of(diagnosis)
         if isinstance(compiled, Measurement):
             costs = {break_kind: self._cost(break_kind, compiled) for break_kind in self._capturable(findings)}
-            findings = [_with_cost(each, findings, costs) for each in findings]
+            findings = [_with_cost(finding, findings, costs) for finding in findings]
             findings = with_profiled_cost(findings, TrialFolder(self._folder / "compiled").read_profile())
         return ModelDiagnosis(
             model=self._workload.model,
@@ -157,11 +157,11 @@ class Diagnoser:
         )
 
     def _capturable(self, findings: list[Finding]) -> list[BreakKind]:
-        found = {each.ailment for each in findings if each.kind == "graph_break"}
-        return [] if self._reports is None else [each for each in self._reports.CAPTURABLE if each in found]
+        found = {finding.ailment for finding in findings if finding.kind == "graph_break"}
+        return [] if self._reports is None else [ailment for ailment in self._reports.CAPTURABLE if ailment in found]
 
     def _cost(self, break_kind: BreakKind, compiled: Measurement) -> FindingCost | None:
-        """Of all breaks of one kind, by a run in which they are captured; None unless that is all that differs."""
+        """Cost of all breaks of one kind, by a run in which they are captured; None unless that is all that differs."""
         self._tell(f"compiled without breaks of kind {break_kind.value}")
         without = self._attempt(f"without-{break_kind.value}", self._config, without=(break_kind,))
         if isinstance(without, Failure):
@@ -188,7 +188,7 @@ def differ_in(break_kind: BreakKind, compiled: Diagnosis, without: Diagnosis) ->
     """The breaks of this kind are gone, and nothing else broke for it: a number that is captured can break what it is
     handed to, and then the two runs do not differ by the number alone."""
     before, after = (
-        {(each.location, each.ailment, each.gives_up) for each in findings_of(said) if each.kind == "graph_break"}
+        {(found.location, found.ailment, found.gives_up) for found in findings_of(said) if found.kind == "graph_break"}
         for said in (compiled, without)
     )
     return after <= before and not any(kind is break_kind for _, kind, _ in after)
@@ -199,7 +199,7 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind,
     cost = costs.get(finding.ailment)
     if finding.kind != "graph_break" or cost is None:
         return finding
-    num_places = sum(each.kind == "graph_break" and each.ailment is finding.ailment for each in findings)
+    num_places = sum(other.kind == "graph_break" and other.ailment is finding.ailment for other in findings)
     if num_places > 1:
         cost = cost.model_copy(update={"how": f"{cost.how}; of all {num_places} places of this kind together"})
     return finding.model_copy(update={"cost": cost})

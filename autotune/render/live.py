@@ -18,9 +18,10 @@ from rich.text import Text
 
 from autotune.answer.configs import config_text
 from autotune.answer.expected_cost import busy_words
-from autotune.answer.format import count, misses, num_bytes, seconds, times
+from autotune.answer.format import misses, num_bytes, seconds, times
 from autotune.answer.objectives import shown
 from autotune.answer.sections import news
+from autotune.answer.sections.traffic import how_compiled
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
 from autotune.render.progress import Progress
@@ -175,29 +176,13 @@ def _beginning(event: SearchStarted) -> list[str]:
     space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
     limits = [] if event.num_most is None else [f"up to {event.num_most}"]
     limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
-    lines = [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
-    if event.traffic is not None:
-        lines.append(f"shapes {event.traffic}, replayed in each trial; objective: {event.objective.name}")
-    if event.given_back:
-        lines.append(f"trials left running by a run that died are tried again: {event.given_back}")
-    return lines
-
-
-def _how(figures: Measurement) -> str:
-    """Compiled for how long, or with whose caches; of the untuned model, how long its first call took."""
-    if figures.diagnosis.compiled is False and figures.replay is None:
-        return f"first call {seconds(figures.first_call_s)}"
-    payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
-    replay = figures.replay
-    graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"
-    eager = ", then left to eager execution" if replay is not None and replay.num_fallbacks else ""
-    return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}"
+    return [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
 
 
 def _outcome(record: TrialRecord, objective: Objective) -> str:
     if isinstance(record.outcome, Measurement):
         figures = record.outcome
-        result = f"{seconds(figures.latency.p50):>8}, {_how(figures)}"
+        result = f"{seconds(figures.latency.p50):>8}, {how_compiled(figures)}"
         if objective.quantity != "latency":
             result += f", {objective.name} {shown(objective, objective.value(figures))}"
         mark = f" (infeasible: {misses(record)})" if record.violations else ""

@@ -97,7 +97,7 @@ class Progress:
         elif isinstance(event, BlockMeasured):
             self._num_blocks += 1
         elif event.speedups:
-            number, best = max(event.speedups.items(), key=lambda each: each[1].median)
+            number, best = max(event.speedups.items(), key=lambda gain: gain[1].median)
             self._interval = f"trial {number} {short_interval(best)} after {event.num_blocks} blocks"
         is_clear = isinstance(event, ConfirmationLooked) and event.is_clear
         self._is_measured = is_clear or self._num_blocks >= self._most_blocks

@@ -48,13 +48,9 @@ class SearchSpace(Record):
     forbid_in_parts: tuple[tuple[Pattern, str], ...] = ()
     """Rules for configs that compile parts of the model, each on its own: they join `forbid` with a knob `region`."""
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Changes with any knob, value, order, condition or rule, but not with links or the wording of reasons."""
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
         left_out: Any = {"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True}
         content = self.model_dump(mode="json", exclude=left_out)
         content["forbid"] = [pattern for pattern, _ in self.forbid]

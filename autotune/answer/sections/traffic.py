@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from autotune.answer.content import Section, Table
 from autotune.answer.format import count, percent, seconds, times
 from autotune.measure.measurement import Measurement, Replay
+from autotune.tuning.events import Event, SearchStarted
 
 NUM_SHOWN = 12
 """Shapes in a table; of more, so many at equal distances."""
@@ -18,6 +20,11 @@ class TrafficSection(Section):
 
     place = 62
     name, title = "traffic", "Shapes of the traffic"
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        if isinstance(event, SearchStarted) and event.traffic is not None:
+            yield f"shapes {event.traffic}, replayed in each trial; objective: {event.objective.name}"
 
     @cached_property
     def _compared(self) -> dict[str, Measurement]:
@@ -84,6 +91,17 @@ class TrafficSection(Section):
                 "shapes": [] if replay is None else [self._shape(shape) for shape in range(len(replay.sizes))],
             }
         }
+
+
+def how_compiled(figures: Measurement) -> str:
+    """Compiled for how long, or with whose caches; for the untuned model, how long its first call took."""
+    replay = figures.replay
+    if figures.diagnosis.compiled is False and replay is None:
+        return f"first call {seconds(figures.first_call_s)}"
+    payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
+    graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"
+    eager = ", then left to eager execution" if replay is not None and replay.num_fallbacks else ""
+    return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}"
 
 
 def pass_line(measurement: Measurement) -> str:

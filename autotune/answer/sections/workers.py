@@ -9,7 +9,7 @@ from autotune.answer.content import Section, Table
 from autotune.answer.format import count, percent, seconds
 from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS, Neighbours, NeighboursFound, WorkerChanged
 from autotune.study.records import TrialRecord
-from autotune.tuning.events import Event, TrialLost
+from autotune.tuning.events import Event, SearchStarted, TrialLost
 
 _COLUMNS = ("worker", "host", "device", "trials", "lost", "time", "untuned")
 
@@ -23,6 +23,8 @@ class WorkersSection(Section):
     @classmethod
     def news(cls, event: Event) -> Iterator[str]:
         match event:
+            case SearchStarted() if event.given_back:
+                yield f"trials left running by a run that died are tried again: {event.given_back}"
             case NeighboursFound():
                 yield f"neighbours  {about_neighbours(event.found)}"
             case TrialLost():

@@ -147,11 +147,11 @@ def _special_tokens(plain: Any, vocab: int) -> dict[str, Scalar]:
 def _maker(name: str, config: Any, head: str) -> Any:
     """The class that makes a model with this head. Raises InputError if there is none for the configuration."""
     if head == OWN:
-        named = [getattr(transformers, each) for each in config.architectures or () if hasattr(transformers, each)]
+        named = [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]
         if named:
             return named[0]
         head = "none"
-    makers = {each: maker for each in HEADS if (maker := _auto_class(config, each)) is not None}
+    makers = {head: maker for head in HEADS if (maker := _auto_class(config, head)) is not None}
     if head not in makers:
         raise InputError(
             f"{_asked(name)}: transformers {transformers.__version__} has no such model with head={head}",
@@ -204,7 +204,7 @@ def _require_one_part(name: str, plain: Any) -> None:
     if not plain.sub_configs:
         return
     types = [getattr(getattr(plain, part, None), "model_type", None) for part in plain.sub_configs]
-    one = " or ".join(f"{SCHEME}{each}" for each in types if each)
+    one = " or ".join(f"{SCHEME}{name}" for name in types if name)
     function = f"a function of your own: {asked('build', 'FILE.py:FUNCTION')}"
     raise InputError(
         f"{_asked(name)}: is made of several models ({', '.join(plain.sub_configs)})",
