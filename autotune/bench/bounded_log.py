@@ -13,7 +13,7 @@ from autotune.errors import HarnessError
 
 HEAD_BYTES = TAIL_BYTES = 2**18
 MAX_BYTES = 2**20
-"""Of the file. When there is more, the middle of it goes, down to head and tail."""
+"""Size of the file. When there is more, the middle of it goes, down to head and tail."""
 _CHUNK = 2**16
 _MOST_AT_END = 2**6
 """Chunks that are read of a process that cannot be killed and goes on printing."""

@@ -91,7 +91,7 @@ class Child:
     """It is stopped (SIGSTOP) while it waits for its turn."""
     limits: dict[str, float]
     logs: list[BoundedLog] = field(default_factory=list)
-    """Of its stdout and stderr; none where it writes to the supervisor's stderr."""
+    """Logs of its stdout and stderr; none where it writes to the supervisor's stderr."""
     state: State = State.WORKING
     stage: str = Stage.START.value
     stage_started: float = field(default_factory=time.monotonic)

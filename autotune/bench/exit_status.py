@@ -69,7 +69,7 @@ def _last_line(path: Path) -> str:
 
 def free_bytes(path: Path) -> int:
     """Free space on the disk that holds `path`, which need not exist yet."""
-    existing = next(each for each in (path, *path.parents) if each.exists())
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
     return shutil.disk_usage(existing).free
 
 

@@ -87,7 +87,7 @@ class LocalBench(Bench):
         return self._of(framework).run_program(folder, program, limits)
 
     def first_ready(self, started: Sequence[Running]) -> Running:
-        """Of one framework: nothing is started ahead for two."""
+        """The first one that is ready. All are of one framework: nothing is started ahead for two."""
         processes = [running for running in started if isinstance(running, _Process)]
         while True:
             for process in processes:

@@ -172,9 +172,9 @@ class WorkerSettings:
     device: Device
     variables: dict[str, str]
     versions: dict[str, str]
-    """Of the frameworks that the study is about."""
+    """Releases of the frameworks that the study is about."""
     code_sha256: str
-    """Of the driver's own sources (`command.code_sha256`)."""
+    """Hash of the driver's own sources (`command.code_sha256`)."""
     has_own_processors: bool = False
     """On the word of who started its node: no other worker disturbs it, though it may be on the same machine."""
 
@@ -190,10 +190,10 @@ class WorkerFacts:
     device: str
     """As the framework names it; the worker's only one of its kind."""
     versions: dict[str, str]
-    """Of the frameworks that it found."""
+    """Releases of the frameworks that it found."""
     environment: Environment
     code_key: str
-    """Of everything on this host that compiled code depends on: caches of one worker serve another of the same key."""
+    """Hash of all on this host that compiled code depends on: caches serve every worker of the same key."""
     problem: str | None = None
     """Why it cannot measure this study; None: it can."""
 

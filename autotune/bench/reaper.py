@@ -39,7 +39,7 @@ def kill_descendants(of_trial: str | None = None) -> None:
         kill_marked(Path(of_trial), psutil.Process().children(recursive=True))
         return
     end = time.monotonic() + _REAPED_WITHIN_S
-    while descendants := [each for each in psutil.Process().children(recursive=True) if each.pid not in unkillable]:
+    while descendants := [child for child in psutil.Process().children(recursive=True) if child.pid not in unkillable]:
         if time.monotonic() >= end:
             unkillable.update(process.pid for process in descendants)
             print(f"cannot be killed, and left: {', '.join(map(_name_of, descendants))}", file=sys.stderr)

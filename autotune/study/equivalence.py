@@ -35,7 +35,7 @@ def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
     """The name to call a class by: the untuned model, or the fewest knobs away from the framework's default, then the
     cheapest to compile."""
     untuned = space.untuned()
-    return min(names, key=lambda each: (each.config != untuned, *simplicity(each, space)))
+    return min(names, key=lambda record: (record.config != untuned, *simplicity(record, space)))
 
 
 def representative_of(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:

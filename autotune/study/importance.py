@@ -78,7 +78,7 @@ def _level(config: Config, knob: str) -> str:
 
 
 def _shares(table: Counts, num_levels: Sequence[int], values: Array) -> Array:
-    """Of each knob, a column of `table` with the trials' levels. Trials without a finite value take no part."""
+    """Share of each knob, a column of `table` with the trials' levels. Trials without a finite value take no part."""
     is_finite = np.isfinite(values)
     table, values = table[is_finite], values[is_finite]
     distances = np.zeros(len(num_levels))

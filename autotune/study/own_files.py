@@ -27,10 +27,10 @@ from autotune.trial.folder import (
 LOCK = "lock"
 _DATABASE = frozenset({"study.db", "study.db-journal", "study.db-shm", "study.db-wal"})
 FILES = _DATABASE | {"manifest.json", "reference.npz", "reference.partial", "shared_study.json", "supervisor.log"}
-"""Of a study, besides its lock, which outlives what it guards."""
+"""Files of a study, besides its lock, which outlives what it guards."""
 CACHES = ("caches", "confirmed")
 FOLDERS = (*CACHES, "trials", "again", "confirm", "noise_floor", "tail", "artifact")
-"""Of a study: all but `CACHES` hold the folders of runs, some of them in folders of blocks."""
+"""Folders of a study: all but `CACHES` hold the folders of runs, some of them in folders of blocks."""
 _CLEARED = tuple(name for name in FOLDERS if name != "trials")
 _OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"})
 _TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES, FIRST_CRASH})
@@ -84,7 +84,7 @@ def clear_study(folder: Path) -> None:
     # The manifest goes last: as long as it is there, the study is listed and can be removed. The database goes before
     # it: a manifest without one, and without runs, is known for what a removal has left that was cut off.
     order = {"study.db": 1, "manifest.json": 2}
-    for path in sorted(folder.iterdir(), key=lambda each: order.get(each.name, 0)):
+    for path in sorted(folder.iterdir(), key=lambda path: order.get(path.name, 0)):
         if path.is_symlink():
             continue
         if path.name in FILES or _is_half_written(path, FILES):

@@ -204,7 +204,7 @@ class Tried:
 
 
 def drift(untuned: TrialRecord, drift_checks: Sequence[DriftCheck]) -> float | None:
-    """Share by which the untuned model's median changed during the search; None as long as there is no sentinel."""
+    """Share by which the untuned model's median changed during the search; None as long as there is no drift check."""
     if not drift_checks:
         return None
     medians_s = [untuned.measurement.latency.p50, *(check.latency_s for check in drift_checks)]

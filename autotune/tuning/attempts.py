@@ -55,7 +55,7 @@ CONFIG_ATTEMPTS = 2
 BUSY = 0.2
 """Cores that others use: below it is what any system does by itself."""
 WAIT_SHARE = 0.05
-"""Of the time that a run with a time budget has left, the most that one wait may take."""
+"""Share of the time left in a run with a time budget that one wait may take at most."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class TrialQueue:
         return chosen
 
     def numbers(self) -> list[int]:
-        """Of the trials in it."""
+        """Numbers of the trials in it."""
         return [queued.asked.number for queued in self._queued]
 
     def drop(self) -> None:

@@ -38,7 +38,7 @@ class Contestant:
     kernels by timing them, so that the choice of one compile would be compared in place of the config."""
 
     def request_in(self, block: int, folder: Path) -> TrialRequest:
-        """Of its process in a block; the caches that all other blocks share stay as they are."""
+        """The request of its process in a block; the caches that all other blocks share stay as they are."""
         if not (self.compiles_anew and block % 4 == 3):
             return self.request
         return self.request.cached_in((folder / self.name / "cache").resolve(), cold=True)

@@ -20,7 +20,7 @@ from autotune.study.study import Study
 from autotune.trial.request import ColdCompile, TrialRequest
 
 MAX_KEPT_BYTES = 2 * 2**30
-"""Of all caches on the shelf together. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""
+"""Size of all caches on the shelf. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""
 
 
 class CacheStore:
@@ -109,7 +109,7 @@ def _size_bytes(folder: Path) -> int:
 
 MAX_DONORS = 8
 """Caches that are kept for configs which differ in runtime knobs alone, besides those of the likely finalists."""
-MAX_RIVALS = 8
+MAX_FASTEST = 8
 """Caches of the fastest trials that are kept for the confirmation."""
 
 
@@ -143,7 +143,7 @@ def _fastest(study: Study) -> list[int]:
     value = study.manifest.objective.value
     untuned = study.manifest.space.untuned()
     measured = [record for record in study.records() if record.state == "measured" and record.config != untuned]
-    return [record.number for record in sorted(measured, key=lambda record: value(record.measurement))][:MAX_RIVALS]
+    return [record.number for record in sorted(measured, key=lambda record: value(record.measurement))][:MAX_FASTEST]
 
 
 def _donor(config: Config, study: Study, shelf: CacheStore) -> TrialRecord | None:

@@ -121,7 +121,7 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     if comparison is None:
         return None
     pairs = tuple((row[0], row[1]) for row in comparison.values)
-    processes = [each for block in blocked.blocks for each in block.values()]
+    processes = [process for block in blocked.blocks for process in block.values()]
     errors = [process.relative_error for process in processes]
     floor = NoiseFloor(
         pairs=pairs,

@@ -32,7 +32,7 @@ SAFETY = 1.25
 """A confirmation is expected to take so many times what its parts took in the search."""
 _NEXT_BLOCK = "the confirmation's next block"
 CONFIRMATION_SHARE = 0.5
-"""Of a run's time the most that is kept for a confirmation with more than two contestants."""
+"""Share of a run's time that is kept at most for a confirmation of more than one finalist."""
 
 
 def confirm(session: Session) -> Confirmation:
@@ -370,11 +370,11 @@ def _in_words(name: str) -> str:
 
 def _mean_mhz(blocks: Sequence[Mapping[str, Measurement]], name: str) -> float | None:
     states = [block[name].samples.device for block in blocks if name in block]
-    return mean_of_known(each.sm_clock_mhz for state in states if state is not None for each in state.readings)
+    return mean_of_known(reading.sm_clock_mhz for state in states if state is not None for reading in state.readings)
 
 
 def confirmed_caches(study: Study) -> CacheStore:
-    """Of the latest confirmation, by the trials' numbers."""
+    """Caches of the latest confirmation, by the trials' numbers."""
     return CacheStore(study.folder / "confirmed")
 
 
@@ -389,4 +389,4 @@ def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
     for request in picking:
         store.take_in(request.number, Path(request.cache))
     if picking:
-        store.keep([each.number for each in picking])
+        store.keep([request.number for request in picking])

@@ -36,7 +36,7 @@ class SearchStarted:
     @property
     def num_most(self) -> int | None:
         """Trials that the study may come to; None: as many as there is time for."""
-        return min((each for each in (self.num_trials, self.num_configs) if each), default=None)
+        return min((limit for limit in (self.num_trials, self.num_configs) if limit), default=None)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class SearchEnded:
 
     reason: StopReason
     forecast: ExpectedGain | None = None
-    """Of a search that was ended because further trials promise too little."""
+    """What a search could still gain that was ended because that is too little."""
 
 
 @dataclass(frozen=True)

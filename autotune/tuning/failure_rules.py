@@ -47,7 +47,7 @@ class FailureRule:
 
     @property
     def id(self) -> str:
-        """The same for the same finding in any study."""
+        """Short hash of the finding, equal in all studies that make it."""
         content = json.dumps([self.pattern, self.reason], sort_keys=True)
         return "r" + hashlib.sha256(content.encode()).hexdigest()[:7]
 
@@ -68,9 +68,9 @@ class FailureRules:
 
     def update(self) -> None:
         """Find the rules anew from all trials so far, and report those that are new."""
-        known = {each.id for each in self._rules}
+        known = {rule.id for rule in self._rules}
         self._rules = find_failure_rules(self._study.manifest.space, self._study.records())
-        self._sampler.exclude(*(each.excludes for each in self._rules))
+        self._sampler.exclude(*(rule.excludes for rule in self._rules))
         for rule in self._rules:
             if rule.id not in known:
                 self._on_new(rule, self._num_excluded(rule))
@@ -84,7 +84,7 @@ def find_failure_rules(space: SearchSpace, records: Sequence[TrialRecord]) -> li
     """What three equal failures have in common. No rule takes away a config that works, the untuned model or the
     default compile."""
     innocent = [_settings(space.untuned()), _settings(space.default())]
-    innocent += [_settings(each.config) for each in records if isinstance(each.outcome, Measurement)]
+    innocent += [_settings(record.config) for record in records if isinstance(record.outcome, Measurement)]
     alike: dict[str, list[tuple[TrialRecord, Failure]]] = defaultdict(list)
     for record in records:
         if isinstance(record.outcome, Failure) and record.outcome.shows_fault:
@@ -95,15 +95,15 @@ def find_failure_rules(space: SearchSpace, records: Sequence[TrialRecord]) -> li
 def _rules_of(
     failures: list[tuple[TrialRecord, Failure]], innocent: Sequence[Settings], space: SearchSpace
 ) -> list[FailureRule]:
-    """Of failures alike: a rule for the setting that most of them have, then one for the rest.
+    """Rules for failures that are alike: one for the setting that most of them have, then one for the rest.
 
     A rule names all that its trials have in common: what of it does no harm is not known before a trial without it
     fails as well, and a rule that names too little would exclude configs that work.
     """
     rules: list[FailureRule] = []
     while (suspect := _suspect([_settings(record.config) for record, _ in failures], innocent)) is not None:
-        having = [each for each in failures if suspect <= _settings(each[0].config)]
-        failures = [each for each in failures if each not in having]
+        having = [failure for failure in failures if suspect <= _settings(failure[0].config)]
+        failures = [failure for failure in failures if failure not in having]
         first = having[0][1]
         rules.append(
             FailureRule(
@@ -120,9 +120,9 @@ def _rules_of(
 def _suspect(failed: Sequence[Settings], innocent: Sequence[Settings]) -> Settings | None:
     """The smallest set that enough of these configs have and no innocent one; of several the one that most have."""
     for size in range(1, LARGEST_SET + 1):
-        counts = Counter(frozenset(each) for config in failed for each in itertools.combinations(sorted(config), size))
+        counts = Counter(frozenset(part) for config in failed for part in itertools.combinations(sorted(config), size))
         for suspect, num in counts.most_common():
-            if num >= FAILURES_NEEDED and not any(suspect <= each for each in innocent):
+            if num >= FAILURES_NEEDED and not any(suspect <= settings for settings in innocent):
                 return suspect
     return None
 

@@ -87,7 +87,7 @@ class Tuner:
         self._longest_s = 0.0
         """Seconds that the next trial may take."""
         self._record: TrialRecord | None = None
-        """Of the trial that ran last; None: it was given back."""
+        """Record of the trial that ran last; None: it was given back."""
 
     def run(self, sources: Sequence[priors.PriorSource] = ()) -> Confirmation:
         """Continue where an earlier run stopped, up to the verdict; configs of the `sources` are tried first.

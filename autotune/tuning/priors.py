@@ -91,13 +91,13 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
 
     Raises InputError for a source that has nothing in common with this study's space.
     """
-    already = {each.name for each in priors_of(study)}
-    new = _projected([each for each in sources if each.name not in already], study)
+    already = {prior.name for prior in priors_of(study)}
+    new = _projected([source for source in sources if source.name not in already], study)
     if new:
-        configs = [config for each in new for config in each.configs]
+        configs = [config for prior in new for config in prior.configs]
         study.enqueue(configs)
         _GIVEN.write(study, [*_GIVEN.read(study), *new])
-        notify(PriorsGiven({each.name: len(each.configs) for each in new}))
+        notify(PriorsGiven({prior.name: len(prior.configs) for prior in new}))
     elif not already and not study.records():
         offered = related_studies(study.studies, study.manifest)
         if offered:
@@ -114,7 +114,9 @@ def prior_uses(study: Readable, records: Sequence[TrialRecord]) -> list[PriorUse
     return [
         PriorUse(
             prior,
-            tuple(each.number for each in records if each.number >= prior.given_at and each.config in prior.configs),
+            tuple(
+                trial.number for trial in records if prior.given_at <= trial.number and trial.config in prior.configs
+            ),
         )
         for prior in priors_of(study)
     ]
@@ -135,11 +137,11 @@ def near_best_after(manifest: Manifest, records: Sequence[TrialRecord]) -> int |
     if best is None:
         return None
     bar = (1 + NEAR_BEST) * value(best.measurement)
-    counted = [each for each in records if each.counts]
+    counted = [record for record in records if record.counts]
     return next(
         done
-        for done, each in enumerate(counted, start=1)
-        if each.state == "measured" and (value(each.measurement) <= bar or run_same_program(each, best))
+        for done, record in enumerate(counted, start=1)
+        if record.state == "measured" and (value(record.measurement) <= bar or run_same_program(record, best))
     )
 
 
@@ -162,7 +164,7 @@ def _from_study(study: Study) -> PriorSource:
         name=study.name,
         framework=manifest.framework,
         origin=f"{workload.model}, {manifest.framework} {manifest.framework_version} on {workload.device}",
-        configs=tuple(each.config for each in _best_distinct(study, records)),
+        configs=tuple(record.config for record in _best_distinct(study, records)),
         near_best_after=near_best_after(manifest, records),
     )
 
@@ -174,34 +176,35 @@ def _best_distinct(study: Study, records: Sequence[TrialRecord]) -> Iterator[Tri
     winner = confirmation.candidate if confirmation and confirmation.verdict is Verdict.FASTER else None
     is_measured = untuned is not None and isinstance(untuned.outcome, Measurement)
     bar = value(untuned.measurement) if untuned and is_measured else None
-    feasible = [each for each in records if each.state == "measured" and each.config != study.manifest.space.untuned()]
+    unchanged = study.manifest.space.untuned()
+    feasible = [record for record in records if record.state == "measured" and record.config != unchanged]
     programs: set[str] = set()
-    for each in sorted(feasible, key=lambda each: (each.number != winner, value(each.measurement))):
-        program = each.measurement.program or each.config.fingerprint
-        if program not in programs and (bar is None or value(each.measurement) <= bar):
+    for record in sorted(feasible, key=lambda record: (record.number != winner, value(record.measurement))):
+        program = record.measurement.program or record.config.fingerprint
+        if program not in programs and (bar is None or value(record.measurement) <= bar):
             programs.add(program)
-            yield each
+            yield record
 
 
 def _projected(sources: Sequence[PriorSource], study: Study) -> list[Prior]:
     """Each source in this study's space; of all together `MOST_CONFIGS`, the best of each first."""
     space, records = study.manifest.space, study.records()
-    taken: set[Config] = {space.untuned(), space.default(), *(each.config for each in records if each.counts)}
-    chosen: dict[str, list[Config]] = {each.name: [] for each in sources}
-    offers = [[(each.name, config) for config in _in_space(each, space)] for each in sources]
+    taken: set[Config] = {space.untuned(), space.default(), *(record.config for record in records if record.counts)}
+    chosen: dict[str, list[Config]] = {source.name: [] for source in sources}
+    offers = [[(source.name, config) for config in _in_space(source, space)] for source in sources]
     for name, config in (offer for rank in itertools.zip_longest(*offers) for offer in rank if offer is not None):
         if config not in taken and sum(map(len, chosen.values())) < MOST_CONFIGS:
             taken.add(config)
             chosen[name].append(config)
     return [
         Prior(
-            name=each.name,
-            origin=each.origin,
-            configs=tuple(chosen[each.name]),
+            name=source.name,
+            origin=source.origin,
+            configs=tuple(chosen[source.name]),
             given_at=max((record.number + 1 for record in records), default=0),
-            near_best_after=each.near_best_after,
+            near_best_after=source.near_best_after,
         )
-        for each in sources
+        for source in sources
     ]
 
 
@@ -219,7 +222,7 @@ def _in_space(source: PriorSource, space: SearchSpace) -> list[Config]:
             tip=f"give a study or an exported YAML of {space.framework}",
         )
     projected = (project_config(config, space) for config in source.configs)
-    return [each for each in dict.fromkeys(projected) if space.forbidden(each) is None]
+    return [config for config in dict.fromkeys(projected) if space.forbidden(config) is None]
 
 
 def project_config(config: Config, space: SearchSpace) -> Config:

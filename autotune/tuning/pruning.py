@@ -38,9 +38,9 @@ def without_idle_settings(candidates: Sequence[TrialRecord], manifest: Manifest,
     """
     default = manifest.space.default()
     stand_ins = (
-        each if each.config == default else _stand_in(each, candidates, manifest, equal) for each in candidates
+        record if record.config == default else _stand_in(record, candidates, manifest, equal) for record in candidates
     )
-    return list({each.number: each for each in stand_ins}.values())
+    return list({record.number: record for record in stand_ins}.values())
 
 
 def simpler_config(
@@ -52,12 +52,12 @@ def simpler_config(
     trials tells of, then without those alone that are known to do nothing.
     """
     space = manifest.space
-    measured = [each for each in records if each.state == "measured"]
+    measured = [record for record in records if record.state == "measured"]
     start = _stand_in(winner, measured, manifest, equal)
-    tried = {each.config for each in records if each.outcome is not None}
+    tried = {record.config for record in records if record.outcome is not None}
     for names in _guesses(start, measured, manifest, equal):
         # Where the space forbids it, one more setting stays: it may be what another one needs.
-        for fewer in (names, *(names - {each} for each in sorted(names))):
+        for fewer in (names, *(names - {staying} for staying in sorted(names))):
             config = _without(start.config, fewer, space)
             if space.holds(config):
                 if fewer and config not in tried:
@@ -75,8 +75,8 @@ def _stand_in(record: TrialRecord, candidates: Sequence[TrialRecord], manifest: 
         fewer = changed_settings(other.config, space).items()
         return fewer < own and _are_equal(other, record, manifest, equal)
 
-    ranked = sorted(candidates, key=lambda each: manifest.values(each.measurement)[0])
-    return min(filter(does, ranked), key=lambda each: len(changed_settings(each.config, space)), default=record)
+    ranked = sorted(candidates, key=lambda other: manifest.values(other.measurement)[0])
+    return min(filter(does, ranked), key=lambda other: len(changed_settings(other.config, space)), default=record)
 
 
 def _are_equal(other: TrialRecord, record: TrialRecord, manifest: Manifest, equal: float) -> bool:
@@ -111,9 +111,9 @@ def _told(
     """By pairs of undisturbed trials, whatever else they set: one has the setting, the other has it put back."""
     back = _start(config, manifest.space)[name]
     gains = []
-    for pair in pairs_of(name, [each for each in measured if each.disturbed is None], manifest.space):
-        having = [each for each in pair if each.config.matches({name: config[name]})]
-        lacking = [each for each in pair if each.config.matches({name: back})]
+    for pair in pairs_of(name, [record for record in measured if record.disturbed is None], manifest.space):
+        having = [record for record in pair if record.config.matches({name: config[name]})]
+        lacking = [record for record in pair if record.config.matches({name: back})]
         if having and lacking:
             same = run_same_program(*pair)
             gains.append(1.0 if same else _value(lacking[0], manifest) / _value(having[0], manifest))
@@ -124,8 +124,8 @@ def _told(
 
 def _helpfulness(name: str, config: Config, measured: Sequence[TrialRecord], manifest: Manifest) -> float:
     """Median of the trials without the setting over that of those with it, whatever else they differ in."""
-    having = [_value(each, manifest) for each in measured if each.config.matches({name: config[name]})]
-    lacking = [_value(each, manifest) for each in measured if not each.config.matches({name: config[name]})]
+    having = [_value(trial, manifest) for trial in measured if trial.config.matches({name: config[name]})]
+    lacking = [_value(trial, manifest) for trial in measured if not trial.config.matches({name: config[name]})]
     return statistics.median(lacking) / statistics.median(having) if having and lacking else 1.0
 
 

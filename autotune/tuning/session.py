@@ -44,7 +44,7 @@ class Session:
 
     @property
     def caches(self) -> CacheStore:
-        """Of the search's trials; the confirmation starts from copies of them."""
+        """Caches of the search's trials; the confirmation starts from copies of them."""
         return CacheStore(self.study.folder / "caches")
 
     @property

@@ -76,7 +76,7 @@ def _not_confirmed(failure: Failure) -> NoUsableTrialError:
 
 
 def _tail_of(trial: int, processes: list[tuple[float, ...]]) -> Tail:
-    samples = tuple(each for process in processes for each in process)
+    samples = tuple(sample for process in processes for sample in process)
     together = Latency.of(samples)
     return Tail(
         trial=trial,

@@ -30,7 +30,7 @@ from autotune.tuning.session import Session
 
 NOISE_FLOOR_SHARE = 0.15
 """Share of the time that is left that the noise floor may take at most; else the study goes without."""
-SENTINEL_SHARE = 0.02
+DRIFT_CHECK_SHARE = 0.02
 FEWEST_TO_JUDGE = 2
 """Trials beside the untuned model's before it is said how long the run will go on."""
 LATE_SHARE = 0.25
@@ -82,7 +82,7 @@ class TimeBudget:
         """It takes no more than its share of what is left."""
         untuned = self.session.study.untuned_record()
         assert untuned is not None, "asked once it is measured"
-        return trial_s(untuned) <= SENTINEL_SHARE * self.session.deadline.left_s()
+        return trial_s(untuned) <= DRIFT_CHECK_SHARE * self.session.deadline.left_s()
 
     def require_untuned(self) -> None:
         """Raises InputError where the time was up before the untuned model was measured: there is no answer then."""

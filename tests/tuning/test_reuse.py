@@ -21,7 +21,7 @@ from autotune.render.live import LiveDisplay
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.trial.folder import TrialFolder
-from autotune.tuning.cache_store import MAX_DONORS, MAX_RIVALS
+from autotune.tuning.cache_store import MAX_DONORS, MAX_FASTEST
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
 from tests.asking import ask
@@ -293,7 +293,7 @@ class TestCaches:
         fastest = next(each.number for each in study.records() if each.config.get("latency_ms") == 1)
         assert {"0001.whole", f"{fastest:04d}.whole"} <= set(kept)
         assert "0000.whole" not in kept
-        assert len(kept) <= MAX_RIVALS + 1
+        assert len(kept) <= MAX_FASTEST + 1
 
     @pytest.mark.slow
     def test_donors_are_bounded(self, study_of):

@@ -49,7 +49,7 @@ from autotune.trial.request import TrialRequest
 from autotune.tuned.cache_file import unpack
 
 MOST_LOG_BYTES = 2**20
-"""Of a log that is sent back: its end."""
+"""Bytes at the end of a log that are sent back."""
 _HOMES = "autotune-worker-"
 _STARTING_S = 60.0
 _LOGS = ("stdout.txt", "stderr.txt", "stage", OUTCOME_FILE)
@@ -110,8 +110,8 @@ class DeviceWorker:
 
     def order(self, orders: list[WorkerOrder]) -> None:
         """Execute these after the earlier ones."""
-        for each in orders:
-            self._orders.put(each)
+        for order in orders:
+            self._orders.put(order)
 
     def reports(self) -> list[Report]:
         """All reports since the last call; waits for the first one."""
@@ -258,5 +258,5 @@ def _forget_added_threads() -> None:
         given = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
         return
-    if not any(each.startswith(b"OMP_NUM_THREADS=") for each in given):
+    if not any(variable.startswith(b"OMP_NUM_THREADS=") for variable in given):
         os.environ.pop("OMP_NUM_THREADS", None)

@@ -122,7 +122,7 @@ class Members:
 
     members: list[Member]
     answer: Environment | None = None
-    """Of the study's untuned trial: the answer holds for workers like it."""
+    """Environment of the study's untuned trial: the answer holds for workers like it."""
 
     def of(self, link: Link) -> Member:
         """The worker behind a link."""

@@ -31,7 +31,7 @@ class Crowd(Protocol):
 
 
 class NeighbourCheck:
-    """Of one run. Until a machine has passed it, its workers take turns at being timed."""
+    """The check of one run. Until a machine has passed it, its workers take turns at being timed."""
 
     def __init__(self, crowd: Crowd, run: Run, has_time: Callable[[], bool]) -> None:
         self._crowd = crowd

@@ -26,7 +26,7 @@ REFERENCE = "reference.npz"
 CACHE = "cache"
 _OWN_PACKAGE = "autotune"
 _MOST_FILES = 2000
-"""Of one package: a folder with more is no package that somebody wrote for a model."""
+"""Files of one package: a folder with more is no package that somebody wrote for a model."""
 
 
 @dataclass

@@ -17,17 +17,17 @@ from autotune.files import write_whole
 from autotune.tuned.cache_file import compiler_variables, pack
 
 MOST_BYTES = 64 * 2**20
-"""Of the files of a cache that travels. Inductor's hold a few MiB; with frozen weights in it, a model."""
+"""Size of the files of a cache that travels. Inductor's hold a few MiB; with frozen weights in it, a model."""
 _PACKED, _MADE_FOR = "packed.tar.gz", "made_for"
 
 
 def code_key(device: str, versions: Mapping[str, str], compilers: Mapping[str, Mapping[str, str]]) -> str:
-    """Of this host: hardware, system, packages, compilers, and the variables that change what is compiled. The config,
+    """Hash of what compiled code depends on here: hardware, system, packages, compilers and variables. The config,
     the model and its inputs are those of the study."""
     parts = [
         *(device, environment.driver(), environment.processor(), environment.cpu_flags_sha256()),
         *(environment.num_usable_cores(), environment.platform_name(), platform.python_version()),
-        *(environment.installed_packages(), dict(versions), {name: dict(each) for name, each in compilers.items()}),
+        *(environment.installed_packages(), dict(versions), {name: dict(facts) for name, facts in compilers.items()}),
         compiler_variables(left_out=()),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -27,14 +27,14 @@ from autotune.study.sampler.gaussian_process import (
 MAX_OBSERVATIONS, MAX_TO_FIT = 300, 120
 """More trials are not learned from, nor used to learn which knobs matter: the cost grows with their cube."""
 NUM_DRAWS = 64
-"""Of several objectives at each config."""
+"""Draws of several objectives at each config."""
 TRADE_OFF = 0.05
 """Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
 
 VALUES, FAILURES = KernelPrior(), KernelPrior(weight=0.1, variance=1.0, noise=0.05)
 PRIORS = VALUES, KernelPrior(weight=0.1), KernelPrior(weight=0.3)
-"""Of the objectives: the gain is the mean over these. One that takes effects for additive may be sure, and wrong, that
-the best config is bad."""
+"""Priors of the objectives, over which the gain is averaged: one that takes effects for additive may be sure, and
+wrong, that the best config is bad."""
 COST_POWER = 0.5
 """A gain is divided by the seconds of its trial to this power. With 1 the search keeps to what is cheap."""
 DOUBT, DOUBT_OF_FAILURES = 0.05, 0.1
@@ -56,11 +56,11 @@ class Observations:
     """What is minimised, shape `(num_trials, num_objectives)`; of no meaning where the trial failed."""
     failed: npt.NDArray[np.bool_]
     violations: Array
-    """Of each constraint, shape `(num_trials, num_constraints)`: 0 or less where kept; of no meaning if failed."""
+    """Misses of bounds, shape `(num_trials, num_constraints)`: 0 or less where kept; of no meaning if it failed."""
     running: Array
     """Points of the trials that are still under way."""
     seconds: Array
-    """That each trial took, shape `(num_trials,)`; NaN where that is unknown, as it is of most that failed."""
+    """Seconds of each trial, shape `(num_trials,)`; NaN where that is unknown, as it is of most that failed."""
 
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:
@@ -73,15 +73,15 @@ class Forecast:
     """For each config that was asked about, as logarithms."""
 
     log_feasible: Array
-    """Of the probability that it runs, is right and keeps every constraint."""
+    """Log of the probability that it runs, is right and keeps every constraint."""
     log_gain: Array
-    """Of the improvement to be expected if so, as a share of the best value; 0 as long as nothing is feasible."""
+    """Log of the improvement to be expected if so, as a share of the best value; 0 as long as nothing is feasible."""
     log_seconds: Array
-    """Of its trial; 0 as long as no trial's are known."""
+    """Log of the seconds of its trial; 0 as long as no trial's are known."""
 
     @property
     def log_expected_gain(self) -> Array:
-        """Of the improvement to be expected of trying it."""
+        """Log of the improvement to be expected of trying it."""
         return self.log_feasible + self.log_gain
 
     @property
@@ -121,7 +121,7 @@ class Forecaster:
     def forecast(
         self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator
     ) -> Forecast:
-        """Of the configs at `points`; `weights` of the objectives add up to 1."""
+        """Forecast for the configs at `points`; `weights` of the objectives add up to 1."""
         return Forecast(
             self._log_feasible(observed, points),
             self._log_gain(observed, points, weights, generator),
@@ -209,7 +209,7 @@ def _standard(values: Array) -> tuple[Array, float, float]:
 
 
 def _as_labels(values: Array) -> tuple[Array, float, float]:
-    """Of values that are -1 or 1: what nothing is known of is a -1."""
+    """Labels, which are -1 or 1: what nothing is known of is a -1."""
     return values + 1.0, -1.0, 1.0
 
 

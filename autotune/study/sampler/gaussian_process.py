@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float64]
 
 _JITTER = 1e-8
 _MAX_STEPS = 40
-"""Of the optimiser: later ones change the weights by less than the trials know about them."""
+"""Steps of the optimiser: later ones change the weights by less than the trials know about them."""
 _BOUND_SD = 4.0
 
 

@@ -32,7 +32,7 @@ _NAMES = {
     name.removesuffix("Sampler").lower(): name
     for name in ("TPESampler", "RandomSampler", "GPSampler", "NSGAIISampler", "NSGAIIISampler")
 }
-"""Of Optuna's own those that are made with a seed alone and can be asked for one trial at a time."""
+"""Optuna's own samplers that are made with a seed alone and can be asked for one trial at a time."""
 
 
 def sampler_name(given: str) -> str:

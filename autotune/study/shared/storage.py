@@ -148,7 +148,7 @@ _BY_WORDS = (
     ),
     (r"too many clients|remaining connection slots", *_BY_STATE["53300"]),
 )
-"""Of a failed connection there is no code."""
+"""Pattern of what a failed connection says, for which there is no code; what it is; what to do."""
 
 
 def _explain(error: BaseException, url: StorageUrl) -> tuple[str, str]:

@@ -226,7 +226,7 @@ class StepGate:
                 tip="is the optimizer made with the parameters of this very model?",
             )
         compared = zip(_compared(seen.gradients, seen.again), seen.allowed, strict=True)
-        beyond = [each.error for each, most in compared if each.error_within(tolerance, most) is None]
+        beyond = [pair.error for pair, most in compared if pair.error_within(tolerance, most) is None]
         unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), *beyond, 0.0)
         if not unlike <= tolerance:
             raise AutotuneError(
