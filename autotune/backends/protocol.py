@@ -215,7 +215,10 @@ class Backend(Protocol):
         """What a call of the model may change in an object: its attributes and those of its class, without what the
         framework notes there for itself. None for an object that has none."""
         held = getattr(value, "__dict__", None)
-        return None if held is None else {**attributes_in_classes(type(value)), **held}
+        if held is None:
+            return None
+        kind: type = type(value)
+        return {**{name: getattr(kind, name, None) for name in _names_in_classes(kind)}, **held}
 
     def spec(self, value: Any) -> TensorSpec | None:
         """Shape and type of a tensor, None for what is no tensor. The shape may be another one than its array's."""
@@ -328,13 +331,9 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def attributes_in_classes(kind: type) -> dict[str, Any]:
-    """Attributes of a class and its bases in which the calls of an object may keep something, such as a list."""
-    return {name: getattr(kind, name, None) for name in _names_in_classes(kind)}
-
-
 @cache
 def _names_in_classes(kind: type) -> tuple[str, ...]:
+    """Attributes of a class and its bases in which the calls of an object may keep something, such as a list."""
     return tuple(
         name
         for base in reversed(kind.__mro__)

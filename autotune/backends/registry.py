@@ -217,7 +217,8 @@ def saved_models_of(framework: str) -> SavedModels | None:
 
 def framework_of(model: Any) -> str | None:
     """The framework of a job's model, among those that the job has imported; None for a model of none of them."""
-    return next((name for name in _imported_frameworks() if _can_compile(name, model)), None)
+    names = _imported_frameworks()
+    return next((name for name in names if load_backend(name).check_model(model) is None), None)
 
 
 def _imported_frameworks() -> Iterator[str]:
@@ -236,7 +237,3 @@ def load_backend(framework: str) -> Backend:
     module, _, name = entry.backend.partition(":")
     backend: Backend = getattr(importlib.import_module(module), name)()
     return backend
-
-
-def _can_compile(framework: str, model: Any) -> bool:
-    return load_backend(framework).check_model(model) is None

@@ -17,14 +17,12 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from autotune.backends.origin import Origin, interruption, origin
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError, quoted, rest_of_call
 from autotune.job.stats import StatsRecorder
-
-# What reaches a job's call from outside of it: an exception that is the job's own, and a fork.
 
 
 def raise_interruption(error: BaseException) -> None:
@@ -36,35 +34,6 @@ def raise_interruption(error: BaseException) -> None:
         raise error
     if found is not None:
         raise found from None
-
-
-def raise_jobs_own(error: BaseException) -> None:
-    """Raises what came from outside of a call, and also what a hook of the job's raised in it."""
-    raise_interruption(error)
-    if origin(error) is Origin.HOOK:
-        raise error
-
-
-class Forked(Protocol):
-    """Something that has to be put right in a child process."""
-
-    def after_fork(self) -> None:
-        """Called in the child, by its only thread."""
-
-
-def tell_of_forks(listener: Forked) -> None:
-    """Call `after_fork` of the listener in each child process, for as long as the listener lives."""
-    _listeners.add(listener)
-
-
-def _tell_all() -> None:
-    for listener in list(_listeners):
-        listener.after_fork()
-
-
-_listeners: weakref.WeakSet[Forked] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell_all)
 
 
 class MismatchError(InputError):
@@ -96,14 +65,14 @@ class Fallback:
         """Held by whoever changes where calls go."""
         self._changes = changes
         self._recorder = recorder
-        tell_of_forks(self)
+        _fallbacks.add(self)
 
     def result_after(self, error: Exception, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the untuned model returns for a call at which `what` raised `error`. Raises the job's own error."""
         if isinstance(error, UnsuitableCallError):
             return self._result_after_refusal(error, args, kwargs)
-        raise_jobs_own(error)
-        if self.raises:
+        raise_interruption(error)
+        if self.raises or origin(error) is Origin.HOOK:
             raise error
         rest = rest_of_call(error, partial(self.untuned, *args, **kwargs) if self.repeats else None)
         if rest is None:
@@ -129,8 +98,8 @@ class Fallback:
         return self.untuned(*args, **kwargs)
 
     def after_fork(self) -> None:
-        """In a child process a lock that another thread held is never given back: a first call may have been under way,
-        with the compiler's own locks."""
+        """Called in a child process, by its only thread. A lock that another thread held is never given back: a first
+        call may have been under way, with the compiler's own locks."""
         if self.lock.acquire(blocking=False):
             self.lock.release()
             return
@@ -164,3 +133,13 @@ def put_back(undo: Callable[[], object], recorder: StatsRecorder) -> None:
     except Exception as error:
         raise_interruption(error)
         recorder.note("mismatch", f"not all that the config set could be put back: {quoted(error)}")
+
+
+def _after_fork() -> None:
+    for fallback in list(_fallbacks):
+        fallback.after_fork()
+
+
+_fallbacks: weakref.WeakSet[Fallback] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

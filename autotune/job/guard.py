@@ -198,18 +198,15 @@ class Guard:
         if fits and not self._fell_back:
             self._seconds.append(time.perf_counter() - start)
         else:
-            self._note_left_out()
+            # A job of other inputs than the measured ones settles too: what was promised is not for them.
+            self._num_left_out += 1
+            if self._is_settling and self._num_left_out >= MAX_LEFT_OUT:
+                self._settle()
         if len(self._seconds) < self._backend.warmup_calls + NUM_TIMED:
             return result, None
         median_s = statistics.median(self._seconds[-NUM_TIMED:])
         self._seconds.clear()
         return result, median_s
-
-    def _note_left_out(self) -> None:
-        """A job of other inputs than the measured ones does not settle for ever: what was promised is not for them."""
-        self._num_left_out += 1
-        if self._is_settling and self._num_left_out >= MAX_LEFT_OUT:
-            self._settle()
 
     @property
     def _is_settling(self) -> bool:

@@ -69,7 +69,9 @@ class CallCheck:
         model's own error, except that two results may not fit into memory."""
         backend = self._check.backend
         try:
-            problem = self._problem or self._why_not_repeatable()
+            problem = self._problem
+            if problem is None and self._state() != self._before:
+                problem = "a call changes the model's inputs or its state"
             outputs = Observed() if problem else self._observed(result)
             random_state = backend.random_state()
         except Exception as error:
@@ -92,9 +94,6 @@ class CallCheck:
             return Finding(expected, wrong=wrong)
         unchecked = f"{', '.join(outputs.not_compared)} cannot be compared" if outputs.not_compared else None
         return Finding(result, unchecked=unchecked)
-
-    def _why_not_repeatable(self) -> str | None:
-        return None if self._state() == self._before else "a call changes the model's inputs or its state"
 
     def _what_is_wrong(self, expected: Observed, outputs: Observed) -> str | None:
         terms = Terms(self._check.tolerance, authors=self._check.authors)

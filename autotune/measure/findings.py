@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
@@ -48,8 +48,8 @@ class Finding(Record):
 
 def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     """The findings of a compiled model, each place once for each kind; graph breaks first."""
-    broken = _merged(_of_break(broken_at) for broken_at in diagnosis.graph_breaks or ())
-    again = _merged(_of_recompile(recompile) for recompile in diagnosis.recompiles or ())
+    broken = _merged(map(_of_break, diagnosis.graph_breaks or ()))
+    again = _merged(map(_of_recompile, diagnosis.recompiles or ()))
     return [*_by_their_better_name(broken), *again]
 
 
@@ -88,13 +88,10 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     is last. What only follows from another break comes after it."""
 
     def place(finding: Finding) -> tuple[int, float, bool, bool, int]:
-        seconds = 0.0 if finding.cost is None else finding.cost.seconds
-        if finding.cost is None:
-            group = 2
-        elif seconds <= 0:
-            group = 3
-        else:
-            group = 0 if finding.cost.kind == "per_call" else 1
+        seconds, group = 0.0, 2
+        if finding.cost is not None:
+            seconds = finding.cost.seconds
+            group = 3 if seconds <= 0 else 0 if finding.cost.kind == "per_call" else 1
         return group, -seconds, not finding.gives_up, finding.ailment is BreakKind.AFTER_BREAK, -finding.count
 
     return sorted(findings, key=place)
@@ -107,29 +104,24 @@ def source_line(location: str | None) -> str | None:
 
 
 def _of_break(broken: GraphBreak) -> Finding:
-    return Finding(
-        kind="graph_break",
-        ailment=broken.ailment or BreakKind.OTHER,
-        location=broken.location,
-        source=source_line(broken.location),
-        reason=broken.reason,
-        hint=broken.hint,
-        count=broken.count,
-        gives_up=broken.gives_up,
-    )
+    return _finding("graph_break", broken, hint=broken.hint, count=broken.count, gives_up=broken.gives_up)
 
 
 def _of_recompile(recompile: Recompile) -> Finding:
     paid = None
     if recompile.compile_s is not None:
         paid = FindingCost(kind="once", seconds=recompile.compile_s, how="by the compiler's own clock")
+    return _finding("recompile", recompile, cost=paid)
+
+
+def _finding(kind: Kind, found: GraphBreak | Recompile, **further: Any) -> Finding:
     return Finding(
-        kind="recompile",
-        ailment=recompile.ailment or BreakKind.OTHER,
-        location=recompile.location,
-        source=source_line(recompile.location),
-        reason=recompile.reason,
-        cost=paid,
+        kind=kind,
+        ailment=found.ailment or BreakKind.OTHER,
+        location=found.location,
+        source=source_line(found.location),
+        reason=found.reason,
+        **further,
     )
 
 

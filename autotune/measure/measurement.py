@@ -262,7 +262,7 @@ class Measurement(Compiled, Checked, Timed):
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did."""
     worker: OnWorker | None = None
-    """None: this machine, or a live process of a blocked run, whose contestants share one device."""
+    """None: this machine, or a live process of a blocked run, whose finalists share one device."""
 
     @property
     def scale(self) -> float:
@@ -294,17 +294,13 @@ class Measurement(Compiled, Checked, Timed):
     def steady_call_s(self) -> float:
         """Seconds of a call once everything is compiled: the median, and under traffic the mean over the stream of each
         call's median over the passes."""
-        return self.latency.p50 if self.replay is None else float(np.mean(self._calls_s()))
+        return self.latency.p50 if self.replay is None else float(np.mean(np.median(self._passes_s(), axis=0)))
 
     def shape_s(self, shape: int) -> float:
         """The median of a steady call of one shape of the replay. Only with a replay."""
         assert self.replay is not None
         of_shape = np.array(self.replay.stream) == shape
         return float(np.median(self._passes_s()[:, of_shape]))
-
-    def _calls_s(self) -> NDArray[np.float64]:
-        """For each call of the stream its median over the passes."""
-        return np.asarray(np.median(self._passes_s(), axis=0))
 
     def _passes_s(self) -> NDArray[np.float64]:
         assert self.replay is not None

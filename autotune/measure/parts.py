@@ -7,7 +7,7 @@ author of a model may say otherwise for its outputs (`Compare`): with a function
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -117,7 +117,8 @@ def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | Non
         return Agreement(INFINITE, "it is missing")
     if terms.with_forms and other.form != part.form:
         return Agreement(INFINITE, f"{other.form} instead of {part.form}")
-    tolerance = max(terms.tolerance, _rounding_of(part.form))
+    rounding = next((value for name, value in _ROUNDINGS.items() if part.form.startswith(name)), 0.0)
+    tolerance = max(terms.tolerance, rounding)
     if terms.authors is None:
         return compare(part.array, other.array, tolerance, spread)
     return terms.authors.agreement(part, other.array, tolerance, spread)
@@ -126,10 +127,6 @@ def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | Non
 _ROUNDINGS = {"float8_e5m2": 2**-2, "float8": 2**-3, "bfloat16": 2**-7}
 """Element type that is coarser than some tolerance -> how far 1 is from the next number: right results may be rounded
 to neighbours, whatever the precision of the model that they come from."""
-
-
-def _rounding_of(form: str) -> float:
-    return next((value for name, value in _ROUNDINGS.items() if form.startswith(name)), 0.0)
 
 
 Function = Callable[[dict[str, Array], dict[str, Array]], object]
@@ -184,7 +181,7 @@ class AuthorsWord:
 
     def agreement(self, part: Part, output: Array, tolerance: float, spread: Array | None) -> Agreement:
         """By the rules for this part; what none of them is about, by the tolerance of the study."""
-        rules = list(self._rules_for(part.name))
+        rules = [rule for rule in self.rules if rule.is_about(part.name)]
         if not rules or part.array.shape != output.shape:
             return compare(part.array, output, tolerance, spread)
         rest = np.ones(part.array.shape, dtype=bool)
@@ -201,9 +198,6 @@ class AuthorsWord:
         if self.function is not None or any(rule.mask is not None for rule in self.rules):
             return "function"
         return {rule.written: rule.tolerance for rule in self.rules}
-
-    def _rules_for(self, name: str) -> Iterator[Rule]:
-        return (rule for rule in self.rules if rule.is_about(name))
 
 
 @dataclass(frozen=True)

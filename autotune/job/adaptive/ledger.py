@@ -249,7 +249,18 @@ class Ledger:
             saved_s=sum(map(_saved, accounts)),
             grown_bytes=self._grown_bytes,
             stopped=self.stopped,
-            shapes=tuple(self._shape_stats(account) for account in accounts),
+            shapes=tuple(
+                ShapeStats(
+                    shape=account.text,
+                    standing=account.standing,
+                    num_eager=account.num_eager,
+                    num_compiled=account.num_compiled,
+                    eager_s=account.eager_s,
+                    compiled_s=account.compiled_s,
+                    why=self._why(account),
+                )
+                for account in accounts
+            ),
         )
 
     def _saved_by(self, account: ShapeAccount) -> float:
@@ -278,17 +289,6 @@ class Ledger:
             gone = self._accounts.pop(key)
             self._counts["forgotten eager"] += gone.num_eager
             self._counts["forgotten compiled"] += gone.num_compiled
-
-    def _shape_stats(self, account: ShapeAccount) -> ShapeStats:
-        return ShapeStats(
-            shape=account.text,
-            standing=account.standing,
-            num_eager=account.num_eager,
-            num_compiled=account.num_compiled,
-            eager_s=account.eager_s,
-            compiled_s=account.compiled_s,
-            why=self._why(account),
-        )
 
     def _why(self, account: ShapeAccount) -> str:
         if account.standing == "compiling":

@@ -109,17 +109,17 @@ class TieredModel:
         self.deadline_s = deadline_s
         self._models = [model for _, model, _ in known]
         self._selector = TierSelector([(name, promised_s) for name, _, promised_s in known])
-        self._wait: Callable[[], None] = _do_not_wait if backend is None else backend.synchronise
+        self._wait: Callable[[], None] = (lambda: None) if backend is None else backend.synchronise
         self._fewest_to_warm_up = max(FEWEST_TO_WARM_UP, 0 if backend is None else backend.warmup_calls + 1)
         register(self, _Statistics(self._selector, self._models))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call that has the file's deadline."""
-        return self._serve(self.deadline_s, args, kwargs)
+        return self._serve(self.deadline_s, *args, **kwargs)
 
     def within(self, budget_s: float) -> Callable[..., Any]:
         """The model for a call that has this long, in seconds from the call on."""
-        return partial(self._within, budget_s)
+        return partial(self._serve, budget_s)
 
     def warm_up(self, /, *args: Any, **kwargs: Any) -> None:
         """Make the first calls of every tier with these inputs: they compile, and the loader looks at the next ones.
@@ -133,10 +133,7 @@ class TieredModel:
                 model(*args, **kwargs)
                 self._wait()
 
-    def _within(self, budget_s: float, /, *args: Any, **kwargs: Any) -> Any:
-        return self._serve(budget_s, args, kwargs)
-
-    def _serve(self, budget_s: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _serve(self, budget_s: float, /, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         choice = self._selector.choose(budget_s)
         result = self._models[choice.tier](*args, **kwargs)
@@ -177,10 +174,6 @@ def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -
         left_out = [*(f"tier {name}, which has no model" for name in missing)]
         left_out += [f"the model {name}, which is no tier there" for name in unknown]
         _log.warning("autotune: %s: left out: %s", path, "; ".join(left_out))
-
-
-def _do_not_wait() -> None:
-    pass
 
 
 def _backend_of(model: Any) -> Backend | None:

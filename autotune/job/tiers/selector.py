@@ -82,23 +82,10 @@ class _TierState:
     def expected_s(self, now: int) -> float:
         return max(self.usual_s(), self.raised_s) if now < self.raised_until else self.usual_s()
 
-    def see(self, number: int, seconds: float) -> None:
-        self.seen.append((number, seconds))
-        insort(self.ordered_s, seconds)
-
     def forget(self, now: int) -> None:
         while self.seen and self.seen[0][0] <= now - WINDOW:
             _, seconds = self.seen.popleft()
             del self.ordered_s[bisect_left(self.ordered_s, seconds)]
-
-    def raise_to(self, seconds: float, now: int) -> None:
-        """`now` is the number of the call that missed."""
-        self.raised_s = seconds
-        self.raised_until = now + self.wait + 1
-        self.wait = min(2 * self.wait, LONGEST_WAIT)
-
-    def ease(self) -> None:
-        self.wait = max(self.wait // 2, SHORTEST_WAIT)
 
 
 @dataclass(frozen=True)
@@ -136,16 +123,18 @@ class TierSelector:
     def record(self, choice: Choice, seconds: float) -> None:
         """How long the call took. One that missed a budget which it was expected to keep raises the expectation."""
         with self._lock:
-            tier_state = self._tiers[choice.tier]
-            tier_state.see(choice.number, seconds)
+            tier = self._tiers[choice.tier]
+            tier.seen.append((choice.number, seconds))
+            insort(tier.ordered_s, seconds)
             missed = seconds > choice.budget_s
-            tier_state.num_misses += missed
+            tier.num_misses += missed
             if choice.is_hopeless:
                 return
             if missed:
-                tier_state.raise_to(seconds, self._num_calls)
+                tier.raised_s, tier.raised_until = seconds, self._num_calls + tier.wait + 1
+                tier.wait = min(2 * tier.wait, LONGEST_WAIT)
             else:
-                tier_state.ease()
+                tier.wait = max(tier.wait // 2, SHORTEST_WAIT)
 
     def stats(self, states: Sequence[str | None]) -> TieredStats:
         """`states` are those of the tiers' models."""
