@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,11 +88,8 @@ def _by_another(manifest: Manifest, budget: Budget, studies: Studies, known: Exp
     """With the figures of the newest other study of the model that has some."""
     for name in _alike(manifest, studies):
         with suppress(AutotuneError):
-            study = studies.open(name)
-            try:
+            with closing(studies.open(name)) as study:
                 found = _from(study, budget, known)
-            finally:
-                study.close()
             if found is not None:
                 return found
     return None
@@ -182,8 +179,6 @@ def _at_most(cost: ExpectedCost) -> str:
     if cost.trials_at_most_s is None:
         return longest
     limited = f"{asked('budget', '10m')} limits all"
-    return f"{_hours(cost.trials_at_most_s)} for the trials ({longest}), then the confirmation; {limited}"
-
-
-def _hours(value: float) -> str:
-    return seconds(value) if value < 7200 else f"{value / 3600:.1f} h"
+    all_s = cost.trials_at_most_s
+    words = seconds(all_s) if all_s < 7200 else f"{all_s / 3600:.1f} h"
+    return f"{words} for the trials ({longest}), then the confirmation; {limited}"

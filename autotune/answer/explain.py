@@ -62,8 +62,8 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Rival:
-    """The winner against one well-known trial: the untuned model, or the framework's default compile."""
+class Anchor:
+    """The winner against an anchor of the space: the untuned model, or the framework's default compile."""
 
     name: str
     trial: int
@@ -115,20 +115,20 @@ class Explanation:
         return influences(self.answer.space, self.answer.measured, self._known)
 
     @cached_property
-    def rivals(self) -> list[Rival]:
+    def anchors(self) -> list[Anchor]:
         """The winner against the untuned model and the default compile, as far as these are others."""
         space = self.answer.space
         known = {record.config: record for record in self.answer.measured if record.config != self.winner.config}
         named = {"the untuned model": space.untuned(), "the default compile": space.default()}
-        return [self._rival(name, known[config]) for name, config in named.items() if config in known]
+        return [self._anchor(name, known[config]) for name, config in named.items() if config in known]
 
-    def _rival(self, name: str, record: TrialRecord) -> Rival:
+    def _anchor(self, name: str, record: TrialRecord) -> Anchor:
         (mine, was_confirmed), (theirs, were_confirmed) = map(self._known.over_untuned, (self.winner, record))
         contrasts = _contrasts(self.winner.measurement, record.measurement)
         if mine is not None and theirs is not None and was_confirmed and were_confirmed:
-            return Rival(name, record.number, mine / theirs, True, contrasts)
+            return Anchor(name, record.number, mine / theirs, True, contrasts)
         seen = self._known.in_search(self.winner, record)
-        return Rival(name, record.number, None if seen is None else seen.median, False, contrasts)
+        return Anchor(name, record.number, None if seen is None else seen.median, False, contrasts)
 
     @cached_property
     def groups(self) -> list[LosingGroup]:
@@ -231,8 +231,7 @@ def _influence(
         return None
     if statistics.median(found.median for found in speedups) >= 1:
         return Influence(knob, second, first, tuple(speedups), bool(confirmed))
-    turned = tuple(Speedup(median=1 / found.median, low=1 / found.high, high=1 / found.low) for found in speedups)
-    return Influence(knob, first, second, turned, bool(confirmed))
+    return Influence(knob, first, second, tuple(found.inverse for found in speedups), bool(confirmed))
 
 
 def _first_difference(winner: Config, config: Config, by_importance: Sequence[str]) -> str:

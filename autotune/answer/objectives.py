@@ -53,13 +53,9 @@ def gain(objective: Objective, speedup: Speedup) -> str:
     if what is None:
         is_loss = speedup.median < 1
         what = _GAINS[objective.quantity][is_loss].format(calls=count(objective.num_calls))
-        speedup = _inverse(speedup) if is_loss else speedup
+        speedup = speedup.inverse if is_loss else speedup
     ends = interval(speedup).partition(" ")[2]
     return f"{times(speedup.median)}{what} {ends}"
-
-
-def _inverse(speedup: Speedup) -> Speedup:
-    return Speedup(median=1 / speedup.median, low=1 / speedup.high, high=1 / speedup.low)
 
 
 def to_be_better(objective: Objective, margin: str = "") -> str:

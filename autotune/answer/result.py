@@ -113,7 +113,7 @@ class StudyResult:
 
     @property
     def speedup(self) -> Speedup | None:
-        """The candidate's over the untuned model."""
+        """The best finalist's over the untuned model."""
         return None if self.confirmation is None else self.confirmation.speedup
 
     @cached_property
@@ -123,8 +123,8 @@ class StudyResult:
             case None:
                 return fastest(self._one_of_each, self.objective.value)
             case Verdict.FASTER | Verdict.FEASIBLE:
-                candidate = self.confirmation and self.confirmation.candidate
-                return next((record for record in self.measured if record.number == candidate), None)
+                number = self.confirmation and self.confirmation.candidate
+                return next((record for record in self.measured if record.number == number), None)
             case Verdict.INFEASIBLE:
                 return None
         return self.untuned

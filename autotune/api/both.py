@@ -134,7 +134,7 @@ def _builds_of(build: Any, frameworks: tuple[str, ...]) -> Mapping[str, Any]:
         return models_of((build,) if isinstance(build, str) else build, frameworks)
     if not isinstance(build, Mapping) or build.keys() != set(frameworks):
         raise InputError(
-            f"one function or model is one framework's, and there are {' and '.join(frameworks)}",
+            f"one function or model is one framework's, and there are {_listed(frameworks)}",
             tip=f"give a dict: {{{', '.join(f'{name!r}: build_{name}' for name in frameworks)}}}",
         )
     return build
@@ -177,7 +177,7 @@ def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str,
     for path in files:
         framework = read_space_file(path).framework
         if framework not in frameworks:
-            raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {' and '.join(frameworks)}")
+            raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {_listed(frameworks)}")
         if framework in spaces:
             raise InputError(
                 f"{asked('space', path)}: {spaces[framework]} is for {framework} too", tip="give one for each"
@@ -287,16 +287,17 @@ def _compared(
 
 def _to_use(results: Mapping[str, TuneResult], comparison: Comparison | None) -> str:
     """The second framework where it is proven better; without a comparison the one with the better figure."""
+
+    def value(framework: str) -> float:
+        best = results[framework].best
+        assert best is not None
+        return results[framework].answer.objective.value(best.measurement)
+
     first, *others = results
     if not others:
         return first
     if comparison is None or (comparison.failure is not None and comparison.failed == "untuned"):
-        return min(results, key=lambda framework: _value(results[framework]))
+        return min(results, key=value)
     if comparison.failure is not None:
         return others[0] if comparison.failed == "first" else first
     return others[0] if comparison.verdict is Verdict.FASTER else first
-
-
-def _value(result: TuneResult) -> float:
-    assert result.best is not None
-    return result.answer.objective.value(result.best.measurement)

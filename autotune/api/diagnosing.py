@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,12 +32,9 @@ class Diagnosis(ModelDiagnosis):
         """Write it as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises InputError
         where the extra `report` (matplotlib, Jinja) is not installed."""
         from autotune.render.diagnosis import diagnosis_page
-        from autotune.render.html.page import require_possible, write_page
+        from autotune.render.html.page import write_page
 
-        file = Path(fspath(path))
-        require_possible(file)
-        write_page(file, diagnosis_page(self, self.command))
-        return file
+        return write_page(Path(fspath(path)), partial(diagnosis_page, self, self.command))
 
 
 @shown_at_the_call

@@ -145,14 +145,12 @@ def _class_source(cls: type) -> str:
         text = "".join(linecache.getlines(method.__code__.co_filename))
         for node in ast.walk(ast.parse(text)):
             line = method.__code__.co_firstlineno
-            if isinstance(node, ast.ClassDef) and node.name == cls.__name__ and _holds(node, line):
+            if not isinstance(node, ast.ClassDef) or node.name != cls.__name__:
+                continue
+            if node.lineno <= line <= (node.end_lineno or node.lineno):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
     return inspect.getsource(cls)
-
-
-def _holds(node: ast.ClassDef, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _free_names(source: str) -> set[str]:

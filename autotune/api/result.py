@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,14 +135,11 @@ class TuneResult:
         cache is worth having; in this last case the YAML file is written, without one.
         """
         file = Path(fspath(path))
-        study = self._open()
-        try:
+        with self._opened() as study:
             tuned = export(study, file, trial, with_cache=with_cache)
             if not with_cache or tuned.is_untuned:
                 return tuned
             return tuned.model_copy(update={"artifact": export_cache(study, tuned, file)})
-        finally:
-            study.close()
 
     @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
@@ -149,12 +147,8 @@ class TuneResult:
         return its path. Raises InputError where the extra `report` (matplotlib, Jinja) is not installed."""
         from autotune.render.html.page import write_report
 
-        study = self._open()
-        try:
-            write_report(study, Path(fspath(path)))
-        finally:
-            study.close()
-        return Path(fspath(path))
+        with self._opened() as study:
+            return write_report(study, Path(fspath(path)))
 
     def apply(self, model: Any, **policy: Any) -> Any:
         """The model under the best config, as `autotune.load("best.yaml").apply(model)` gives it in a job.
@@ -163,15 +157,12 @@ class TuneResult:
         untouched where nothing was faster. Raises InputError as long as there is no verdict, and where no config keeps
         the constraints.
         """
-        study = self._open()
-        try:
+        with self._opened() as study:
             tuned = tuned_config(study)
-        finally:
-            study.close()
         return Loaded(str(self.folder), tuned).apply(model, **policy)
 
-    def _open(self) -> Study:
-        return self._studies.open(self._name)
+    def _opened(self) -> closing[Study]:
+        return closing(self._studies.open(self._name))
 
     def __repr__(self) -> str:
         return f"<TuneResult {self.study}: {headline(self._answer)}>"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -42,14 +44,11 @@ class Comparison(ComparisonResult):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
         InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.render.html.page import require_possible, write_page
+        from autotune.render.html.page import write_page
         from autotune.render.side_by_side import comparison_page
 
-        file = Path(fspath(path))
-        require_possible(file)
         assert self.pair is not None
-        write_page(file, comparison_page(self, self.pair, self.names, self.command))
-        return file
+        return write_page(Path(fspath(path)), partial(comparison_page, self, self.pair, self.names, self.command))
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,10 @@ class Verification(VerificationResult):
     @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `Comparison.report` does."""
-        from autotune.render.html.page import require_possible, write_page
+        from autotune.render.html.page import write_page
         from autotune.render.side_by_side import verification_page
 
-        file = Path(fspath(path))
-        require_possible(file)
-        write_page(file, verification_page(self, self.pair, self.name, self.command))
-        return file
+        return write_page(Path(fspath(path)), partial(verification_page, self, self.pair, self.name, self.command))
 
 
 @shown_at_the_call
@@ -150,13 +146,10 @@ def _asked(
 ) -> tuple[PairedRun, tuple[str, str], str | None]:
     """What is to be measured, what the two are called, and the command line that does the same."""
     if isinstance(first, int) and isinstance(second, int) and study is not None:
-        opened = studies.open(study)
-        try:
+        with closing(studies.open(study)) as opened:
             names = (f"trial {first}", f"trial {second}")
             again = command("compare", opened.name, str(first), str(second)) + opened.flags
             return paired_run_of_trials(opened, first, second, folder), names, again
-        finally:
-            opened.close()
     if isinstance(first, int) or isinstance(second, int) or study is not None:
         raise InputError(
             f"compare({first!r}, {second!r}, study={study!r}): not understood",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from os import PathLike
 from typing import Any, Unpack
@@ -135,11 +135,8 @@ def load_study(
 
     Raises InputError for an unknown name, StoreError for a broken study.
     """
-    opened = studies_at(studies_dir, storage).open(name)
-    try:
-        return TuneResult(opened)
-    finally:
-        opened.close()
+    with closing(studies_at(studies_dir, storage).open(name)) as study:
+        return TuneResult(study)
 
 
 @contextmanager
@@ -160,8 +157,8 @@ def _display() -> LiveDisplay:
     return NotebookDisplay() if is_notebook() else LiveDisplay(PlainConsole(stderr=True))
 
 
-def _search(study: Study, terms: Terms, *, tell: Notify, profile: bool) -> None:
-    search(study, terms, tell)
+def _search(study: Study, terms: Terms, *, tell: Notify, profile: bool, on: str | None = None) -> None:
+    search(study, terms, tell, on=on)
     if profile:
         profile_best(study)
 
@@ -169,9 +166,7 @@ def _search(study: Study, terms: Terms, *, tell: Notify, profile: bool) -> None:
 def _run(study: Study, terms: Terms, tell: Notify, *, profile: bool = False, on: str | None = None) -> TuneResult:
     """Search, confirm and read the result."""
     try:
-        search(study, terms, tell, on=on)
-        if profile:
-            profile_best(study)
+        _search(study, terms, tell=tell, profile=profile, on=on)
         return TuneResult(study)
     except KeyboardInterrupt:
         kept = f"study {study.name!r} in {study.folder.parent}/ keeps what is recorded"

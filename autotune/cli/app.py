@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
@@ -173,6 +173,15 @@ def print_error(message: str, tip: str | None, exit_status: int) -> None:
 def print_json(document: object) -> None:
     """The one document of a command with `--json`, on stdout."""
     print_line(json.dumps(document, indent=2))
+
+
+def print_result(document: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """What a command found, on stdout: its document with `--json`, else its lines."""
+    if as_json:
+        print_json(document)
+    else:
+        for line in lines:
+            print_line(line)
 
 
 def print_document(answer: StudyResult) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import app, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, BudgetFlag, ReportFlag, Storage, StudiesDir
 from autotune.cli.report import require_report, write_result
 from autotune.question.question import DEFAULT_STUDIES_DIR
@@ -45,11 +45,7 @@ def verify(
     require_report(report)
     stop_on_sigterm()
     verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=say_block)
-    if as_json:
-        print_json(verification_document(verification))
-    else:
-        for line in verification_lines(verification):
-            print_line(line)
+    print_result(verification_document(verification), verification_lines(verification), as_json=as_json)
     write_result(verification, report)
     return verification.exit_code
 
@@ -77,11 +73,7 @@ def compare(
     require_report(report)
     stop_on_sigterm()
     result = _compared(operands, budget, studies_dir, storage)
-    if as_json:
-        print_json(comparison_document(result, result.names))
-    else:
-        for line in comparison_lines(result, result.names):
-            print_line(line)
+    print_result(comparison_document(result, result.names), comparison_lines(result, result.names), as_json=as_json)
     write_result(result, report)
     if result.comparison is not None:
         return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option
 from autotune.cli.report import require_report, write_result
 from autotune.question.question import DEFAULT_STUDIES_DIR, Question
@@ -43,11 +43,7 @@ def diagnose(
     require_report(report)
     stop_on_sigterm()
     diagnosis = examine(question, knob or (), _say_step)
-    if as_json:
-        print_json(diagnosis_document(diagnosis))
-    else:
-        for line in diagnosis_lines(diagnosis):
-            print_line(line)
+    print_result(diagnosis_document(diagnosis), diagnosis_lines(diagnosis), as_json=as_json)
     write_result(diagnosis, report)
 
 

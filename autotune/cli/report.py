@@ -22,9 +22,9 @@ def report(
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
     from autotune.api.studies import studies_at
-    from autotune.render.html.page import require_possible, write_report
+    from autotune.render.html.page import write_report
 
-    require_possible(output)
+    require_report(output)
     opened = studies_at(studies_dir, storage).open(study)
     write_report(opened, output)
     opened.close()

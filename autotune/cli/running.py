@@ -40,8 +40,7 @@ def run_study(study: Study, terms: Terms, question: Question) -> int:
     if question.report is not None:
         from autotune.render.html.page import write_report
 
-        write_report(study, question.report)
-        say(f"report: {question.report}")
+        say(f"report: {write_report(study, question.report)}")
     study.close()
     return 0 if answer.best is not None else 1
 

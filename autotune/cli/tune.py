@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.compare import say_block
 from autotune.cli.flags import asks
 from autotune.cli.report import require_report, write_result
@@ -79,11 +79,7 @@ def _say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: 
         if study is not None:
             study.close()
     busy = how_busy(budget.quiet)
-    if as_json:
-        print_json(plan_document(manifest, cost, busy))
-    else:
-        for line in plan_lines(manifest, cost, busy):
-            print_line(line)
+    print_result(plan_document(manifest, cost, busy), plan_lines(manifest, cost, busy), as_json=as_json)
 
 
 def _tune_both(question: Question, terms: Terms, place: Studies) -> int:

@@ -35,7 +35,8 @@ class MachineFinding(Record):
 def examine(studies_dir: Path) -> list[MachineFinding]:
     """Look at everything. Never raises for what is missing: that is the finding."""
     findings = [finding for name in framework_names() for finding in _examine_framework(name)]
-    return [*findings, _numpy(), _cores(), _disk(studies_dir)]
+    cores = MachineFinding(what="cores", ok=True, found=str(num_usable_cores()))
+    return [*findings, _numpy(), cores, _disk(studies_dir)]
 
 
 def _examine_framework(framework: str) -> list[MachineFinding]:
@@ -63,10 +64,6 @@ def _numpy() -> MachineFinding:
     broken = package_version("mindspore") is not None and int(np.__version__.split(".")[0]) >= 2
     cure = f"MindSpore is built against NumPy 1: pip install 'numpy<2' (or {entry_of('mindspore').install})"
     return MachineFinding(what="numpy", ok=not broken, found=np.__version__, cure=cure if broken else None)
-
-
-def _cores() -> MachineFinding:
-    return MachineFinding(what="cores", ok=True, found=str(num_usable_cores()))
 
 
 def _disk(studies_dir: Path) -> MachineFinding:

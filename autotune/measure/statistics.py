@@ -74,6 +74,11 @@ class Speedup(Record):
     low: float
     high: float
 
+    @property
+    def inverse(self) -> Speedup:
+        """The speed-up of the base over the config."""
+        return Speedup(median=1 / self.median, low=1 / self.high, high=1 / self.low)
+
 
 @dataclass(frozen=True)
 class Comparison:

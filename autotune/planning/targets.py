@@ -41,26 +41,26 @@ def choose_target(framework: str | None, device: str, limits: LimitsNow = Limits
 
 def _best_target(framework: str | None, limits: LimitsNow) -> tuple[str, Device]:
     """`auto`: a GPU if there is one, else an Ascend card, else the CPU."""
-    candidates = [framework] if framework else [name for name in bundled_names() if is_installed(name)]
-    if not candidates:
+    frameworks = [framework] if framework else [name for name in bundled_names() if is_installed(name)]
+    if not frameworks:
         raise _no_framework()
-    found = _devices_of(candidates, limits, named=framework is not None)
+    found = _devices_of(frameworks, limits, named=framework is not None)
     accelerators: tuple[Device, ...] = ("gpu", "ascend")
     for device in accelerators:
-        for name in candidates if framework else sorted(candidates, key=PREFERRED[device].index):
+        for name in frameworks if framework else sorted(frameworks, key=PREFERRED[device].index):
             if device in found[name]:
                 return name, device
-    return next((name for name in candidates if found[name]), candidates[0]), "cpu"
+    return next((name for name in frameworks if found[name]), frameworks[0]), "cpu"
 
 
-def _devices_of(candidates: list[str], limits: LimitsNow, *, named: bool) -> dict[str, dict[Device, str]]:
+def _devices_of(frameworks: list[str], limits: LimitsNow, *, named: bool) -> dict[str, dict[Device, str]]:
     """What each framework finds. One that is installed but broken is passed over, unless it is all there is."""
     found: dict[str, dict[Device, str]] = {}
-    for name in candidates:
+    for name in frameworks:
         try:
             found[name] = find_devices(name, limits).devices
         except HarnessError:
-            if named or len(candidates) == 1:
+            if named or len(frameworks) == 1:
                 raise
             found[name] = {}
     return found
@@ -68,14 +68,13 @@ def _devices_of(candidates: list[str], limits: LimitsNow, *, named: bool) -> dic
 
 def _installed_for(device: str) -> str:
     """The preferred framework for a device among those installed; for a CPU any will do."""
-    names = PREFERRED[device] if device == "cpu" else PREFERRED[device][:1]
-    for name in names:
+    if device != "cpu":
+        framework_version(PREFERRED[device][0])  # Where it is not installed, it raises with how to install it.
+        return PREFERRED[device][0]
+    for name in PREFERRED[device]:
         if is_installed(name):
             return name
-    if device == "cpu":
-        raise _no_framework()
-    framework_version(names[0])  # Raises, with how to install it.
-    raise AssertionError("unreachable")
+    raise _no_framework()
 
 
 def is_installed(framework: str) -> bool:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autotune.answer.configs import config_text
 from autotune.answer.content import Table
-from autotune.answer.explain import Contrast, Explanation, Influence, LosingGroup, Rival
+from autotune.answer.explain import Anchor, Contrast, Explanation, Influence, LosingGroup
 from autotune.answer.format import error, num_bytes, percent, seconds, times
 from autotune.answer.objectives import as_good_as
 from autotune.answer.sections.hot_spots import hot_spots_document, hot_spots_table
@@ -55,7 +55,7 @@ def explanation_document(told: Explanation) -> dict[str, Any]:
         "disturbed": told.disturbed,
         "importances": [asdict(found) for found in told.importances],
         "effects": [_influence_document(found) for found in told.effects],
-        "rivals": [asdict(rival) for rival in told.rivals],
+        "rivals": [asdict(anchor) for anchor in told.anchors],
         "groups": [asdict(group) for group in told.groups],
         "hot_spots": spots and hot_spots_document(spots),
     }
@@ -74,9 +74,9 @@ def _influence_document(found: Influence) -> dict[str, Any]:
 
 
 def _remarks(told: Explanation) -> Iterator[str]:
-    for rival in told.rivals:
-        yield f"  {_against(rival, told.answer.objective)}; differences:"
-        for contrast in rival.contrasts:
+    for anchor in told.anchors:
+        yield f"  {_against(anchor, told.answer.objective)}; differences:"
+        for contrast in anchor.contrasts:
             other, best = (_quantity(contrast, value) for value in (contrast.other, contrast.winner))
             yield f"    {contrast.quantity} {other}, in the best {best}"
     if told.disturbed:
@@ -84,13 +84,13 @@ def _remarks(told: Explanation) -> Iterator[str]:
         yield f"  other programs kept the machine busy during trials {numbers}: their times are left out"
 
 
-def _against(rival: Rival, objective: Objective) -> str:
+def _against(anchor: Anchor, objective: Objective) -> str:
     """`1.50x as fast as the default compile (trial 1), side by side in the confirmation`."""
-    name = f"{rival.name} (trial {rival.trial})"
-    if rival.ratio is None:
+    name = f"{anchor.name} (trial {anchor.trial})"
+    if anchor.ratio is None:
         return f"against {name}: other programs kept the machine busy, so the times say nothing"
-    where = "side by side in the confirmation" if rival.confirmed else "one process each in the search"
-    return f"{times(rival.ratio)} {as_good_as(objective)} {name}, {where}"
+    where = "side by side in the confirmation" if anchor.confirmed else "one process each in the search"
+    return f"{times(anchor.ratio)} {as_good_as(objective)} {name}, {where}"
 
 
 def _quantity(contrast: Contrast, value: float | None) -> str:

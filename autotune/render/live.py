@@ -128,7 +128,9 @@ class LiveDisplay:
             case SearchStarted():
                 self._objective, self._space = event.objective, event.space
             case TrialEnded():
-                return [self._line(event.record)]
+                record = event.record
+                config = str(record.config) if self._space is None else config_text(record.config, self._space)
+                return [f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"]
             case ConfirmationStarted():
                 self._block = 0
             case BlockMeasured():
@@ -152,16 +154,15 @@ class LiveDisplay:
     def _leave(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
 
-    def _line(self, record: TrialRecord) -> str:
-        config = str(record.config) if self._space is None else config_text(record.config, self._space)
-        return f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"
-
 
 def _before(event: Event) -> list[str]:
     """What is said of a run before its first trial."""
     match event:
         case SearchStarted():
-            return _beginning(event)
+            space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
+            limits = [] if event.num_most is None else [f"up to {event.num_most}"]
+            limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
+            return [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
         case ModelSaved():
             size = num_bytes(event.num_bytes)
             return [f"model and inputs are saved in {event.path} ({size}): trials load them from there"]
@@ -170,13 +171,6 @@ def _before(event: Event) -> list[str]:
         case DeviceTaken():
             return ["another run times its trials on this device too: each waits for its turn"]
     return []
-
-
-def _beginning(event: SearchStarted) -> list[str]:
-    space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
-    limits = [] if event.num_most is None else [f"up to {event.num_most}"]
-    limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
-    return [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
 
 
 def _outcome(record: TrialRecord, objective: Objective) -> str:

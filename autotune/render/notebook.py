@@ -73,8 +73,8 @@ class NotebookDisplay(LiveDisplay):
         share = 1.0 if self._end == "done" else progress.share
         value = "" if share is None else f' max="1" value="{share:.3f}"'
         now = [self._end] if self._end else progress.lines
-        told = "<br/>".join(escape(printable(line)) for line in (progress.figures, *now))
-        lines = "\n".join(escape(printable(line)) for line in self._lines)
+        told = "<br/>".join(map(_text, (progress.figures, *now)))
+        lines = "\n".join(map(_text, self._lines))
         return (
             f'<div><progress aria-label="progress"{value}></progress> {told}</div>'
             f'<pre style="max-height: 20em; overflow: auto">{lines}</pre>'

@@ -48,7 +48,7 @@ def with_declared_knobs(
     a space that never has them gets no such knob. `found_too`: a region that nobody declared is tried as well.
     """
     regions = declared.regions_to_try(found_too=found_too)
-    added = [_variant(name, tuple(values)) for name, values in declared.variants.items()]
+    added = [_knob(f"{PREFIX}{name}", tuple(values), {}) for name, values in declared.variants.items()]
     forbid = space.forbid
     if regions and _offers(space, compiled):
         added.append(_knob(KNOB, (WHOLE, *regions), compiled))
@@ -63,10 +63,6 @@ def _in_parts(regions: tuple[str, ...], space: SearchSpace) -> Iterator[tuple[Pa
     parts: list[Scalar] = [region for region in regions if Region.parse(region).compiled]
     if parts:
         yield from (({**pattern, KNOB: parts}, because) for pattern, because in space.forbid_in_parts)
-
-
-def _variant(name: str, values: tuple[str, ...]) -> Knob:
-    return _knob(f"{PREFIX}{name}", values, {})
 
 
 def _knob(name: str, values: tuple[Scalar, ...], when: Pattern) -> Knob:

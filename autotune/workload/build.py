@@ -98,7 +98,9 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
     if workload.task == "train":
         targets = Arguments.of(parts.get("targets", ()))
         own = [tier.extended_by(targets) for tier in own]
-        read["recipe"] = _recipe(parts, workload)
+        if not callable(parts["loss"]):
+            raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
+        read["recipe"] = TrainingRecipe(parts["loss"], parts["optimizer"])
     inputs = [*own, *calls]
     return Built(model, inputs[0], tuple(inputs[1:]), **read)
 
@@ -158,12 +160,6 @@ def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> 
     return parts
 
 
-def _recipe(parts: Mapping[str, Any], workload: Workload) -> TrainingRecipe:
-    if not callable(parts["loss"]):
-        raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
-    return TrainingRecipe(parts["loss"], parts["optimizer"])
-
-
 def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:
     if not isinstance(value, (list, tuple)):
         raise InputError(f"{workload.model} returned {_kind(value)} as more_inputs; it must be a list of inputs")
@@ -200,10 +196,6 @@ def _variants(value: object, workload: Workload) -> Variants:
     return value
 
 
-def _tiers(value: object, workload: Workload) -> TierSpecs:
-    return parse_tier_specs(value, workload.model)
-
-
 def _padding(value: object, workload: Workload) -> Mapping[str, float]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError(
@@ -228,7 +220,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "more_inputs": _more_inputs,
     "regions": _regions,
     "variants": _variants,
-    "tiers": _tiers,
+    "tiers": lambda value, workload: parse_tier_specs(value, workload.model),
     "padding": _padding,
     "compare": _compare,
 }

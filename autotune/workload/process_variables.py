@@ -54,8 +54,7 @@ def require_variable(knob: str, value: Scalar) -> None:
         raise InputError(
             f"knob {knob}: no config may ask for this variable",
             tip=f"{did_you_mean(name, VARIABLES)}{asked('env', {'NAME': 'VALUE'})} sets any variable for all processes "
-            "of a "
-            "study",
+            "of a study",
         )
     if value is None:
         return

@@ -103,7 +103,7 @@ def repeated_blocks(modules: Mapping[str, Any], parameters: Parameters) -> str |
     size = 0
     for path in modules:
         blocks = [modules[child] for child in children[path]]
-        inside = any(_is_inside(path, row) for row in rows)
+        inside = any(not row or path.startswith(f"{row}.") for row in rows)
         if not inside and _are_listed(children[path]) and any(children[child] for child in children[path]):
             kinds: set[Hashable] = {(type(block), tuple(parameters(block))) for block in blocks}
             if len(blocks) > 1 and len(kinds) == 1:
@@ -124,10 +124,6 @@ def _children(modules: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _are_listed(paths: Sequence[str]) -> bool:
     return [path.rpartition(".")[2] for path in paths] == [str(number) for number in range(len(paths))]
-
-
-def _is_inside(path: str, row: str) -> bool:
-    return not row or path.startswith(f"{row}.")
 
 
 def _size(named: Sequence[tuple[str, Any]]) -> int:

@@ -30,13 +30,10 @@ def parse_tier_specs(tiers: object, model: str) -> dict[str, TierSpec]:
     """The tiers that the author of `model` declared. Raises InputError."""
     if not isinstance(tiers, Mapping) or not tiers:
         raise InputError(f"{model} returned {tiers!r} as tiers", tip=_WRITE)
-    return {_require_name(name, model): _tier_spec(name, entry, model) for name, entry in tiers.items()}
-
-
-def _require_name(name: object, model: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"{model}: the tier {name!r} needs a name of letters, digits and underscores")
-    return name
+    for name in tiers:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InputError(f"{model}: the tier {name!r} needs a name of letters, digits and underscores")
+    return {name: _tier_spec(name, entry, model) for name, entry in tiers.items()}
 
 
 def _tier_spec(name: str, entry: object, model: str) -> TierSpec:

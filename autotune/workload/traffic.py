@@ -137,10 +137,11 @@ def parse_shapes(texts: Iterable[str]) -> Traffic:
             f"{asked('shapes')} {'; '.join(written)}: more than {MAX_SHAPES:,} shapes",
             tip=f"name fewer sizes, or give the shapes that a server logged with {asked('traffic', 'FILE')}",
         )
-    combined = itertools.product(*(shares.items() for shares in dimensions.values()))
-    return _traffic(
-        {tuple(zip(dimensions, (size for size, _ in choice), strict=True)): _product(choice) for choice in combined}
-    )
+    shares: dict[tuple[tuple[str, int], ...], float] = {}
+    for choice in itertools.product(*(by_size.items() for by_size in dimensions.values())):
+        sizes_of_all, shares_of_all = zip(*choice, strict=True)
+        shares[tuple(zip(dimensions, sizes_of_all, strict=True))] = math.prod(shares_of_all)
+    return _traffic(shares)
 
 
 def read_traffic(path: Path) -> Traffic:
@@ -222,10 +223,6 @@ def _logged(where: str, line: str) -> tuple[Sizes, int]:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{where}: {name} is {json.dumps(value)} and not a whole number above 0")
     return {name: value for name, value in content.items() if name != COUNT}, content.get(COUNT, 1)
-
-
-def _product(choices: tuple[tuple[int, float], ...]) -> float:
-    return math.prod(share for _, share in choices)
 
 
 def _traffic(shares: Mapping[tuple[tuple[str, int], ...], float]) -> Traffic:

@@ -56,7 +56,7 @@ def test_the_fastest_feasible_trial_is_explained(told):
     """Before a verdict the leader is the winner, and it is compared with the untuned model and the default."""
     explanation = explain(StudyResult(told))
     assert explanation.winner.config == Config({"execution": "compile", "behaviour": "right", "latency_ms": 2})
-    ratios = {each.name: each.ratio for each in explanation.rivals}
+    ratios = {each.name: each.ratio for each in explanation.anchors}
     assert ratios == {"the untuned model": pytest.approx(8.0), "the default compile": pytest.approx(3.0)}
 
 
@@ -174,7 +174,7 @@ class TestAMachineThatIsNotQuiet:
         (effect,) = found.effects
         assert (effect.knob, effect.faster, effect.slower, effect.confirmed) == ("latency_ms", 2, 6, True)
         assert effect.median == pytest.approx(3.0)
-        assert [(each.ratio, each.confirmed) for each in found.rivals] == [
+        assert [(each.ratio, each.confirmed) for each in found.anchors] == [
             (pytest.approx(4), True),
             (pytest.approx(3), True),
         ]

@@ -147,11 +147,11 @@ def _special_tokens(plain: Any, vocab: int) -> dict[str, Scalar]:
 def _maker(name: str, config: Any, head: str) -> Any:
     """The class that makes a model with this head. Raises InputError if there is none for the configuration."""
     if head == OWN:
-        named = [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]
+        named = [getattr(transformers, kind) for kind in config.architectures or () if hasattr(transformers, kind)]
         if named:
             return named[0]
         head = "none"
-    makers = {head: maker for head in HEADS if (maker := _auto_class(config, head)) is not None}
+    makers = {other: maker for other in HEADS if (maker := _auto_class(config, other)) is not None}
     if head not in makers:
         raise InputError(
             f"{_asked(name)}: transformers {transformers.__version__} has no such model with head={head}",
@@ -204,7 +204,7 @@ def _require_one_part(name: str, plain: Any) -> None:
     if not plain.sub_configs:
         return
     types = [getattr(getattr(plain, part, None), "model_type", None) for part in plain.sub_configs]
-    one = " or ".join(f"{SCHEME}{name}" for name in types if name)
+    one = " or ".join(f"{SCHEME}{kind}" for kind in types if kind)
     function = f"a function of your own: {asked('build', 'FILE.py:FUNCTION')}"
     raise InputError(
         f"{_asked(name)}: is made of several models ({', '.join(plain.sub_configs)})",

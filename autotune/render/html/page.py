@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,16 @@ def render(
     )
 
 
-def write_page(path: Path, content: str) -> None:
-    """Raises InputError where the file cannot be written."""
+def write_page(path: Path, made: Callable[[], str]) -> Path:
+    """Write what is made, and return where. Raises InputError like `require_possible`, before anything is made, and for
+    a file that cannot be written."""
+    require_possible(path)
+    content = made()
     try:
         write_whole(path, content)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
+    return path
 
 
 def require_possible(path: Path) -> None:
@@ -86,10 +91,9 @@ def _shown(value: Any) -> Any:
     return printable_lines(value) if type(value) is str else value
 
 
-def write_report(study: Study, path: Path) -> None:
-    """Write the page about a study. Raises InputError where the extra is missing or the file cannot be written."""
-    require_possible(path)
-    write_page(path, page(study))
+def write_report(study: Study, path: Path) -> Path:
+    """Write the page about a study. Raises like `write_page`."""
+    return write_page(path, partial(page, study))
 
 
 def page(study: Study) -> str:
