@@ -52,7 +52,7 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog, *, input_gra
     Raises InvalidConfigError for what this release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
-    regions.check(model, settings.region)
+    regions.chosen(model, settings.region)
     setup = prepare(model, settings, changes, input_gradients=input_gradients, derivable=True)
     plain: Any = with_precision(model, settings)
     if setup.compile is None:
@@ -87,7 +87,11 @@ def prepare(
     does not compile runs as it is written; the backward is compiled along, so that it is known before anything runs.
     `derivable`: what is compiled gets a `DerivableStep` around it.
     """
-    _refuse_frozen_parts(model, settings)
+    if settings.freezes and is_sharded(model):  # They are put together for each call anew, and no constants.
+        raise InvalidConfigError(
+            "knob freezing: the model's weights are sharded over several processes (FSDP), and cannot become constants",
+            tip="apply a config without freezing, or one to the model before it is sharded",
+        )
     arguments = _arguments(settings)
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
@@ -173,16 +177,16 @@ def _arguments(settings: Settings) -> dict[str, Any] | None:
     """Arguments of torch.compile, None for eager; all that can be refused is refused here."""
     _refuse_unknown_entries(settings)
     _refuse_too_many_threads(settings)
-    if settings.keeps_memory and not _has_mallopt():
+    is_glibc = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+    if settings.keeps_memory and not is_glibc:
         raise InvalidConfigError("knob allocator: only glibc on Linux can be told to keep freed memory")
     if not settings.compiled:
         return None
     if settings.attention is not None:
         require_order()
-    if settings.backend == "torchair":
-        return npu.graph_arguments(settings)
-    _refuse_unknown_backend(settings.backend)
-    if settings.backend == "npugraph_ex":
+    if settings.backend != "torchair":  # It has no name in torch.
+        _refuse_unknown_backend(settings.backend)
+    if settings.backend in ("torchair", "npugraph_ex"):
         return npu.graph_arguments(settings)
     return compile_arguments(settings, mode_options(settings.mode))
 
@@ -193,15 +197,6 @@ def _of_one_shape(arguments: dict[str, Any]) -> dict[str, Any]:
     isolates = "isolate_recompiles"
     kept_apart = {isolates: True} if isolates in inspect.signature(torch.compile).parameters else {}
     return {**kept_apart, "dynamic": bool(arguments["dynamic"])}
-
-
-def _refuse_frozen_parts(model: torch.nn.Module, settings: Settings) -> None:
-    """They are put together for each call anew, and no constants."""
-    if settings.freezes and is_sharded(model):
-        raise InvalidConfigError(
-            "knob freezing: the model's weights are sharded over several processes (FSDP), and cannot become constants",
-            tip="apply a config without freezing, or one to the model before it is sharded",
-        )
 
 
 def _refuse_too_many_threads(settings: Settings) -> None:
@@ -232,24 +227,16 @@ def _refuse_unknown_entries(settings: Settings) -> None:
     for module, entries in wanted.items():
         found = importlib.import_module(module)
         for name in entries:
-            if not _has(found, setting_name(found, name)):
+            if not hasattr(found, setting_name(found, name)):
                 raise InvalidConfigError(f"torch {torch.__version__} has no setting {module}.{name}")
-
-
-def _has(module: Any, dotted: str) -> bool:
-    value = module
-    for part in dotted.split("."):
-        if not hasattr(value, part):
-            return False
-        value = getattr(value, part)
-    return True
 
 
 def _set_in_process(settings: Settings, changes: UndoLog) -> None:
     if settings.keeps_memory:
         changes.make(lambda: _tell_allocator(-1, 0), lambda: _tell_allocator(_TRIM_THRESHOLD, _MMAP_MAX))
     if settings.num_threads is not None:
-        _set(changes, torch.set_num_threads, settings.num_threads, torch.get_num_threads())
+        threads, before = settings.num_threads, torch.get_num_threads()
+        changes.make(lambda: torch.set_num_threads(threads), lambda: torch.set_num_threads(before))
     if settings.cudnn_benchmark:
         changes.set_attribute(torch.backends.cudnn, "benchmark", True)
     if settings.matmul_precision is not None:
@@ -258,27 +245,19 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
 
 def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     """What is set while the model is compiled."""
+    inductor, dynamo, functorch = map(importlib.import_module, (_INDUCTOR, _DYNAMO, _FUNCTORCH))
     entries: list[Entry] = [
         (module, setting_name(module, name), value)
-        for module, entries in (
-            (importlib.import_module(_INDUCTOR), settings.compiler_options),
-            (importlib.import_module(_DYNAMO), settings.dynamo_options),
-            (importlib.import_module(_FUNCTORCH), settings.functorch_options),
+        for module, options in (
+            (inductor, settings.compiler_options),
+            (dynamo, settings.dynamo_options),
+            (functorch, settings.functorch_options),
         )
-        for name, value in entries.items()
+        for name, value in options.items()
     ]
-    dynamo = importlib.import_module(_DYNAMO)
     if hasattr(dynamo, _NO_HOOK_GUARDS):
         entries.append((dynamo, _NO_HOOK_GUARDS, False))
     return entries + regions.room_for(model, settings.region, settings.dynamo_options)
-
-
-def _set(changes: UndoLog, setter: Callable[[Any], object], value: object, before: object) -> None:
-    changes.make(lambda: setter(value), lambda: setter(before))
-
-
-def _has_mallopt() -> bool:
-    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 
 
 def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import random
 import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,7 +26,7 @@ from autotune.backends.torch.apply import apply, capture_despite, captures_graph
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
-from autotune.backends.torch.given_model import FunctionModel, are_recorded, is_function, materialise, uncompiled
+from autotune.backends.torch.given_model import FunctionModel, are_recorded, materialise, uncompiled
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -132,7 +133,7 @@ class TorchBackend(Backend):
 
     def as_model(self, given: Any) -> Any:
         model, self.already_compiled = uncompiled(given)
-        return FunctionModel(model) if is_function(model) else model
+        return FunctionModel(model) if inspect.isroutine(model) else model
 
     def check_model(self, model: Any) -> str | None:
         if isinstance(model, torch.nn.Module):
@@ -172,7 +173,7 @@ class TorchBackend(Backend):
         if not isinstance(value, torch.nn.Module) or held is None:
             return held
         around = value.surroundings() if isinstance(value, FunctionModel) else {}
-        return {name: each for name, each in held.items() if name not in _OF_COMPILER} | around
+        return {name: attribute for name, attribute in held.items() if name not in _OF_COMPILER} | around
 
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
@@ -208,9 +209,9 @@ class TorchBackend(Backend):
     def nudge(self, value: Any, share: float) -> Any:
         if isinstance(value, torch.nn.Module):
             with torch.no_grad():
-                for each in (*value.parameters(), *value.buffers()):
-                    if each.is_floating_point() and not each.is_inference():
-                        each.copy_(self.nudge(each.detach(), share))
+                for tensor in (*value.parameters(), *value.buffers()):
+                    if tensor.is_floating_point() and not tensor.is_inference():
+                        tensor.copy_(self.nudge(tensor.detach(), share))
             return value
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
             return value
@@ -218,8 +219,8 @@ class TorchBackend(Backend):
         return value * normal.mul_(share).add_(1).to(value.dtype)
 
     def active_dropout(self, model: Any) -> list[str]:
-        named = ((name, each, _dropped_share(each)) for name, each in model.named_modules())
-        return [f"{type(each).__name__} {name or '(the model)'!r} (p={p:g})" for name, each, p in named if p]
+        named = ((name, module, _dropped_share(module)) for name, module in model.named_modules())
+        return [f"{type(module).__name__} {name or '(the model)'!r} (p={p:g})" for name, module, p in named if p]
 
     def random_state(self) -> bytes:
         states = [torch.get_rng_state()]
@@ -237,7 +238,7 @@ class TorchBackend(Backend):
 
     def classify(self, error: BaseException) -> Reason | None:
         chain = _causes(error)
-        if any(isinstance(each, torch.OutOfMemoryError) for each in chain):
+        if any(isinstance(cause, torch.OutOfMemoryError) for cause in chain):
             return Reason.OUT_OF_MEMORY
         # The CPU allocator has no type of its own: it raises RuntimeError with this text (c10/core/CPUAllocator).
         if any(isinstance(e, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(e) for e in chain):

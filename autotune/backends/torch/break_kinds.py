@@ -159,7 +159,7 @@ def refusal(text: str) -> GraphBreak | None:
     """The place at which dynamo gave the model up with an error, from the traceback that the process ended with."""
     found = _REFUSAL.search(text)
     frames = (
-        [each for each in _FRAME.finditer(found["stack"]) if "-packages/torch/" not in each["file"]] if found else []
+        [frame for frame in _FRAME.finditer(found["stack"]) if "-packages/torch/" not in frame["file"]] if found else []
     )
     if found is None or not frames:
         return None
@@ -210,4 +210,4 @@ def _called(text: str) -> str:
     if explained:
         return explained[1]
     found = _CALLED.search(text)
-    return next((each for each in found.groups() if each), "") if found else ""
+    return next((name for name in found.groups() if name), "") if found else ""

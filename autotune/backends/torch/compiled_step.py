@@ -25,6 +25,7 @@ from autotune.backends.torch.compiler import Entry
 from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
 
+_has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
 _saved_tensor_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
@@ -47,17 +48,13 @@ class CompiledStep:
                 tip="apply the config again once the model is as it is to be used",
                 lasting=True,
             )
-        if any(map(_is_iterator, args)) or any(map(_is_iterator, kwargs.values())):
+        if any(hasattr(type(value), "__next__") for value in (*args, *kwargs.values())):
             raise UnsuitableCallError("an input is an iterator: a call that fails would have consumed part of it")
-        if (
-            all_modules._global_forward_hooks
-            or all_modules._global_forward_pre_hooks
-            or all_modules._global_backward_hooks
-            or all_modules._global_backward_pre_hooks
-        ):
+        if _has_global_hooks():
             raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
         if torch.is_grad_enabled():
-            if not self._input_gradients and any(each.requires_grad for each in tensors_in((*args, *kwargs.values()))):
+            inputs = () if self._input_gradients else tensors_in((*args, *kwargs.values()))
+            if any(tensor.requires_grad for tensor in inputs):
                 raise UnsuitableCallError(
                     "the call's inputs require gradients, and the config was measured without gradients"
                 )
@@ -74,8 +71,8 @@ class ClassMethods:
     """The methods of a model's classes and their bases. Of PyTorch's own classes only `forward` is looked at."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        classes = dict.fromkeys(type(each) for each in model.modules())
-        self._classes = [*dict.fromkeys(base for each in classes for base in each.__mro__)]
+        classes = dict.fromkeys(type(module) for module in model.modules())
+        self._classes = [*dict.fromkeys(base for kind in classes for base in kind.__mro__)]
         self._then = [*map(_methods, self._classes)]
         self._held = [*map(vars, self._classes)]
         self._asks = [(itemgetter(*then), held) for then, held in zip(self._then, self._held, strict=True) if then]
@@ -100,14 +97,10 @@ class ClassMethods:
 def _methods(kind: type) -> dict[str, Any]:
     is_own = kind.__module__.partition(".")[0] not in ("torch", "builtins")
     return {
-        name: each
-        for name, each in vars(kind).items()
-        if isinstance(each, (FunctionType, classmethod)) and (is_own or name == "forward")
+        name: method
+        for name, method in vars(kind).items()
+        if isinstance(method, (FunctionType, classmethod)) and (is_own or name == "forward")
     }
-
-
-def _is_iterator(value: Any) -> bool:
-    return hasattr(type(value), "__next__")
 
 
 # Gradients through a compiled model: those that compiled code has not are computed by the model itself.
@@ -159,13 +152,13 @@ class DerivableStep:
                 "gradients of gradients (create_graph) or batches of them (is_grads_batched) were taken through the "
                 "tuned model, and compiled code has none"
             )
-        if _is_transformed() or not all(type(each) is torch.nn.Parameter for each in self.model.parameters()):
+        if _is_transformed() or not all(type(weight) is torch.nn.Parameter for weight in self.model.parameters()):
             raise UnsuitableCallError(
                 "the call is under torch.func, or has other weights than the model's, as by functional_call"
             )
         result = self._step(*args, **kwargs)
         outputs = tensors_in((result,))
-        if any(each.requires_grad for each in outputs):
+        if any(output.requires_grad for output in outputs):
             _Recorded(self, args, kwargs).watch(outputs)
         return result
 
@@ -184,10 +177,10 @@ class _Recorded:
         """By the identity of a node, in the backward pass of this number."""
 
     def watch(self, outputs: list[torch.Tensor]) -> None:
-        for number, each in enumerate(outputs):
-            if each.requires_grad and each.grad_fn is not None:
-                register: Callable[..., Any] = each.register_hook
-                register(partial(self._checked, number, partial(torch.zeros, each.shape, dtype=each.dtype)))
+        for number, output in enumerate(outputs):
+            if output.requires_grad and output.grad_fn is not None:
+                register: Callable[..., Any] = output.register_hook
+                register(partial(self._checked, number, partial(torch.zeros, output.shape, dtype=output.dtype)))
 
     def _checked(
         self, number: int, zeros: Callable[..., torch.Tensor], gradient: torch.Tensor | None
@@ -206,17 +199,18 @@ class _Recorded:
         places: dict[torch.Tensor, tuple[_Replaced, int]] = {}
         for node in graph_nodes(torch._C._current_autograd_node()):
             replaced = self._replacing(node)
-            for index, weight in _weights(node):
-                places.setdefault(weight, (replaced, index))
+            for index, (function, _) in enumerate(node.next_functions):
+                if hasattr(function, "variable"):
+                    places.setdefault(function.variable, (replaced, index))
         output = self._recomputed()[number]
         if not (places and output.requires_grad):
             return
         found = torch.autograd.grad(
             output, list(places), gradient, create_graph=torch.is_grad_enabled(), retain_graph=True, allow_unused=True
         )
-        for (replaced, index), each in zip(places.values(), found, strict=True):
-            if each is not None:
-                replaced.add(index, each)
+        for (replaced, index), found_gradient in zip(places.values(), found, strict=True):
+            if found_gradient is not None:
+                replaced.add(index, found_gradient)
 
     def _replacing(self, node: Any) -> _Replaced:
         if self._task != _task_id():
@@ -251,10 +245,10 @@ class _Replaced:
         self._handle.remove()
         if _task_id() != self._task:
             return None
-        own = [each.detach() if self._is_compiled and each is not None else each for each in found]
+        own = [gradient.detach() if self._is_compiled and gradient is not None else gradient for gradient in found]
         for index, gradient in self._gradients.items():
-            if (each := own[index]) is not None:
-                own[index] = each + gradient
+            if (zeros := own[index]) is not None:
+                own[index] = zeros + gradient
         return tuple(own)
 
 
@@ -271,21 +265,15 @@ def graph_nodes(node: Any) -> list[Any]:
     found: dict[int, Any] = {}
     nodes = [node]
     while nodes:
-        each = nodes.pop()
-        if each is not None and id(each) not in found and not hasattr(each, "variable"):
-            found[id(each)] = each
-            nodes += [function for function, _ in each.next_functions]
+        node = nodes.pop()
+        if node is not None and id(node) not in found and not hasattr(node, "variable"):
+            found[id(node)] = node
+            nodes += [function for function, _ in node.next_functions]
     return list(found.values())
 
 
-def _weights(node: Any) -> Iterator[tuple[int, torch.Tensor]]:
-    for index, (function, _) in enumerate(node.next_functions):
-        if hasattr(function, "variable"):
-            yield index, function.variable
-
-
 def _autocast_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-    device = next((each.device.type for each in tensors_in((*args, *kwargs.values()))), "cpu")
+    device = next((tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))), "cpu")
     return partial(
         torch.autocast, device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
     )
@@ -294,9 +282,9 @@ def _autocast_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], 
 @contextmanager
 def _left_as_it_is(model: torch.nn.Module) -> Iterator[None]:
     """Buffers, and the states of random generators, are afterwards what they were."""
-    before = [(each, each.clone()) for each in model.buffers()]
-    devices = {each.device for each, _ in before} | {each.device for each in model.parameters()}
-    others = [each for each in devices if each.type != "cpu"]
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {buffer.device for buffer, _ in before} | {weight.device for weight in model.parameters()}
+    others = [device for device in devices if device.type != "cpu"]
     with torch.random.fork_rng(others, device_type=others[0].type if others else "cuda"):
         yield
     for buffer, content in before:
@@ -333,7 +321,7 @@ class _Copies:
     """Copies of the tensors in one call's outputs, one of each; the caller's own tensors stay what they are."""
 
     def __init__(self, given: Iterable[torch.Tensor]) -> None:
-        self._seen: dict[int, tuple[Any, Any]] = {id(each): (each, each) for each in given}
+        self._seen: dict[int, tuple[Any, Any]] = {id(tensor): (tensor, tensor) for tensor in given}
         """Id of an object -> the object itself, so that no other one gets the id, and what stands for it."""
 
     def of(self, value: Any, depth: int = 0) -> Any:
@@ -342,7 +330,7 @@ class _Copies:
         if isinstance(value, torch.Tensor):
             return self._note(value, value.clone())
         if isinstance(value, tuple) and depth < DEEPEST:
-            parts = [self.of(each, depth + 1) for each in value]
+            parts = [self.of(part, depth + 1) for part in value]
             if all(new is old for new, old in zip(parts, value, strict=True)):
                 return value
             return self._note(value, value._make(parts) if hasattr(value, "_make") else type(value)(parts))
@@ -350,19 +338,16 @@ class _Copies:
         if held is not None and depth < DEEPEST:
             # Not a new one: libraries have classes of their own, with attributes beside the items.
             self._note(value, value)
-            for name, each in held:
-                new = self.of(each, depth + 1)
-                if new is not each:
-                    _put(value, name, new)
+            for name, part in held:
+                new = self.of(part, depth + 1)
+                if new is part:
+                    continue
+                if isinstance(value, (MutableMapping, list)):
+                    value[name] = new
+                else:
+                    object.__setattr__(value, name, new)  # It may have slots, or be frozen.
         return value
 
     def _note(self, value: Any, copy: Any) -> Any:
         self._seen[id(value)] = value, copy
         return copy
-
-
-def _put(value: Any, name: Any, new: Any) -> None:
-    if isinstance(value, (MutableMapping, list)):
-        value[name] = new
-    else:
-        object.__setattr__(value, name, new)  # It may have slots, or be frozen.

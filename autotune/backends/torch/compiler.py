@@ -102,13 +102,13 @@ class ConstantsSeen:
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         constants = dict(_attributes(graph))
-        if any(each.layout is not torch.strided for each in constants.values()):
+        if any(constant.layout is not torch.strided for constant in constants.values()):
             return graph  # Inductor fails at a sparse constant (2.13): the graph runs as it was captured.
         self._tell(list(constants.values()))
-        aliases = {id(each): _alias(each) for each in constants.values()}
-        for name, each in constants.items():
+        aliases = {id(constant): _alias(constant) for constant in constants.values()}
+        for name, constant in constants.items():
             owner, _, attribute = name.rpartition(".")
-            setattr(graph.get_submodule(owner), attribute, aliases[id(each)])
+            setattr(graph.get_submodule(owner), attribute, aliases[id(constant)])
         compiled: Callable[..., Any] = torch._inductor.compile(graph, inputs, options=self._options)
         return compiled
 

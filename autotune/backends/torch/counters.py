@@ -40,7 +40,9 @@ def diagnosis() -> Diagnosis:
         num_graphs=num_graphs,
         graph_breaks=_graph_breaks(metrics or []),
         recompiles=None if metrics is None else _recompiles(metrics),
-        cache_hits=None if counters is None else _cache_hits(counters),
+        cache_hits=None
+        if counters is None
+        else int(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]),
         num_kernels=num_kernels,
         num_fused=num_fused,
         note=_note(num_graphs, metrics),
@@ -56,14 +58,11 @@ def compilations() -> Compilations | None:
     counters, metrics = dynamo_counter("counters"), _compilation_metrics()
     if counters is None:
         return None
-    given_up = None if metrics is None else sum(map(_is_over_the_limit, metrics))
+    # Dynamo tried to compile a function once more than it may; from then on it leaves what it has no code for alone,
+    # without another record of it.
+    reasons = [str(getattr(metric, "fail_reason", None) or "") for metric in metrics or ()]
+    given_up = None if metrics is None else sum(bool(_LIMIT.search(reason)) for reason in reasons)
     return Compilations(num_graphs=int(counters["stats"]["unique_graphs"]), num_given_up=given_up)
-
-
-def _is_over_the_limit(metric: Any) -> bool:
-    """Dynamo tried to compile a function once more than it may; from then on it leaves what it has no code for alone,
-    without another record of it."""
-    return bool(_LIMIT.search(str(getattr(metric, "fail_reason", None) or "")))
 
 
 def num_uncaptured() -> int:
@@ -78,8 +77,8 @@ def uncaptured_note() -> str | None:
     number = num_uncaptured()
     if not number:
         return None
-    reasons = [getattr(each, "cudagraph_skip_reason", None) for each in _compilation_metrics() or ()]
-    why = next((f": {_first_line(each)}" for each in reasons if each), "")
+    reasons = [getattr(metric, "cudagraph_skip_reason", None) for metric in _compilation_metrics() or ()]
+    why = next((f": {_first_line(reason)}" for reason in reasons if reason), "")
     return f"{number} {'graph' if number == 1 else 'graphs'} not replayed as CUDA graphs{why}"
 
 
@@ -121,23 +120,21 @@ def resumed_locations() -> dict[str, str]:
     The name of such code has the line of the break in the function that was being compiled; the break itself may be
     in one that is called there. The names are dynamo's (`torch/_dynamo/resume_execution.py`).
     """
-    places = {
-        _outermost(each.user_stack): _user_line(each.user_stack) for each in dynamo_counter("graph_break_reasons") or ()
-    }
+    stacks = [graph_break.user_stack for graph_break in dynamo_counter("graph_break_reasons") or ()]
+    places = {_outermost(stack): _user_line(stack) for stack in stacks}
     resumed: dict[str, str] = {}
-    for each in _compilation_metrics() or ():
-        named = _RESUMED.fullmatch(str(each.co_name))
+    for metric in _compilation_metrics() or ():
+        named = _RESUMED.fullmatch(str(metric.co_name))
         if named is not None:
-            line = f"{each.co_filename}:{named[1]}"
-            resumed[str(each.compile_id)] = places.get(line) or line
+            line = f"{metric.co_filename}:{named[1]}"
+            resumed[str(metric.compile_id)] = places.get(line) or line
     return resumed
 
 
 def given_up_locations() -> list[str]:
     """Places at which dynamo gave up the whole function around them, so that it runs eagerly from there on."""
-    return [
-        each.location for each in _graph_breaks(_compilation_metrics() or []) or () if each.gives_up and each.location
-    ]
+    graph_breaks = _graph_breaks(_compilation_metrics() or []) or ()
+    return [found.location for found in graph_breaks if found.gives_up and found.location]
 
 
 def _outermost(stack: Any) -> str | None:
@@ -156,14 +153,14 @@ def _graph_breaks(metrics: list[Any]) -> tuple[GraphBreak, ...] | None:
     if reasons is None:
         return None
     seen: dict[tuple[str | None, BreakKind], GraphBreak] = {}
-    for each in reasons:
-        if getattr(each, "graph_break", True):
-            _note_break(seen, str(each.reason), _user_line(each.user_stack), num_times=1)
-    for each in metrics:
+    for graph_break in reasons:
+        if getattr(graph_break, "graph_break", True):
+            _note_break(seen, str(graph_break.reason), _user_line(graph_break.user_stack), num_times=1)
+    for metric in metrics:
         # What dynamo tried to go on after, and could not: it is in no list of breaks unless it was one before.
-        if getattr(each, "fail_type", None) == "Unsupported" and getattr(each, "fail_user_frame_filename", None):
-            location = f"{each.fail_user_frame_filename}:{each.fail_user_frame_lineno}"
-            _note_break(seen, str(each.fail_reason), location, num_times=0)
+        if getattr(metric, "fail_type", None) == "Unsupported" and getattr(metric, "fail_user_frame_filename", None):
+            location = f"{metric.fail_user_frame_filename}:{metric.fail_user_frame_lineno}"
+            _note_break(seen, str(metric.fail_reason), location, num_times=0)
     return tuple(seen.values())
 
 
@@ -187,7 +184,7 @@ def _note_break(
 def _user_line(stack: Any) -> str | None:
     """`file:line` of the innermost frame (dynamo lists the innermost last) that is neither torch's nor Python's own."""
     frames = list(stack or ())
-    inner = next((each for each in reversed(frames) if not _is_machinery(each.filename)), None)
+    inner = next((frame for frame in reversed(frames) if not _is_machinery(frame.filename)), None)
     frame = inner or (frames[-1] if frames else None)
     return f"{frame.filename}:{frame.lineno}" if frame is not None else None
 
@@ -204,13 +201,13 @@ def _recompiles(metrics: list[Any]) -> tuple[Recompile, ...]:
     """A compilation whose id is N/k with k > 0 compiled the code of frame N again; its reason is the failed guard."""
     return tuple(
         Recompile(
-            reason=_first_line(guard_of(each.recompile_reason)),
-            location=_guarded_line(each),
-            ailment=recompile_kind_of(guard_of(each.recompile_reason)),
-            compile_s=_compile_s(each),
+            reason=_first_line(guard_of(metric.recompile_reason)),
+            location=_guarded_line(metric),
+            ailment=recompile_kind_of(guard_of(metric.recompile_reason)),
+            compile_s=None if getattr(metric, "duration_us", None) is None else metric.duration_us / 1e6,
         )
-        for each in metrics
-        if getattr(each, "recompile_reason", None)
+        for metric in metrics
+        if getattr(metric, "recompile_reason", None)
     )
 
 
@@ -222,20 +219,11 @@ def _guarded_line(metric: Any) -> str | None:
     return f"{metric.co_filename}:{metric.co_firstlineno}" if metric.co_filename else None
 
 
-def _compile_s(metric: Any) -> float | None:
-    taken = getattr(metric, "duration_us", None)
-    return None if taken is None else taken / 1e6
-
-
-def _cache_hits(counters: Any) -> int:
-    return int(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
-
-
 def _note(num_graphs: int | None, metrics: list[Any] | None) -> str | None:
     """What silently did not happen: nothing captured, or a frame given up and run eagerly."""
     if num_graphs == 0:
         return "torch.compile captured nothing: the model ran eagerly"
-    failed = [each.fail_reason for each in metrics or () if getattr(each, "fail_reason", None)]
+    failed = [metric.fail_reason for metric in metrics or () if getattr(metric, "fail_reason", None)]
     return f"ran eagerly in part: {_first_line(failed[0])}" if failed else None
 
 
@@ -276,22 +264,18 @@ def emitted_code() -> list[str] | None:
         return None
     try:
         # The others are single kernels (their text is in the graph's too) and candidates that autotuning tried.
-        return [normalised(Path(each.__file__).read_text()) for each in modules if hasattr(each, "call")]
+        return [normalised(Path(module.__file__).read_text()) for module in modules if hasattr(module, "call")]
     except OSError:
         return None
 
 
 def normalised(source: str) -> str:
     """Emitted code without comments, cache keys, addresses and the folder that it lies in."""
-    source = _ADDRESS.sub("at ADDRESS", _HASHED_NAME.sub("KEY", _COMMENT.sub("", source)))
-    folder = re.escape(_cache_folder())
-    return "\n".join(line.rstrip() for line in re.sub(folder, "CACHE", source).splitlines() if line.strip())
-
-
-def _cache_folder() -> str:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    return str(cache_dir())
+    source = _ADDRESS.sub("at ADDRESS", _HASHED_NAME.sub("KEY", _COMMENT.sub("", source)))
+    source = source.replace(str(cache_dir()), "CACHE")
+    return "\n".join(line.rstrip() for line in source.splitlines() if line.strip())
 
 
 def num_launches(source: str) -> int:

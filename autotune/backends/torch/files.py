@@ -68,7 +68,7 @@ _WAY_OUT = "or give a function that builds model and inputs: tune(build)"
 def _needed(path: Path) -> dict[str, str]:
     """Module -> one of the classes or functions that the file takes from it."""
     with zipfile.ZipFile(path) as archive:
-        name = next(each for each in archive.namelist() if each.endswith("data.pkl"))
+        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
         content = archive.read(name)
     needed = {}
     for opcode, argument, _ in pickletools.genops(content):
@@ -103,13 +103,13 @@ def read(path: Path) -> list[Arguments]:
             f"{path}: holds a {type(calls).__name__} and not a list of calls",
             tip="torch.save([(x1, mask1), (x2, mask2)], FILE)",
         )
-    return [Arguments.of(each) for each in calls]
+    return [Arguments.of(call) for call in calls]
 
 
 def write(calls: Sequence[Arguments], path: Path) -> None:
     """See `CallsFile`."""
     buffer = io.BytesIO()
-    torch.save([(_plain(each.positional), _plain(dict(each.keyword or {}))) for each in calls], buffer)
+    torch.save([(_plain(call.positional), _plain(dict(call.keyword or {}))) for call in calls], buffer)
     try:
         torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
     except pickle.UnpicklingError as error:
@@ -135,5 +135,5 @@ def _tensor_of(array: NDArray[Any], dtype: str) -> torch.Tensor:
 def _plain(value: Any) -> Any:
     """With dicts in place of other mappings, whose classes no safe file holds."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value

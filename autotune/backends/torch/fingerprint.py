@@ -28,16 +28,27 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     if code is None:
         return None
     compiled = model if settings.region.is_whole else newest_copy(model)
+    found = diagnosis()
     content: dict[str, Any] = {
         "code": code,
-        "capture": _capture() if settings.compiles_anything else None,
+        # What lies between the graphs runs as it is.
+        "capture": [found.num_graphs, found.num_graph_breaks, found.num_recompiles, found.note]
+        if settings.compiles_anything
+        else None,
         "region": [compiled_paths(compiled), left_paths(compiled)],
         "graphs_of_the_device": _device_graphs(model, settings),
-        "process": _process(),
+        # What library kernels go by.
+        "process": [
+            torch.get_num_threads(),
+            precision.current_precisions(),
+            torch.backends.mkldnn.enabled,
+            torch.backends.cudnn.benchmark,
+        ],
         "precision": settings.autocast,
         "attention": _attention(settings),
         "keeps_memory": settings.keeps_memory,
-        "model": _layouts(model),
+        # A memory format is a matter of strides.
+        "model": [[str(tensor.dtype), list(tensor.shape), list(tensor.stride())] for tensor in _tensors(model)],
         "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],
     }
     if unseen := _unseen_options(model, settings):
@@ -48,15 +59,9 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
 def _unseen_options(model: torch.nn.Module, settings: Settings) -> dict[str, Any]:
     """Options of the compiler that may act without a trace in the emitted code, as they were asked for: dynamo's in its
     guards, and on a device inductor's in how kernels are built and launched."""
-    on_cpu = all(each.device.type == "cpu" for each in _tensors(model))
+    on_cpu = all(tensor.device.type == "cpu" for tensor in _tensors(model))
     named = settings.open_options.items()
     return {name: value for name, value in named if not (on_cpu and name.startswith("inductor."))}
-
-
-def _capture() -> list[Any]:
-    """Graphs, breaks and what was given up: what lies between the graphs runs as it is."""
-    found = diagnosis()
-    return [found.num_graphs, found.num_graph_breaks, found.num_recompiles, found.note]
 
 
 def _attention(settings: Settings) -> str | None:
@@ -69,27 +74,12 @@ def _attention(settings: Settings) -> str | None:
 def _device_graphs(model: torch.nn.Module, settings: Settings) -> list[Any] | None:
     """CUDA graphs change how emitted code is launched, and leave no trace in it. A CPU has none; a config that asked
     for them and got none is the same as one that did not ask."""
-    if not settings.compiled or all(each.device.type == "cpu" for each in _tensors(model)):
+    if not settings.compiled or all(tensor.device.type == "cpu" for tensor in _tensors(model)):
         return None
     asked, uncaptured = mode_options(settings.mode), num_uncaptured()
     if uncaptured and uncaptured >= (diagnosis().num_graphs or 0):
         return [{name: value for name, value in asked.items() if "cudagraph" not in name}, None, 0]
     return [asked, settings.options.get("triton.cudagraph_trees"), uncaptured]
-
-
-def _process() -> list[Any]:
-    """What library kernels go by."""
-    return [
-        torch.get_num_threads(),
-        precision.current_precisions(),
-        torch.backends.mkldnn.enabled,
-        torch.backends.cudnn.benchmark,
-    ]
-
-
-def _layouts(model: torch.nn.Module) -> list[Any]:
-    """Type, shape and strides of each parameter and buffer: a memory format is a matter of strides."""
-    return [[str(each.dtype), list(each.shape), list(each.stride())] for each in _tensors(model)]
 
 
 def _tensors(model: torch.nn.Module) -> list[torch.Tensor]:

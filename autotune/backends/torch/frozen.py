@@ -90,13 +90,13 @@ class FrozenWeights:
     def add(self, tensors: Iterable[torch.Tensor]) -> None:
         """These become constants now. Raises InvalidConfigError for tensors that cannot be watched."""
         with self._lock:
-            known = {id(each) for each in self._owners}
-            owners = [each for each in tensors if id(each) not in known]
-            new = [held for each in owners for held in _holding(each)]
-            if any(map(_holds_nan, new)):
+            known = {id(owner) for owner in self._owners}
+            owners = [tensor for tensor in tensors if id(tensor) not in known]
+            new = [held for owner in owners for held in _holding(owner)]
+            if any(held.is_floating_point() and held.isnan().any() for held in new):
                 raise InvalidConfigError("knob freezing: a weight holds NaN, which frozen code may turn into a number")
-            part_bytes = max(_PART_BYTES, sum(each.numel() * each.element_size() for each in new) // _NUM_CALLS)
-            self._remember([*self._constants, *(_Constant.of(each, part_bytes) for each in new)])
+            part_bytes = max(_PART_BYTES, sum(tensor.numel() * tensor.element_size() for tensor in new) // _NUM_CALLS)
+            self._remember([*self._constants, *(_Constant.of(tensor, part_bytes) for tensor in new)])
             self._owners += owners
             self.are_new = True
         _watch_optimizers(self)
@@ -104,34 +104,30 @@ class FrozenWeights:
     def _remember(self, constants: list[_Constant]) -> None:
         """In lists, so that they compare at once."""
         self._constants = constants
-        self._tensors = [each.tensor for each in constants]
-        self._writes = [each.writes for each in constants]
-        self._addresses = [each.address for each in constants]
-        self._words = [word for each in constants for word in each.words]
-        self._values = [value for each in constants for value in each.values]
-        parts = [part for each in constants for part in each.parts]
+        self._tensors = [constant.tensor for constant in constants]
+        self._writes = [constant.writes for constant in constants]
+        self._addresses = [constant.address for constant in constants]
+        self._words = [word for constant in constants for word in constant.words]
+        self._values = [value for constant in constants for value in constant.values]
+        parts = [part for constant in constants for part in constant.parts]
         self._next_parts, self._num_parts = itertools.cycle(parts), -(-len(parts) // _NUM_CALLS)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         return self._owners
 
-    @property
-    def require_gradients(self) -> bool:
-        return any(each.requires_grad for each in self._owners)
-
     def settle(self) -> None:
         """After what compiles them: nothing but these lists is to keep the job from doing with its weights what it
         likes, such as swapping them."""
         with self._lock:
             self.are_new = False
-            for each in self._owners:
-                _drop_weak_references(each)
+            for owner in self._owners:
+                _drop_weak_references(owner)
 
     def note_step(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has just changed its parameters."""
-        trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        if any(id(each) in trained for each in self._owners):
+        trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if any(id(owner) in trained for owner in self._owners):
             self._is_stepped = True
 
     def have_changed(self) -> bool:
@@ -147,8 +143,8 @@ class FrozenWeights:
 
     def _have_only_moved(self) -> bool:
         with self._lock:
-            now = [each if each.tensor.data_ptr() == each.address else each.moved() for each in self._constants]
-            same = [each for each in now if each is not None]
+            now = [held if held.tensor.data_ptr() == held.address else held.moved() for held in self._constants]
+            same = [constant for constant in now if constant is not None]
             if len(same) < len(now):
                 return False
             self._remember(same)
@@ -185,7 +181,12 @@ class FrozenStep:
         if forward_ad._current_level >= 0:
             raise UnsuitableCallError("the call is under forward-mode differentiation, which frozen code does not do")
         inputs = tensors_in((*args, *kwargs.values()))
-        self._require_known_types(inputs)
+        unknown = [tensor.dtype for tensor in inputs if self._dtypes is not None and tensor.dtype not in self._dtypes]
+        if unknown:
+            raise UnsuitableCallError(
+                f"an input is of type {unknown[0]}, which no input of the first call was, and frozen code may take "
+                "types that the model refuses"
+            )
         with torch.no_grad() if records else nullcontext():
             result = self._step(*args, **kwargs)
         if self._weights.are_new:
@@ -193,26 +194,16 @@ class FrozenStep:
             if records:
                 self._refuse_gradients()
         if self._dtypes is None:
-            self._dtypes = {each.dtype for each in inputs}
+            self._dtypes = {tensor.dtype for tensor in inputs}
         return result
 
     def _refuse_gradients(self) -> None:
         """A job's own look is at the parameters of its model. Weights that a plain function uses are none of them."""
-        if self._weights.require_gradients:
+        if any(weight.requires_grad for weight in self._weights.tensors):
             raise UnsuitableCallError(
                 "the call records gradients, and the weights are constants of the tuned code",
                 tip="call the model under torch.no_grad() or torch.inference_mode()",
             )
-
-    def _require_known_types(self, inputs: list[torch.Tensor]) -> None:
-        if self._dtypes is None:
-            return
-        for each in inputs:
-            if each.dtype not in self._dtypes:
-                raise UnsuitableCallError(
-                    f"an input is of type {each.dtype}, which no input of the first call was, and frozen code may take "
-                    "types that the model refuses"
-                )
 
 
 def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
@@ -221,10 +212,6 @@ def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
         return [weight]
     names, _ = weight.__tensor_flatten__()
     return [held for name in names for held in _holding(getattr(weight, name))]
-
-
-def _holds_nan(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and bool(tensor.isnan().any())
 
 
 def _drop_weak_references(weight: torch.Tensor) -> None:

@@ -35,14 +35,14 @@ class FunctionModel(torch.nn.Module):
         function = inspect.unwrap(self.function)
         names, module = (function.__code__.co_names, function.__globals__) if inspect.isfunction(function) else ((), {})
         used = {name: module[name] for name in names if name in module}
-        return {name: each for name, each in used.items() if not (inspect.isroutine(each) or inspect.isclass(each))}
+        return {name: value for name, value in used.items() if not (inspect.isroutine(value) or inspect.isclass(value))}
 
     def around(self) -> list[Any]:
         """What the function takes from outside of its arguments: globals, variables of enclosing functions, and the
         attributes of the object whose method it is."""
         function = inspect.unwrap(self.function)
         owner = getattr(function, "__self__", None)
-        enclosed = [content for each in getattr(function, "__closure__", None) or () for content in _contents(each)]
+        enclosed = [content for cell in getattr(function, "__closure__", None) or () for content in _contents(cell)]
         return [*self.surroundings().values(), *enclosed, *getattr(owner, "__dict__", {}).values()]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -54,11 +54,6 @@ def _contents(cell: Any) -> list[Any]:
         return [cell.cell_contents]
     except ValueError:  # The variable is not set yet.
         return []
-
-
-def is_function(value: Any) -> bool:
-    """A function of Python or torch, a lambda or a method; not an object that can be called."""
-    return inspect.isroutine(value)
 
 
 # A model that is compiled already when it is given: what it is without that, which is what is tuned.
@@ -85,7 +80,7 @@ def uncompiled(given: Any) -> tuple[Any, str | None]:
         return _called_by(given, forward=forward), _sentence("the model", "@torch.compile at its forward()")
     if vars(given).get(_IN_PLACE) is not None:
         return _called_by(given), _sentence("the model", "model.compile()")
-    parts = [path for path, each in given.named_modules() if path and _is_compiled(each)]
+    parts = [path for path, module in given.named_modules() if path and _is_compiled(module)]
     if not parts:
         return given, None
     return given, f"parts of the model are compiled already, and so they are in the untuned model: {', '.join(parts)}"
@@ -138,7 +133,7 @@ def _called_by(model: torch.nn.Module, **methods: Callable[..., Any]) -> torch.n
 def materialise(model: torch.nn.Module, call: Callable[[], object]) -> None:
     """Give every parameter of the model its shape, by one `call` where any lacks it. Buffers, such as the statistics of
     a BatchNorm in training mode, are as the model's first call finds them."""
-    if not any(is_lazy(each) for each in [*model.parameters(), *model.buffers()]):
+    if not any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
         return
     kept: dict[torch.Tensor, torch.Tensor] = {}
 
@@ -148,7 +143,7 @@ def materialise(model: torch.nn.Module, call: Callable[[], object]) -> None:
                 kept[buffer] = buffer.clone()
 
     # A lazy module's own hook, which makes its buffers, was there first and runs first.
-    hooks = [each.register_forward_pre_hook(keep) for each in model.modules()]
+    hooks = [module.register_forward_pre_hook(keep) for module in model.modules()]
     try:
         with torch.no_grad():
             call()
@@ -170,14 +165,14 @@ def are_recorded(model: torch.nn.Module | None, *values: Any) -> bool:
     """Whether gradients are recorded now, and a parameter of the model or a tensor in the values requires them."""
     if not torch.is_grad_enabled():
         return False
-    return any(each.requires_grad for each in tensors_in(values)) or (model is not None and _has_weights(model))
+    return any(tensor.requires_grad for tensor in tensors_in(values)) or (model is not None and _has_weights(model))
 
 
 def _has_weights(model: torch.nn.Module) -> bool:
     around = model.around() if isinstance(model, FunctionModel) else []
-    if any(isinstance(each, torch.Tensor) and each.requires_grad for each in around):
+    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in around):
         return True
-    return any(map(_requires_gradients, (model, *(each for each in around if isinstance(each, torch.nn.Module)))))
+    return any(map(_requires_gradients, (model, *(value for value in around if isinstance(value, torch.nn.Module)))))
 
 
 def _requires_gradients(module: torch.nn.Module) -> bool:
@@ -187,7 +182,7 @@ def _requires_gradients(module: torch.nn.Module) -> bool:
         for parameter in held["_parameters"].values():
             if parameter is not None and parameter.requires_grad:
                 return True
-        new = [each for each in held["_modules"].values() if each is not None and each not in seen]
+        new = [module for module in held["_modules"].values() if module is not None and module not in seen]
         seen.update(new)
         modules += new
     return False

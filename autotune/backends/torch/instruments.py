@@ -39,9 +39,9 @@ class CudaInstruments:
                 "multiprocessors": str(own.multi_processor_count),
                 "memory": f"{own.total_memory / 2**30:.0f} GiB",
                 "CUDA": torch.version.cuda or torch.version.hip,
-                "cuDNN": _cudnn(),
+                "cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
             }
-            known = {name: fact for name, fact in facts.items() if fact is not None}
+            known = {name: str(fact) for name, fact in facts.items() if fact is not None}
             self._identity = {**known, **({} if self._nvml is None else self._nvml.identity())}
         return self._identity
 
@@ -69,11 +69,6 @@ def others_on_gpu(cuda: Any) -> str | None:
     it. Asked before anything is computed there."""
     nvml = Nvml.of(cuda_uuid(cuda))
     return None if nvml is None else "; ".join(filter(None, [nvml.obstacle(), nvml.others()])) or None
-
-
-def _cudnn() -> str | None:
-    version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return None if version is None else str(version)
 
 
 def cuda_uuid(cuda: Any) -> str | None:
@@ -163,13 +158,13 @@ class Nvml:
         clock = ask(library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_SM)
         if clock is None:
             return None
-        milliwatts = ask(library.nvmlDeviceGetPowerUsage)
+        milliwatts, processes = ask(library.nvmlDeviceGetPowerUsage), self._processes()
         return DeviceReading(
             sm_clock_mhz=clock,
             memory_clock_mhz=ask(library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_MEM),
             power_w=None if milliwatts is None else milliwatts / 1e3,
             temperature_c=ask(library.nvmlDeviceGetTemperature, library.NVML_TEMPERATURE_GPU),
-            num_processes=self._num_processes(),
+            num_processes=None if processes is None else len(processes),
             reasons=self._reasons(),
         )
 
@@ -179,10 +174,11 @@ class Nvml:
         milliwatts = ask(library.nvmlDeviceGetEnforcedPowerLimit)
         mode = ask(library.nvmlDeviceGetComputeMode)
         mig = ask(library.nvmlDeviceGetMigMode)
+        clock = ask(library.nvmlDeviceGetMaxClockInfo, library.NVML_CLOCK_SM)
         facts = {
             "driver": self._said(library.nvmlSystemGetDriverVersion),
             "power limit": None if milliwatts is None else f"{milliwatts / 1e3:.0f} W",
-            "highest SM clock": _mhz(ask(library.nvmlDeviceGetMaxClockInfo, library.NVML_CLOCK_SM)),
+            "highest SM clock": None if clock is None else f"{clock} MHz",
             "persistence": _ON_OFF.get(ask(library.nvmlDeviceGetPersistenceMode)),
             "compute mode": None if mode is None else _COMPUTE_MODES.get(mode, str(mode)),
             "MIG": None if mig is None else _ON_OFF.get(mig[0]),
@@ -200,15 +196,11 @@ class Nvml:
         In a container the driver's process numbers are the host's, so that this process may be among them; it is not
         while it has computed nothing.
         """
-        found = [each for each in self._processes() or () if each.pid != os.getpid()]
+        found = [process for process in self._processes() or () if process.pid != os.getpid()]
         if not found:
             return None
-        used = sum(each.usedGpuMemory or 0 for each in found) / 2**30
+        used = sum(process.usedGpuMemory or 0 for process in found) / 2**30
         return f"{len(found)} other process{'es' if len(found) > 1 else ''} on it, with {used:.1f} GiB"
-
-    def _num_processes(self) -> int | None:
-        found = self._processes()
-        return None if found is None else len(found)
 
     def _processes(self) -> Any:
         # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html: of compute, not of graphics.
@@ -232,10 +224,6 @@ class Nvml:
         with suppress(self._library.NVMLError):
             return question(self._handle, *arguments)
         return None
-
-
-def _mhz(clock: int | None) -> str | None:
-    return None if clock is None else f"{clock} MHz"
 
 
 # What a model holds of a device's memory: what the allocator has handed out, and what captured graphs keep.
@@ -263,7 +251,7 @@ def idle_pool_bytes(device: Any) -> int:
     snapshot = getattr(device, "memory_snapshot", None)
     segments = snapshot() if callable(snapshot) else ()
     return sum(
-        int(each["total_size"]) - int(each["allocated_size"])
-        for each in segments
-        if tuple(each.get("segment_pool_id", _GENERAL_POOL)) != _GENERAL_POOL
+        int(segment["total_size"]) - int(segment["allocated_size"])
+        for segment in segments
+        if tuple(segment.get("segment_pool_id", _GENERAL_POOL)) != _GENERAL_POOL
     )

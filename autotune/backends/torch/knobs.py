@@ -408,7 +408,7 @@ def _refusal(knob: str, module: Any) -> str | None:
 def _taken(group: str, module: Any) -> Iterable[str]:
     """The options of a group that a config may set."""
     names = (f"{group}.{name}" for name in module._config)
-    return [each for each in names if each not in OWN_KNOBS and _refusal(each, module) is None]
+    return [name for name in names if name not in OWN_KNOBS and _refusal(name, module) is None]
 
 
 def _kinds(module: Any, name: str) -> tuple[Any, ...] | None:
@@ -433,4 +433,4 @@ def _fits(value: Scalar, kind: Any) -> bool:
 
 def _text_of(kinds: Iterable[Any]) -> str:
     names = {bool: "true or false", int: "an integer", float: "a number with a point"}
-    return " or ".join(names[each] if isinstance(each, type) else json.dumps(each) for each in kinds)
+    return " or ".join(names[kind] if isinstance(kind, type) else json.dumps(kind) for kind in kinds)

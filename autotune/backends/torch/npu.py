@@ -20,8 +20,6 @@ from autotune.backends.torch.knobs import Settings, compile_arguments
 from autotune.errors import InvalidConfigError
 
 INSTALL = "https://gitcode.com/ascend/pytorch"
-CAPTURING = ("npugraphs",)
-"""Backends whose next call writes over the outputs of the one before, and that offer no copies of their own."""
 _FALLBACK = "INDUCTOR_ASCEND_AUTO_FALLBACK"
 _INDUCTOR = "torch_npu._inductor.config"
 
@@ -54,23 +52,21 @@ def device_label() -> str | None:
 
 
 def graph_arguments(settings: Settings) -> dict[str, Any]:
-    """Arguments of `torch.compile` for a backend of torch_npu's."""
-    arguments = compile_arguments(settings, {})
+    """Arguments of `torch.compile` for `torchair` or `npugraph_ex`."""
     if settings.backend == "torchair":
-        return {**arguments, "backend": _torchair(settings.torchair_mode)}
-    if settings.backend == "npugraph_ex":
-        # https://gitcode.com/Ascend/torchair/blob/master/docs/zh/npugraph_ex/quick_start.md: the whole graph, no mode;
-        # and basic/memory_reuse.md: without clone_output the next call overwrites what this one gave.
-        return {
-            "backend": settings.backend, "fullgraph": True, "dynamic": bool(settings.dynamic),
-            "options": {"clone_output": True},
-        }  # fmt: skip
-    return arguments
+        return {**compile_arguments(settings, {}), "backend": _torchair(settings.torchair_mode)}
+    # https://gitcode.com/Ascend/torchair/blob/master/docs/zh/npugraph_ex/quick_start.md: the whole graph, no mode;
+    # and basic/memory_reuse.md: without clone_output the next call overwrites what this one gave.
+    return {
+        "backend": settings.backend, "fullgraph": True, "dynamic": bool(settings.dynamic),
+        "options": {"clone_output": True},
+    }  # fmt: skip
 
 
 def captures_graphs(settings: Settings) -> bool:
-    """The config replays captured graphs whose outputs have to be copied. TorchAir's reduce-overhead is one."""
-    return settings.backend in CAPTURING or settings.torchair_mode == "reduce-overhead"
+    """The config replays captured graphs whose next call writes over the outputs of the one before, and that offer no
+    copies of their own."""
+    return settings.backend == "npugraphs" or settings.torchair_mode == "reduce-overhead"
 
 
 def cache_variables(folder: Path) -> dict[str, str]:

@@ -49,7 +49,9 @@ class OptimizerStep:
         if self._compile is None:
             return step
         if not self._is_optimizers(step):
-            self._warn()
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning("autotune: the job replaced optimizer.step: it is called as it is, and not compiled")
             return step
         if self._compiled is None or self._compiled[0] != step:
             self._compiled = (step, self._compile(step))
@@ -63,11 +65,6 @@ class OptimizerStep:
                 return False
             function = getattr(function, "__wrapped__", None)
         return True
-
-    def _warn(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning("autotune: the job replaced optimizer.step: it is called as it is, and not compiled")
 
 
 @contextmanager
@@ -105,9 +102,9 @@ def place_counts(optimizer: torch.optim.Optimizer) -> None:
 
 def written(optimizer: torch.optim.Optimizer) -> tuple[list[float], float]:
     """Another value once a step has written anything: weights, moments, counts. It reads them all."""
-    weights = [each for group in optimizer.param_groups for each in group["params"]]
-    states = [each for weight in weights for each in tensors_in(optimizer.state.get(weight, {}).values())]
-    return [_sum(each) for each in weights], sum(map(_sum, states))
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states = [tensor for weight in weights for tensor in tensors_in(optimizer.state.get(weight, {}).values())]
+    return [_sum(weight) for weight in weights], sum(map(_sum, states))
 
 
 def _sum(tensor: torch.Tensor) -> float:

@@ -44,12 +44,12 @@ class _FirstStep:
         if not self._wrappers:
             return self._step(*args, **kwargs)
         wrappers, self._wrappers, called = self._wrappers, [], []
-        hooks = [each.register_forward_pre_hook(lambda *_: called.append(True)) for each in wrappers]
+        hooks = [wrapper.register_forward_pre_hook(lambda *_: called.append(True)) for wrapper in wrappers]
         try:
             result = self._step(*args, **kwargs)
         finally:
-            for each in hooks:
-                each.remove()
+            for hook in hooks:
+                hook.remove()
         if not called and self._model not in _warned:
             _warned.add(self._model)
             _log.warning(_UNSYNCHRONISED, type(self._model).__name__)
@@ -59,20 +59,20 @@ class _FirstStep:
 def _wrappers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     """PyTorch keeps no list of them, so all objects of the process are looked at."""
     kind: Any = torch.nn.parallel.DistributedDataParallel
-    wrappers = [each for each in gc.get_objects() if issubclass(type(each), kind) and not _is_within(each, model)]
-    return [each for each in wrappers if _is_within(model, each)]
+    wrappers = [value for value in gc.get_objects() if issubclass(type(value), kind) and not _is_within(value, model)]
+    return [wrapper for wrapper in wrappers if _is_within(model, wrapper)]
 
 
 def _is_within(part: torch.nn.Module, model: torch.nn.Module) -> bool:
-    return any(each is part for each in model.modules())
+    return any(module is part for module in model.modules())
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
     """Its weights are parts that lie in several processes."""
     tensors: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
     fsdp: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
-    return any(isinstance(each, fsdp) for each in model.modules()) or any(
-        isinstance(each, tensors) for each in (*model.parameters(), *model.buffers())
+    return any(isinstance(module, fsdp) for module in model.modules()) or any(
+        isinstance(tensor, tensors) for tensor in (*model.parameters(), *model.buffers())
     )
 
 

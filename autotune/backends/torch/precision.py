@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def current_precisions() -> dict[str, Any]:
     """What each kind of operator may be computed in, for comparison only: the names are those of the release's API."""
     read = precision_getter()
     if read is not None:
-        named = {f"{backend}.{each}": read(backend, each) for backend in _BACKENDS for each in _OPERATORS}
+        named = {f"{backend}.{operator}": read(backend, operator) for backend in _BACKENDS for operator in _OPERATORS}
         return {name: _PLAIN if value == _INHERITED else value for name, value in named.items()}
     return {
         "matmul": torch.get_float32_matmul_precision(),
@@ -56,7 +57,9 @@ def precision_getter() -> Callable[[str, str], str] | None:
 
 def _restorer() -> Callable[[], object]:
     """Both APIs write to the same state: the first is restored before the second, which is the finer one."""
-    legacy, read = _legacy(), precision_getter()
+    legacy, read = None, precision_getter()
+    with suppress(RuntimeError):  # The second API was used in a way that the first cannot express.
+        legacy = torch.get_float32_matmul_precision()
     finer = {} if read is None else {backend: _own_value(read, backend) for backend in _BACKENDS}
 
     def restore() -> None:
@@ -66,14 +69,6 @@ def _restorer() -> Callable[[], object]:
             torch._C._set_fp32_precision_setter(backend, "matmul", value)
 
     return restore
-
-
-def _legacy() -> str | None:
-    """None where the second API was used in a way that the first cannot express."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return None
 
 
 def _own_value(read: Callable[[str, str], str], backend: str) -> str:
@@ -154,7 +149,7 @@ class Autocast(ModelWrapper):
         super().__init__(model)
         self._autocast = autocast
         self._device_type = device_of(model).type
-        self._own = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+        self._own = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._device_type, dtype=self._autocast):

@@ -27,7 +27,7 @@ def profile(call: Callable[[], None], num_calls: int, trace: Path, device: str) 
         for _ in range(num_calls):
             call()
     profiler.export_chrome_trace(str(trace))
-    events = [(each.name, each.time_range.start * 1e-6, each.time_range.end * 1e-6) for each in profiler.events()]
+    events = [(event.name, event.time_range.start * 1e-6, event.time_range.end * 1e-6) for event in profiler.events()]
     at_breaks = between_graphs(events, resumed_locations())
     lost = given_up_locations()
     if len(lost) == 1:
@@ -88,7 +88,7 @@ def _marks(events: Iterable[_Event]) -> list[tuple[float, float, str]]:
 def operator_name(key: str) -> str:
     """The profiler's name of an event, the same in every process."""
     named = _HASHED.fullmatch(key)
-    return key if named is None else next(each for each in named.groups() if each)
+    return key if named is None else next(name for name in named.groups() if name)
 
 
 def _note(device: str, *, fused: bool) -> str | None:

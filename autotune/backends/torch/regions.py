@@ -28,14 +28,9 @@ def modules(model: torch.nn.Module) -> Mapping[str, torch.nn.Module]:
     return dict(model.named_modules())
 
 
-def check(model: torch.nn.Module, region: Region) -> None:
-    """Raises InvalidConfigError for paths that are not there, and for modules that are never called."""
-    _chosen(model, region)
-
-
 def check_region(model: torch.nn.Module, region: str) -> None:
     """See `Regions`."""
-    check(model, Region.parse(region))
+    chosen(model, Region.parse(region))
 
 
 def copy_modules(model: torch.nn.Module) -> ModelCopy:
@@ -51,18 +46,13 @@ def compile_region(model: torch.nn.Module, step: torch.nn.Module, region: Region
     compiled then.
     """
     if not region.compiled:
-        leave(model, region)
+        disable: Any = torch.compiler.disable
+        for module in chosen(model, region):
+            module.forward = disable(module.forward)
         return compile_(step)
-    for each in _chosen(model, region):
-        each._compiled_call_impl = compile_(each._call_impl)
+    for module in chosen(model, region):
+        module._compiled_call_impl = compile_(module._call_impl)
     return step
-
-
-def leave(model: torch.nn.Module, region: Region) -> None:
-    """Tell the compiler to leave the modules as they are that the region leaves out."""
-    disable: Any = torch.compiler.disable
-    for each in _chosen(model, region):
-        each.forward = disable(each.forward)
 
 
 def room_for(model: torch.nn.Module, region: Region, dynamo_options: Mapping[str, object]) -> list[Entry]:
@@ -73,21 +63,23 @@ def room_for(model: torch.nn.Module, region: Region, dynamo_options: Mapping[str
     config = importlib.import_module(_DYNAMO)
     name = setting_name(config, _LIMIT)
     limit: Any = dynamo_options.get(_LIMIT, getattr(config, name))
-    return [(config, name, limit + len(_chosen(model, region)))]
+    return [(config, name, limit + len(chosen(model, region)))]
 
 
 def compiled_paths(model: torch.nn.Module) -> list[str]:
     """Modules that are compiled each on its own, as the model tells."""
-    return [path for path, each in model.named_modules() if each._compiled_call_impl is not None]
+    return [path for path, module in model.named_modules() if module._compiled_call_impl is not None]
 
 
 def left_paths(model: torch.nn.Module) -> list[str]:
     """Modules that the compiler is told to leave as they are, as the model tells."""
-    return [path for path, each in model.named_modules() if _is_left(each)]
+    forwards = [(path, vars(module).get("forward")) for path, module in model.named_modules()]
+    return [path for path, forward in forwards if getattr(forward, "_torchdynamo_disable", False)]
 
 
-def _chosen(model: torch.nn.Module, region: Region) -> list[torch.nn.Module]:
-    """Modules to compile, or to leave."""
+def chosen(model: torch.nn.Module, region: Region) -> list[torch.nn.Module]:
+    """Modules to compile, or to leave. Raises InvalidConfigError for paths that are not there, and for modules that are
+    never called."""
     found = modules(model)
     paths = matching_paths((*region.compiled, *region.left), found)
     for path in paths:
@@ -97,10 +89,6 @@ def _chosen(model: torch.nn.Module, region: Region) -> list[torch.nn.Module]:
                 tip=f"write '{path}.*' for what is in it",
             )
     return [found[path] for path in paths]
-
-
-def _is_left(module: torch.nn.Module) -> bool:
-    return bool(getattr(vars(module).get("forward"), "_torchdynamo_disable", False))
 
 
 # A copy of a model's modules that shares its weights: what regions and variants rewrite in place of the job's model.
@@ -150,7 +138,7 @@ class _Pair:
 
     def has_other_contents(self) -> bool:
         """Items of a list or dict changed that the original and the copy each have for themselves."""
-        return any(each.has_changed() for found in self.containers.values() for each in found)
+        return any(container.has_changed() for found in self.containers.values() for container in found)
 
     def bring_along(self, by: dict[Any, Any]) -> None:
         """What the job changed in the original goes to the copy; what happens to the copy meanwhile is still news."""
@@ -185,11 +173,11 @@ class _Pair:
 
     def _watch(self, name: str) -> None:
         self.containers.pop(name, None)
-        values = [vars(each).get(name) for each in (self.original, self.copy)]
+        values = [vars(module).get(name) for module in (self.original, self.copy)]
         if values[0] is not values[1]:
-            one, other = ({id(each.container): each for each in _containers(value)} for value in values)
+            one, other = ({id(container.container): container for container in _containers(value)} for value in values)
             if alone := one.keys() ^ other.keys():
-                self.containers[name] = [each for key, each in (one | other).items() if key in alone]
+                self.containers[name] = [container for key, container in (one | other).items() if key in alone]
 
 
 @dataclass(frozen=True)
@@ -213,8 +201,8 @@ def _containers(value: Any) -> Iterator[_Container]:
     if type(value) in (list, dict):
         yield _Container(value, _items(value))
     if type(value) in (list, dict, tuple):
-        for each in value.values() if type(value) is dict else value:
-            yield from _containers(each)
+        for part in value.values() if type(value) is dict else value:
+            yield from _containers(part)
 
 
 @dataclass(frozen=True)
@@ -253,12 +241,12 @@ class _Replaced:
 
     def settle(self, copy: torch.nn.Module) -> None:
         """The variants have run: the weights that the copy still holds are none of them."""
-        held = {id(each.tensor) for each in _weights(copy)}
-        self._weights = [each for each in self._weights if id(each.tensor) not in held]
+        held = {id(weight.tensor) for weight in _weights(copy)}
+        self._weights = [weight for weight in self._weights if id(weight.tensor) not in held]
 
     def require_unchanged(self) -> None:
         """Raises UnsuitableCallError."""
-        if any(each.has_changed() for each in self._weights):
+        if any(weight.has_changed() for weight in self._weights):
             raise UnsuitableCallError(
                 "the model's weights changed after a variant of the config had made others of them",
                 tip="apply the config again once the weights are final",
@@ -271,8 +259,8 @@ class ModelCopy:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._lock = threading.Lock()
-        self._copies: dict[Any, Any] = {each: each.__new__(type(each)) for each in dict.fromkeys(model.modules())}
-        self._originals = {copy: each for each, copy in self._copies.items()}
+        self._copies: dict[Any, Any] = {module: module.__new__(type(module)) for module in model.modules()}
+        self._originals = {copy: original for original, copy in self._copies.items()}
         for original, copy in self._copies.items():
             held = {name: _replaced(value, self._copies) for name, value in vars(original).items()}
             # What rewrites the copy may add to them and take from them.
@@ -309,7 +297,9 @@ class ModelCopy:
                 self._replaced.settle(self.model)
                 self._drop_unneeded()
                 kept = set(self.model.modules())
-                self._pairs = [self._paired(each, copy) for copy, each in self._originals.items() if copy in kept]
+                self._pairs = [
+                    self._paired(original, copy) for copy, original in self._originals.items() if copy in kept
+                ]
                 self._then.clear()
 
     def _paired(self, original: torch.nn.Module, copy: torch.nn.Module) -> _Pair:
@@ -331,7 +321,7 @@ class ModelCopy:
             needed |= more
         plain = {copy: original for copy, original in self._originals.items() if copy not in needed}
         kept = {original: copy for copy, original in self._originals.items() if copy in needed}
-        for module in [each for each in self.model.modules() if each not in plain]:
+        for module in [module for module in self.model.modules() if module not in plain]:
             held, unwritten = vars(module), self._unwritten(module)
             for name, value in list(held.items()):
                 held[name] = _replaced(unwritten[name], kept) if name in unwritten else _replaced(value, plain)
@@ -373,9 +363,9 @@ def _content(module: torch.nn.Module) -> dict[Any, Any]:
 def _weights(model: torch.nn.Module) -> Iterator[_Weight]:
     for module in model.modules():
         for holder in (module._parameters, module._buffers):
-            for name, each in holder.items():
-                if each is not None:
-                    yield _Weight(holder, name, each, _writes(each))
+            for name, tensor in holder.items():
+                if tensor is not None:
+                    yield _Weight(holder, name, tensor, _writes(tensor))
 
 
 def _writes(tensor: torch.Tensor) -> tuple[int, int] | None:
@@ -402,10 +392,10 @@ def _replaced(value: Any, by: dict[Any, Any]) -> Any:
     if isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module):
         return MethodType(value.__func__, by[value.__self__]) if value.__self__ in by else value
     if type(value) is dict:
-        pairs = {key: _replaced(each, by) for key, each in value.items()}
+        pairs = {key: _replaced(part, by) for key, part in value.items()}
         return value if _same(pairs, value) else pairs
     if type(value) in (list, tuple):
-        parts = [_replaced(each, by) for each in value]
+        parts = [_replaced(part, by) for part in value]
         return value if all(map(is_, parts, value)) else type(value)(parts)
     return value
 

@@ -34,21 +34,21 @@ def marker(
     axis, with bounds 1.3 us, and 2.7 us to take the marks off (measured)."""
     from torch import _dynamo as dynamo
 
-    numbers = {each.leaf for each in varying}
+    numbers = {axis.leaf for axis in varying}
 
     @contextmanager
     def marked(arguments: Arguments) -> Iterator[None]:
         leaves = arguments.leaves()
         tensors = [leaves[number] for number in numbers]
-        before = [set(vars(each)) for each in tensors]
-        for each in varying:
-            tensor = leaves[each.leaf]
-            if each.smallest is None:
-                dynamo.maybe_mark_dynamic(tensor, each.axis)
-            elif tensor.shape[each.axis] >= _SMALLEST_OPEN:
-                smallest = max(each.smallest, _SMALLEST_OPEN)
-                dynamo.mark_dynamic(tensor, each.axis, min=smallest, max=each.largest)
-        marks = [vars(each).keys() - known for each, known in zip(tensors, before, strict=True)]
+        before = [set(vars(tensor)) for tensor in tensors]
+        for axis in varying:
+            tensor = leaves[axis.leaf]
+            if axis.smallest is None:
+                dynamo.maybe_mark_dynamic(tensor, axis.axis)
+            elif tensor.shape[axis.axis] >= _SMALLEST_OPEN:
+                smallest = max(axis.smallest, _SMALLEST_OPEN)
+                dynamo.mark_dynamic(tensor, axis.axis, min=smallest, max=axis.largest)
+        marks = [vars(tensor).keys() - known for tensor, known in zip(tensors, before, strict=True)]
         try:
             yield
         finally:
@@ -186,6 +186,6 @@ def _seen(value: Any) -> Hashable:
     if isinstance(value, (tuple, list)):
         return (type(value), *map(_seen, value))
     if isinstance(value, dict):
-        return tuple((name, _seen(each)) for name, each in value.items())
+        return tuple((name, _seen(entry)) for name, entry in value.items())
     kind: Any = type(value)
     return (kind, value) if isinstance(value, _PLAIN) else kind

@@ -61,7 +61,7 @@ def shape_of(value: torch.Tensor) -> tuple[int, ...]:
     if value.layout is torch.jagged:
         return tuple(size if isinstance(size, int) else RAGGED for size in value.shape)
     columns = value._nested_tensor_size().unbind(1)
-    return (value.size(0), *(int(each[0]) if len(set(each.tolist())) == 1 else RAGGED for each in columns))
+    return (value.size(0), *(int(column[0]) if len(set(column.tolist())) == 1 else RAGGED for column in columns))
 
 
 def require_shape(value: torch.Tensor) -> None:
@@ -135,7 +135,7 @@ def _strided_like(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     dimensions: channels-last stays so."""
     if values.shape != original.shape:
         order = sorted(range(values.dim()), key=original.stride().__getitem__, reverse=True)
-        return values.permute(order).contiguous().permute([order.index(each) for each in range(len(order))])
+        return values.permute(order).contiguous().permute([order.index(axis) for axis in range(len(order))])
     if original.is_conj():
         return _strided_like(values.conj().resolve_conj(), original.conj()).conj()
     strides = list(zip(original.shape, original.stride(), strict=True))
@@ -208,11 +208,11 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     _collect(values, found, objects)
     seen: dict[int, Any] = {}
     for _ in range(DEEPEST if objects else 0):
-        new = {id(each): each for each in objects if id(each) not in seen}
+        new = {id(value): value for value in objects if id(value) not in seen}
         seen |= new
         objects = []
-        for each in new.values():
-            _collect(_parts(each), found, objects)
+        for value in new.values():
+            _collect(_parts(value), found, objects)
     return found
 
 
@@ -226,7 +226,7 @@ def entries(value: Any) -> list[tuple[Any, Any]] | None:
         return None
     if hasattr(value, "__dict__"):
         return list(vars(value).items())
-    return [(each.name, getattr(value, each.name)) for each in fields(value)] if has_fields(value) else None
+    return [(member.name, getattr(value, member.name)) for member in fields(value)] if has_fields(value) else None
 
 
 def _collect(values: Iterable[Any], found: list[torch.Tensor], objects: list[Any]) -> None:
@@ -243,4 +243,4 @@ def _collect(values: Iterable[Any], found: list[torch.Tensor], objects: list[Any
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, Mapping) else [each for _, each in entries(value) or ()]
+    return value.values() if isinstance(value, Mapping) else [part for _, part in entries(value) or ()]

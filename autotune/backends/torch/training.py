@@ -50,17 +50,19 @@ def training_step(
     """See `Training.training_step`. Gradients are cleared before they are computed, so they can be read afterwards."""
     settings = settings_of(config)
     require_for_training(settings)
-    _require_implementation(optimizer, settings)
+    impl = settings.optimizer_impl
+    if impl is not None and impl not in optimizer.defaults:
+        raise InvalidConfigError(f"knob optimizer_impl: {type(optimizer).__name__} has no {impl} implementation")
     attempts = Attempts()
     setup = prepare(model, settings, changes, attempts=attempts)
-    if settings.optimizer_impl is not None:
+    if impl is not None:
         changes.make(lambda: None, lambda: place_counts(optimizer))
     untuned = PlainStep(partial(loss, model), optimizer, OptimizerStep(optimizer, None, None))
-    if not settings.compiles_anything and settings.optimizer_impl is None and settings.autocast is None:
+    if not settings.compiles_anything and impl is None and settings.autocast is None:
         return watched_for_synchronisation(model, untuned)
     forward: _Loss = setup.wrap(_forward(model, loss, settings, setup.compile))
     compile_ = compiler({}, [], attempts) if settings.optimizer_compiled else None
-    update = OptimizerStep(optimizer, settings.optimizer_impl, compile_)
+    update = OptimizerStep(optimizer, impl, compile_)
     step = TunedStep(PlainStep(forward, optimizer, update), untuned, ForwardState(model), attempts, settings)
     return watched_for_synchronisation(model, step)
 
@@ -99,7 +101,7 @@ class TunedStep:
         self._has_updated = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        put_back = _nothing if is_one_of_many() else self._state.kept()
+        put_back: Callable[[], None] = (lambda: None) if is_one_of_many() else self._state.kept()
         self._tuned.optimizer.zero_grad(set_to_none=True)
         try:
             value = self._with_gradients(put_back, args, kwargs)
@@ -143,12 +145,13 @@ class TunedStep:
             gradients = torch.autograd.grad(value, weights, allow_unused=True)
         finally:
             come_back()
-        return [weight for weight, each in zip(weights, gradients, strict=True) if each is None]
+        return [weight for weight, gradient in zip(weights, gradients, strict=True) if gradient is None]
 
     def _take_step(self, value: torch.Tensor) -> None:
         if self._changes_optimizer and is_one_of_many() and not is_sharded(self._state.model):
             self._leave_optimizer()
-        before = None if self._has_updated or not self._can_undo_update() else written(self._tuned.optimizer)
+        may_undo = not self._has_updated and self._changes_optimizer and not is_one_of_many()
+        before = written(self._tuned.optimizer) if may_undo and self._update.is_plain() else None
         try:
             self._update()
         except Exception as error:
@@ -168,9 +171,6 @@ class TunedStep:
             "autotune: the optimizer steps as the job has it, neither compiled nor in another implementation: several "
             "processes train copies of the same weights, and their steps must be alike"
         )
-
-    def _can_undo_update(self) -> bool:
-        return self._changes_optimizer and self._update.is_plain() and not is_one_of_many()
 
     def _update_untuned(self, value: torch.Tensor) -> torch.Tensor:
         self._untuned.update()
@@ -205,18 +205,13 @@ def _require_number(value: object) -> None:
     raise error
 
 
-def _nothing() -> None:
-    """What is put back where nothing was kept."""
-
-
 def check_optimizer(optimizer: Any) -> str | None:
     """See `Training`. A step that needs more than gradients, as LBFGS's does, cannot be tuned."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
     parameters = inspect.signature(optimizer.step).parameters.values()
-    needed = [
-        each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-    ]
+    taken = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    needed = [parameter.name for parameter in taken if parameter.default is parameter.empty]
     if not needed:
         return None
     return f"{type(optimizer).__name__}, whose step() needs a {needed[0]}; {TRAINING_STEP} without one"
@@ -241,12 +236,12 @@ def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callab
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """See `Training`: the parameters of all groups, in order."""
-    return [each for group in optimizer.param_groups for each in group["params"]]
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 def weights(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
     """See `Training`."""
-    return [array_of(each).copy() for each in trained(optimizer)]
+    return [array_of(weight).copy() for weight in trained(optimizer)]
 
 
 def set_weights(optimizer: torch.optim.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
@@ -258,8 +253,8 @@ def set_weights(optimizer: torch.optim.Optimizer, arrays: Iterable[NDArray[Any]]
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
     """See `Training`."""
-    found = (each.grad for each in trained(optimizer))
-    return [NO_GRADIENT if each is None else array_of(each).copy() for each in found]
+    found = (weight.grad for weight in trained(optimizer))
+    return [NO_GRADIENT if gradient is None else array_of(gradient).copy() for gradient in found]
 
 
 def _forward(
@@ -277,12 +272,6 @@ def _forward(
             return loss(called, *args, **kwargs)
 
     return compile_(forward) if compile_ is not None and settings.scope == "loss" else forward
-
-
-def _require_implementation(optimizer: torch.optim.Optimizer, settings: Settings) -> None:
-    impl = settings.optimizer_impl
-    if impl is not None and impl not in optimizer.defaults:
-        raise InvalidConfigError(f"knob optimizer_impl: {type(optimizer).__name__} has no {impl} implementation")
 
 
 # `ForwardState`: what the forward pass of a training step moves beside the gradients, kept so that it can be put back.
@@ -313,12 +302,12 @@ class ForwardState:
             put_back.append(contents_of(self._moving))
         else:
             self._buffers = list(self.model.buffers())
-            self._writes = [each._version for each in self._buffers]
+            self._writes = [buffer._version for buffer in self._buffers]
             put_back += [contents_of(self._buffers), *map(_attributes, self.model.modules())]
 
         def all_put_back() -> None:
-            for each in put_back:
-                each()
+            for restore in put_back:
+                restore()
 
         return all_put_back
 
@@ -348,7 +337,7 @@ def _generators(device: torch.device) -> Callable[[], None]:
 
 def contents_of(tensors: list[torch.Tensor]) -> Callable[[], None]:
     """Copy what is in them. Returns what puts it back."""
-    copies = [each.detach().clone() for each in tensors]
+    copies = [tensor.detach().clone() for tensor in tensors]
 
     def put_back() -> None:
         with torch.no_grad():
@@ -409,8 +398,16 @@ class UnusedWeights:
         found: list[tuple[type, tuple[int, ...]]] = []
         for node in graph_nodes(value.grad_fn):
             if type(node).__name__ == _COMPILED:
-                node.register_prehook(_noting(type(node), found))
+                node.register_prehook(partial(self._note, type(node), found))
         return found
+
+    @staticmethod
+    def _note(
+        graph: type, found: list[tuple[type, tuple[int, ...]]], gradients: tuple[torch.Tensor | None, ...]
+    ) -> None:
+        missing = tuple(place for place, gradient in enumerate(gradients) if gradient is None)
+        if missing:
+            found.append((graph, missing))
 
     def clear(
         self, found: list[tuple[type, tuple[int, ...]]], unused_of: Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -421,19 +418,10 @@ class UnusedWeights:
             return
         pattern = tuple(found)
         if pattern not in self._known:
-            zeros = [each for each in self._trained() if _is_zero(each.grad)]
+            zeros = [weight for weight in self._trained() if _is_zero(weight.grad)]
             self._known[pattern] = unused_of(zeros) if zeros else []
-        for each in self._known[pattern]:
-            each.grad = None
-
-
-def _noting(kind: type, found: list[tuple[type, tuple[int, ...]]]) -> Callable[[Any], None]:
-    def note(gradients: tuple[torch.Tensor | None, ...]) -> None:
-        missing = tuple(place for place, each in enumerate(gradients) if each is None)
-        if missing:
-            found.append((kind, missing))
-
-    return note
+        for weight in self._known[pattern]:
+            weight.grad = None
 
 
 def _is_zero(gradient: torch.Tensor | None) -> bool:
