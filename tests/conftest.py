@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +22,10 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
+from autotune.answer.result import StudyResult
 from autotune.backends import registry
 from autotune.bench import probe, supervisor_process
 from autotune.bench.bench import Bench, Running, Waits
@@ -35,12 +38,14 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
+from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.study import sqlite
 from autotune.study.budget import BlockPlan, Budget, BusyMachinePlan
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
+from autotune.study.records import TrialRecord
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -137,6 +142,39 @@ def with_latency(measurement: Measurement, latency_s: float, **overrides: object
     """The same measurement with other samples; keywords override more of it."""
     samples = Samples(latency_s=(latency_s,) * 3, steady=True, ended_by="turns", turns=(3,))
     return measurement.model_copy(update={"samples": samples, **overrides})
+
+
+def trial_record(outcome: Outcome | None, number: int = 0, config: Config | None = None, **fields: Any) -> TrialRecord:
+    """A trial on record, at no known time unless fields say otherwise."""
+    rest = {"violations": {}, "started": None, "ended": None, "running": False, **fields}
+    return TrialRecord(number=number, config=config or Config({}), outcome=outcome, **rest)
+
+
+def fake_space(content: str) -> SearchSpace:
+    """The space of the fake framework with these knobs, or with the content of a whole file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "space.yaml"
+        path.write_text(content if "knobs:" in content else f"schema: 1\nframework: fake\nknobs:\n{content}")
+        return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+
+
+def reopened(study: Study) -> Study:
+    """The study as the next process finds it."""
+    study.close()
+    return FolderStudies(study.folder.parent).open(study.name)
+
+
+def printed(*things: object) -> str:
+    """What a wide terminal shows of them."""
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(*things)
+    return captured.get()
+
+
+def summary_of(study: Study) -> str:
+    """What `show` prints of the verdict."""
+    return printed(summary(StudyResult(study)))
 
 
 class ScriptedLive(Running):
@@ -311,8 +349,8 @@ def space_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def space(space_file: Path) -> SearchSpace:
-    return load_space(space_file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+def space() -> SearchSpace:
+    return fake_space(SPACE_FILE)
 
 
 @pytest.fixture

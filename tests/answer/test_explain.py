@@ -29,7 +29,7 @@ from autotune.study.importance import FEWEST_TRIALS, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, DriftCheck, TrialRecord
 from tests.asking import ask
-from tests.conftest import with_latency
+from tests.conftest import trial_record, with_latency
 
 
 @pytest.fixture
@@ -86,10 +86,7 @@ def test_an_effect_is_measured_on_pairs_that_differ_in_nothing_else(told):
 
 
 def measured(number, config, measurement, latency_s=0.01):
-    outcome = with_latency(measurement, latency_s)
-    return TrialRecord(
-        number=number, config=Config(config), outcome=outcome, violations={}, started=None, ended=None, running=False
-    )
+    return trial_record(with_latency(measurement, latency_s), number, Config(config))
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,13 @@ from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
 from autotune.render.side_by_side import comparison_lines, verification_lines
 from autotune.render.terminal import summary, trials_table
-from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
 from autotune.verification.comparison import measure, paired_run_of_trials
 from autotune.verification.verify import paired_run_with_untuned, verify
-from tests.conftest import REPOSITORY, ScriptedTrials
+from tests.conftest import REPOSITORY, ScriptedTrials, fake_space
 
 SPACE = """
 schema: 1
@@ -82,10 +81,8 @@ class Noted(ScriptedTrials):
 
 
 @pytest.fixture
-def space(tmp_path):
-    path = tmp_path / "modes.yaml"
-    path.write_text(SPACE)
-    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+def space():
+    return fake_space(SPACE)
 
 
 @pytest.fixture

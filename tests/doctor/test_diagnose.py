@@ -180,7 +180,10 @@ def test_the_dearest_comes_first():
 
 
 def test_one_place_is_one_finding():
-    """Recompiles at one place are one, their seconds added; a vague name gives way to a precise one."""
+    """Recompiles at one place are one, their seconds added; a vague name gives way to a precise one. A break of an old
+    record, which has no kind, is shown as it was told."""
+    (found,) = findings_of(Diagnosis(compiled=True, graph_breaks=(GraphBreak(reason="told", location="a.py:1"),)))
+    assert (found.ailment, found.reason) == (BreakKind.OTHER, "told")
     said = Diagnosis(
         compiled=True,
         graph_breaks=(
@@ -212,12 +215,6 @@ def test_what_nothing_else_told_the_profiler_tells():
     assert costs(**{EVERYWHERE: 4.0}) == [1.0, 2.0, 2.0, None]
     assert costs() == [1.0, None, None, None]
     assert with_profiled_cost(told, None) == told
-
-
-def test_a_record_of_an_older_release_has_breaks_without_a_kind():
-    """It is shown as it was told, and not guessed at."""
-    (found,) = findings_of(Diagnosis(compiled=True, graph_breaks=(GraphBreak(reason="told", location="a.py:1"),)))
-    assert (found.ailment, found.reason) == (BreakKind.OTHER, "told")
 
 
 def test_a_cost_counts_only_if_nothing_else_broke():

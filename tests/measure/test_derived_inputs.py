@@ -169,21 +169,22 @@ def boxes(size: int) -> Array:
     return np.concatenate([corner, corner + 5 + np.abs(random(size, 2))], axis=1)
 
 
-@pytest.mark.parametrize("example", [boxes(1), boxes(7), boxes(7)[None], (boxes(7) * 10).astype(np.int64)], ids=repr)
+START = integers(50, 500)
+ORDERED = {
+    "a box": (boxes(1), np.s_[..., :2], np.s_[..., 2:]),
+    "boxes": (boxes(7), np.s_[..., :2], np.s_[..., 2:]),
+    "a batch of boxes": (boxes(7)[None], np.s_[..., :2], np.s_[..., 2:]),
+    "boxes in pixels": ((boxes(7) * 10).astype(np.int64), np.s_[..., :2], np.s_[..., 2:]),
+    "edges that go forward": (np.stack([START, START + 1 + integers(9, 500)]), np.s_[0], np.s_[1]),
+}
+
+
+@pytest.mark.parametrize(("example", "low", "high"), ORDERED.values(), ids=ORDERED)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_box_stays_a_box(example: Array, seed: int) -> None:
-    """Its corners keep their order."""
+def test_a_relation_within_an_input_holds(example: Array, low: Any, high: Any, seed: int) -> None:
+    """Corners of a box keep their order, and so do the rows of an index in each column."""
     other = derived(example, seed=seed)
-    assert (other[..., :2] < other[..., 2:]).all()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_edges_that_go_forward_still_do(seed: int) -> None:
-    """A relation between the rows of an index holds in each column."""
-    start = integers(50, 500)
-    edges = np.stack([start, start + 1 + integers(9, 500)])
-    other = derived(edges, seed=seed)
-    assert (other[0] < other[1]).all()
+    assert (other[low] < other[high]).all()
 
 
 @pytest.mark.parametrize(

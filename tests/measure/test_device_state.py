@@ -70,12 +70,13 @@ class Device:
 
 
 def test_a_device_is_read_before_and_after_each_turn() -> None:
-    """Two readings a turn, and what the device is."""
+    """Two readings a turn, and what the device is. A big GPU runs at its cap for good: nothing is dropped."""
     samples = Device(COOL, CAPPED, COOL).in_turns(3, turn_s=2.0)
-    assert samples.device is not None
     assert samples.device.identity == {"power limit": "700 W"}
     assert [each.reasons for each in samples.device.readings] == [(), ("sw_power_cap",), (), (), (), ()]
     assert samples.device.share_capped == pytest.approx(1 / 6)
+    capped = Device(CAPPED).in_turns(2, turn_s=2.0).device
+    assert (capped.num_dropped, capped.share_capped) == (0, 1.0)
 
 
 def test_nothing_is_read_within_a_timed_call() -> None:
@@ -92,29 +93,24 @@ def test_a_long_stretch_is_read_in_between() -> None:
     """So that a device that was throttled for a second does not cost all samples."""
     device = Device(COOL, HOT, COOL, call_s=0.1)
     samples = device.sampled(min_samples=30, max_samples=30, max_sampling_s=100.0, precision=1e-9)
-    assert samples.device is not None
     assert len(samples.device.readings) > 4
     assert 0 < samples.device.num_dropped < 30
     assert len(samples.latency_s) == 30 - samples.device.num_dropped
 
 
 def test_without_instruments_nothing_is_said() -> None:
-    """On a CPU the record is what it was."""
-    device = Device(COOL)
-    samples = take_samples([device.call], SamplingPlan(max_samples=5), device.clock)
-    assert samples.device is None
-    assert samples.calls_per_sample == 1
-    assert "read" not in device.events
-
-
-def test_a_driver_that_does_not_tell_leaves_no_state() -> None:
-    """Unknown is None, and no sample is dropped for it."""
+    """On a CPU the record is what it was; of a driver that does not tell nothing is known, and no sample is dropped."""
 
     class Silent(Device):
         def read(self) -> DeviceReading | None:
             return None
 
     assert Silent(COOL).in_turns(2, turn_s=2.0).device is None
+    device = Device(COOL)
+    samples = take_samples([device.call], SamplingPlan(max_samples=5), device.clock)
+    assert samples.device is None
+    assert samples.calls_per_sample == 1
+    assert "read" not in device.events
 
 
 # Warming up
@@ -143,7 +139,6 @@ def test_a_throttled_turn_is_dropped_counted_and_repeated() -> None:
     """Its samples are about the cooling; it is taken again after a wait, so that no turn is missing."""
     device = Device(COOL, COOL, COOL, HOT, COOL)
     samples = device.in_turns(3, turn_s=2.0)
-    assert samples.device is not None
     assert (samples.device.num_dropped, samples.device.num_repeated) == (2, 1)
     assert device.events.count("cool") == 1
     assert samples.turns == (2, 2, 2)
@@ -152,21 +147,14 @@ def test_a_throttled_turn_is_dropped_counted_and_repeated() -> None:
 
 
 def test_turns_are_repeated_a_few_times_only() -> None:
-    """A device that does not cool down is throttled for good; after that its turns are dropped, not repeated."""
+    """A device that does not cool down is throttled for good; after that its turns are dropped, not repeated. A repeat
+    that would outlast the limit of the process is not begun."""
+    assert Device(HOT, call_s=3.0).in_turns(1, turn_s=2.0, longest_s=8.0).device.num_repeated == 0
     device = Device(COOL, COOL, *([HOT] * 12))
     samples = device.in_turns(3, turn_s=2.0)
-    assert samples.device is not None
     assert samples.device.num_repeated == device.events.count("cool") == MOST_REPEATED
     assert samples.turns == (2,)
     assert samples.device.num_dropped == 2 * (2 + MOST_REPEATED)
-
-
-def test_no_turn_is_repeated_past_the_limit_of_the_process() -> None:
-    """A repeat that would be too long is not begun."""
-    device = Device(HOT, call_s=3.0)
-    samples = device.in_turns(1, turn_s=2.0, longest_s=8.0)
-    assert samples.device is not None
-    assert samples.device.num_repeated == 0
 
 
 def test_a_device_that_is_always_throttled_is_said_so() -> None:
@@ -177,13 +165,6 @@ def test_a_device_that_is_always_throttled_is_said_so() -> None:
         num_repeated=MOST_REPEATED, always_throttled=True,
     )  # fmt: skip
     assert len(samples.latency_s) == 2 * (2 + MOST_REPEATED)
-
-
-def test_a_power_cap_drops_nothing() -> None:
-    """A big GPU under load runs at its cap for good: that is its steady state."""
-    samples = Device(CAPPED).in_turns(2, turn_s=2.0)
-    assert samples.device is not None
-    assert (samples.device.num_dropped, samples.device.share_capped) == (0, 1.0)
 
 
 def test_what_is_dropped_is_told_by_the_stretch() -> None:

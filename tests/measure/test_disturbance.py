@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.config import Config
 from autotune.measure.disturbance import LoadMeter, busy_cpu_s, disturbance_of
 from autotune.measure.measurement import Measurement, Samples, Usage
 from autotune.measure.sampling import SamplingPlan, take_samples
-from autotune.study.records import DriftCheck, TrialRecord, why_unreliable
+from autotune.study.records import DriftCheck, why_unreliable
+from tests.conftest import trial_record
 
 
 def timed(measurement, *, wall_s=0.005, hit=0.0, switches=1, cpu=1.0, taken=0.0, num=100, device="cpu") -> Measurement:
@@ -25,11 +25,6 @@ def timed(measurement, *, wall_s=0.005, hit=0.0, switches=1, cpu=1.0, taken=0.0,
     samples = Samples(latency_s=(wall_s,) * num, steady=True, ended_by="num_samples", usage=usage)
     environment = measurement.environment.model_copy(update={"device": device})
     return measurement.model_copy(update={"samples": samples, "environment": environment})
-
-
-def trial(number: int, outcome: Measurement) -> TrialRecord:
-    config = Config({"mode": number})
-    return TrialRecord(number, config, outcome, violations={}, started=None, ended=None, running=False)
 
 
 class TestDisturbanceOf:
@@ -58,17 +53,13 @@ class TestDisturbanceOf:
         assert disturbance_of(timed(measurement, **figures)) is None, case
 
     def test_an_older_record_tells_by_its_cpu_time(self, measurement):
-        """Interrupted, and less than one core's worth of time: others had it."""
-        assert "interrupted" in (disturbance_of(timed(measurement, hit=0.7, cpu=0.5, taken=None)) or "")
-
-    def test_a_record_without_counters_says_nothing(self, measurement):
-        """Where the system does not count, nothing is known."""
+        """Interrupted, and less than one core's worth of time: others had it. Without counters nothing is known."""
         assert disturbance_of(measurement) is None
-        assert trial(1, measurement).disturbed is None
+        assert "interrupted" in (disturbance_of(timed(measurement, hit=0.7, cpu=0.5, taken=None)) or "")
 
     def test_the_record_says_it_of_another_outcome_anew(self, measurement):
         """It is derived from the outcome, never kept beside it."""
-        disturbed = trial(1, timed(measurement, hit=0.7, cpu=0.5, taken=0.5))
+        disturbed = trial_record(timed(measurement, hit=0.7, cpu=0.5, taken=0.5), 1)
         assert disturbed.disturbed
         assert replace(disturbed, outcome=measurement).disturbed is None
 
@@ -78,7 +69,7 @@ class TestWhyUnreliable:
 
     def test_a_drift_that_is_larger_than_most_gains(self, measurement):
         """Up to a fifth the ranking holds for what is worth finding."""
-        untuned = trial(0, measurement)
+        untuned = trial_record(measurement, 0)
         first_s = measurement.latency.p50
         assert why_unreliable(untuned, [untuned], [DriftCheck(after=4, latency_s=1.1 * first_s)]) is None
         assert why_unreliable(untuned, [untuned], [DriftCheck(after=4, latency_s=2 * first_s)]) == (
@@ -87,8 +78,8 @@ class TestWhyUnreliable:
 
     def test_many_disturbed_trials(self, measurement):
         """One in ten may be; with more the best one may be among them."""
-        quiet = [trial(number, measurement) for number in range(18)]
-        loud = [trial(20 + number, timed(measurement, hit=0.7, cpu=0.5, taken=0.5)) for number in range(3)]
+        quiet = [trial_record(measurement, number) for number in range(18)]
+        loud = [trial_record(timed(measurement, hit=0.7, cpu=0.5, taken=0.5), 20 + number) for number in range(3)]
         assert why_unreliable(quiet[0], [*quiet, *loud[:2]], []) is None
         assert why_unreliable(quiet[0], [*quiet, *loud], []) == "other programs disturbed 3 of 21 trials"
 
@@ -134,5 +125,4 @@ class TestMeter:
         """Once for all samples of a trial; nothing can have taken more than the whole machine."""
         pytest.importorskip("resource")
         usage = take_samples([lambda: None], SamplingPlan(min_samples=3, max_samples=3)).usage
-        assert usage is not None
         assert usage.taken_s is None or usage.taken_s >= 0

@@ -78,15 +78,11 @@ def test_percentiles_interpolate_between_samples() -> None:
     assert Latency.of((0.25,)) == Latency(p50=0.25, p90=0.25, p99=0.25)
 
 
-def test_latency_is_that_of_the_samples_without_the_warm_up() -> None:
-    """A slow warm-up is on record and changes no statistic."""
-    samples = Samples(latency_s=(1.0, 2.0, 3.0), warmup_s=(100.0, 50.0), steady=False, ended_by="time")
-    assert measured(samples=samples).latency == Latency.of((1.0, 2.0, 3.0))
-
-
-def test_throughput_is_items_per_median_second() -> None:
-    """Throughput is the items of one call divided by the median latency, so an outlier does not matter."""
-    assert measured(0.5, 0.5, 9.0).throughput == pytest.approx(16)
+def test_a_warm_up_and_an_outlier_change_nothing() -> None:
+    """A slow warm-up is on record and in no statistic; throughput is the items of one call by the median latency."""
+    samples = Samples(latency_s=(0.5, 0.5, 9.0), warmup_s=(100.0, 50.0), steady=False, ended_by="time")
+    assert measured(samples=samples).latency == Latency.of((0.5, 0.5, 9.0))
+    assert measured(samples=samples).throughput == pytest.approx(16)
 
 
 @pytest.mark.parametrize("bad", [(), (0.0,), (-1.0,), (1.0, float("nan")), (1.0, 0.0)], ids=str)
@@ -96,20 +92,13 @@ def test_a_latency_is_positive_and_there(bad: tuple[float, ...]) -> None:
         Samples(latency_s=bad, steady=True, ended_by="time")
 
 
-def test_unknown_is_not_none_of_it() -> None:
-    """A framework that does not tell gives None; one that tells of no breaks gives 0."""
-    silent = Diagnosis(compiled=True)
-    assert (silent.num_graph_breaks, silent.num_recompiles) == (None, None)
-    clean = Diagnosis(compiled=True, graph_breaks=(), recompiles=())
-    assert (clean.num_graph_breaks, clean.num_recompiles) == (0, 0)
-
-
-def test_breaks_are_counted_with_their_repetitions() -> None:
-    """A break that came three times counts three times; recompiles count one each."""
-    again = BREAK.model_copy(update={"count": 3})
-    diagnosis = Diagnosis(compiled=True, graph_breaks=(BREAK, again), recompiles=(Recompile(reason="shape"),) * 2)
-    assert diagnosis.num_graph_breaks == 4
-    assert diagnosis.num_recompiles == 2
+def test_breaks_and_recompiles_are_counted() -> None:
+    """With their repetitions; 0 where there are none, and None where a framework does not tell."""
+    breaks = (BREAK, BREAK.model_copy(update={"count": 3}))
+    full = Diagnosis(compiled=True, graph_breaks=breaks, recompiles=(Recompile(reason="shape"),) * 2)
+    clean, silent = Diagnosis(compiled=True, graph_breaks=(), recompiles=()), Diagnosis(compiled=True)
+    assert [each.num_graph_breaks for each in (full, clean, silent)] == [4, 0, None]
+    assert [each.num_recompiles for each in (full, clean, silent)] == [2, 0, None]
 
 
 def test_reasons_and_stages_are_the_documented_ones() -> None:

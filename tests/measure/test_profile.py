@@ -39,13 +39,9 @@ def test_side_by_side():
     assert spots.largest(2) == ["fused", "matmul"]
     assert spots.gone() == ["tanh"]
     assert spots.new() == ["fused"]
-
-
-def test_one_profile_alone_says_nothing_of_gone_and_new():
-    """Without the other one, no operator is called gone."""
-    spots = HotSpots(Profile.of({"matmul": (1.0, 1)}, 1), None)
-    assert spots.largest(8) == ["matmul"]
-    assert spots.gone() == spots.new() == []
+    alone = HotSpots(untuned, None)
+    assert alone.largest(1) == ["matmul"]
+    assert alone.gone() == alone.new() == [], "without the other one, no operator is called gone"
 
 
 GRAPH = "## Call CompiledFxGraph f ##"
@@ -144,9 +140,7 @@ def test_a_trial_under_the_frameworks_profiler(
             )
             assert isinstance(runner.run(TrialFolder(tmp_path / settings["execution"]), request), Measurement)
             profile = kept.read_profile()
-            assert profile is not None
             found = profile.operator(operator)
-            assert found is not None
             assert found.self_s > 0
             assert found.num_calls >= 4
             assert sum(each.share for each in profile.operators) == pytest.approx(1)
@@ -160,6 +154,8 @@ def test_on_the_command_line(tune_fake, cli, tmp_path):
     """`run --profile` leaves profile and trace with the trial; `show`, `explain` and their documents then have them."""
     told = json.loads(tune_fake("--trials", "8", "--json").stdout)
     assert told["hot_spots"] is None
+    assert cli("run", "s", "0").returncode == 0
+    assert not list((tmp_path / "studies").rglob("profile.json")), "without the flag nothing is profiled"
     best = told["best"]["trial"]
     for number in (0, best):
         said = cli("run", "s", str(number), "--profile")
@@ -173,14 +169,6 @@ def test_on_the_command_line(tune_fake, cli, tmp_path):
     assert json.loads(cli("explain", "s", "--json").stdout)["hot_spots"] == spots
     for command in ("show", "explain"):
         assert "where the time of a call goes" in cli(command, "s").stdout
-
-
-@pytest.mark.slow
-def test_without_the_flag_nothing_is_profiled(tune_fake, cli, tmp_path):
-    """`run` alone leaves no profile."""
-    tune_fake("--trials", "8", "--json")
-    assert cli("run", "s", "0").returncode == 0
-    assert not list((tmp_path / "studies").rglob("profile.json"))
 
 
 def test_tune_profiles_what_it_compared(tune_fake, tmp_path):

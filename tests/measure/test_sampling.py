@@ -39,16 +39,6 @@ class Script:
         return take_turns([self.call], SamplingPlan.model_validate(plan), lambda: next(turns), clock=self.clock)
 
 
-def test_the_plan_is_the_documented_one() -> None:
-    """A median is known to 0.5 % or sampled for 2 s, a turn takes 0.1 s."""
-    assert SamplingPlan() == SamplingPlan(
-        min_warmup_calls=3, max_warmup_s=5.0, settled_spread=0.05,
-        min_samples=30, max_samples=500, max_sampling_s=2.0, precision=0.005, fewest_samples=3,
-        min_sampling_s=0.2, longest_s=None,
-        turn_s=0.1, fewest_in_turn=2,
-    )  # fmt: skip
-
-
 def test_warm_up_goes_on_until_calls_settle() -> None:
     """Warm-up ends with the first call that is as fast as the one before, and says that it is steady."""
     samples = Script([10, 5, 2, 1, 1.02], then=(1,)).sampled(max_warmup_s=1000)
@@ -71,17 +61,11 @@ def test_warm_up_makes_at_least_the_calls_that_the_runtime_needs(least: int) -> 
     assert samples.steady
 
 
-def test_one_slow_call_does_not_prolong_a_long_warm_up() -> None:
-    """With wider windows the medians are compared, so one hiccup in the last window is no trend."""
-    samples = Script([1, 1, 1, 1, 1, 1, 1, 9], then=(1,)).sampled(min_warmup_calls=8, max_warmup_s=1000)
-    assert len(samples.warmup_s) == 8
-    assert samples.steady
-
-
-def test_a_slow_window_prolongs_the_warm_up() -> None:
-    """A whole window that is slower than the next one is a trend: the warm-up goes on until it has passed."""
-    samples = Script([5, 5, 5, 5, 1, 1, 1, 1], then=(1,)).sampled(min_warmup_calls=8, max_warmup_s=1000)
-    assert len(samples.warmup_s) > 8
+@pytest.mark.parametrize(("first", "is_longer"), [([1, 1, 1, 1, 1, 1, 1, 9], False), ([5, 5, 5, 5, 1, 1, 1, 1], True)])
+def test_a_slow_window_prolongs_the_warm_up_and_one_slow_call_does_not(first: list[float], is_longer: bool) -> None:
+    """The medians of wider windows are compared: one hiccup in the last window is no trend, a slow window is."""
+    samples = Script(first, then=(1,)).sampled(min_warmup_calls=8, max_warmup_s=1000)
+    assert (len(samples.warmup_s) > 8) is is_longer
     assert samples.steady
 
 
@@ -109,11 +93,14 @@ def test_warm_up_calls_are_no_samples() -> None:
     assert script.num_calls == len(samples.warmup_s) + len(samples.latency_s)
 
 
-def test_sampling_ends_when_the_median_is_known() -> None:
-    """Equal calls need no more than the least number of samples."""
-    samples = Script([], then=(1,)).sampled(max_sampling_s=1000)
-    assert samples.ended_by == "precision"
-    assert len(samples.latency_s) == 30
+@pytest.mark.parametrize(
+    ("then", "max_samples", "ended_by", "num_samples"), [((1,), 500, "precision", 30), (NOISY, 37, "num_samples", 37)]
+)
+def test_sampling_ends(then: tuple[float, ...], max_samples: int, ended_by: str, num_samples: int) -> None:
+    """Equal calls need no more than the least number; those whose median never gets sure end at the largest."""
+    samples = Script([1, 1, 1], then=then).sampled(max_samples=max_samples, max_sampling_s=1e6)
+    assert samples.ended_by == ended_by
+    assert len(samples.latency_s) == num_samples
 
 
 def test_sampling_goes_on_exactly_until_the_median_is_known() -> None:
@@ -126,13 +113,6 @@ def test_sampling_goes_on_exactly_until_the_median_is_known() -> None:
     assert len(latency) > 10
     assert relative_half_width(latency) <= 0.005
     assert all(relative_half_width(latency[:count]) > 0.005 for count in range(10, len(latency)))
-
-
-def test_sampling_ends_at_the_largest_number() -> None:
-    """Calls whose median never gets sure end at `max_samples`."""
-    samples = Script([1, 1, 1], then=NOISY).sampled(max_samples=37, max_sampling_s=1e6)
-    assert samples.ended_by == "num_samples"
-    assert len(samples.latency_s) == 37
 
 
 def test_sampling_ends_when_its_time_is_used_up() -> None:
@@ -161,14 +141,9 @@ def test_a_very_short_call_is_watched_for_a_least_time(max_samples: int) -> None
     assert script.now - 1000.0 >= 0.2
     assert 30 <= len(samples.latency_s) <= max_samples
     assert samples.latency_s == pytest.approx([1e-5] * len(samples.latency_s))
-
-
-def test_a_call_that_is_not_short_is_sampled_as_before() -> None:
-    """30 calls of 10 ms take longer than the least time: none of them is left out."""
-    script = Script([], then=(0.01,))
-    samples = script.sampled()
-    assert len(samples.latency_s) == 30
-    assert script.num_calls == 30 + len(samples.warmup_s)
+    longer = Script([], then=(0.01,))
+    samples = longer.sampled()
+    assert longer.num_calls == 30 + len(samples.warmup_s), "of calls that take longer in all none is left out"
 
 
 @pytest.mark.parametrize(("call_s", "num_samples"), [(70.0, 1), (50.0, 2), (30.0, 3)])
@@ -202,12 +177,8 @@ def test_interval_of_the_median_by_ranks(num_samples: int, low: int, high: int) 
 
 
 def test_one_outlier_does_not_widen_the_interval() -> None:
-    """A stray slow call among ten equal ones leaves the median as sure as it was."""
+    """A stray slow call among ten equal ones leaves the median as sure as it was; the interval is relative."""
     assert relative_half_width([1.0] * 9 + [1000.0]) == 0
-
-
-def test_the_interval_is_relative() -> None:
-    """The same spread in microseconds and in seconds is the same precision."""
     assert relative_half_width([2e-6, 3e-6, 4e-6]) == pytest.approx(relative_half_width([2.0, 3.0, 4.0]))
 
 
@@ -267,7 +238,6 @@ def test_what_the_system_counted_stands_beside_each_sample(take: Callable[[Scrip
     pytest.importorskip("resource")
     samples = take(Script([], then=(1.0,)))
     usage = samples.usage
-    assert usage is not None
     assert len(usage.cpu_s) == len(usage.page_faults) == len(usage.involuntary_switches) == len(samples.latency_s)
 
 
@@ -283,7 +253,6 @@ def test_page_faults_are_those_of_the_call() -> None:
 
     plan = SamplingPlan(min_warmup_calls=1, max_warmup_s=1e-9, min_samples=6, max_samples=6, min_sampling_s=1e-9)
     usage = take_samples([call], plan).usage
-    assert usage is not None
     quiet, busy = usage.page_faults[1::2], usage.page_faults[::2]
     assert min(busy) > 10 + max(quiet)
 

@@ -97,22 +97,13 @@ def test_every_builder_is_listed(framework: str) -> None:
     assert found == set(models.names(framework))
 
 
-def test_reference_has_the_form_module_colon_function() -> None:
-    """A reference is the module, a colon and the builder."""
-    assert models.reference("vit", "torch") == "autotune.models.torch.vit:vit"
-
-
 @pytest.mark.parametrize(("name", "framework"), [("planner", "torch"), ("nothing", "torch"), ("vit", "jax")])
 def test_reference_to_an_absent_model_is_a_key_error(name: str, framework: str) -> None:
-    """There is no reference to an unknown model, nor to one in a framework that it is not written for."""
-    with pytest.raises(KeyError):
-        models.reference(name, framework)
-
-
-def test_names_are_filtered_by_framework() -> None:
-    """`names` gives every model, and none for a framework that they are not written for."""
+    """There is no reference to an unknown model, nor to one in a framework that it is not written for, nor a name."""
     assert models.names() == models.names("torch") == models.names("mindspore") == tuple(models.BUNDLED)
     assert models.names("jax") == ()
+    with pytest.raises(KeyError):
+        models.reference(name, framework)
 
 
 def test_the_table_and_the_weights_import_no_framework() -> None:
@@ -163,16 +154,11 @@ def test_inputs_are_centred_images_and_ids_within_the_vocabulary() -> None:
 
 @every_model
 def test_sizes_are_respected(name: str, framework: str) -> None:
-    """The size arguments determine the shapes of the outputs."""
-    assert [output.shape for output in outputs_of(name, framework, **SMALL[name])] == OUTPUT_SHAPES[name]
-
-
-@every_model
-def test_a_model_is_built_for_inference(name: str, framework: str) -> None:
-    """The builder returns the model in evaluation mode and a tuple of inputs."""
+    """They determine the shapes of the outputs; a model is built in evaluation mode, with a tuple of inputs."""
     model, inputs = builder(name, framework)(**SMALL[name])
     assert not model.training
     assert isinstance(inputs, tuple)
+    assert [output.shape for output in call(framework, model, inputs)] == OUTPUT_SHAPES[name]
 
 
 @pytest.mark.fast_cases("swiglu", "vit-torch")

@@ -45,22 +45,6 @@ def test_the_planner_prints_one_short_line(capsys: pytest.CaptureFixture[str]) -
 
 
 @torch_only
-def test_the_planner_breaks_graphs() -> None:
-    """Dynamo splits the planner into several graphs, which compute the same on both branches."""
-    model, (observations,) = builder("planner", "torch")()
-    import torch
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    compiled = torch.compile(model, backend="eager", fullgraph=False)
-    for inputs in ((observations,), (-observations,)):
-        assert relative_difference(call("torch", compiled, inputs), call("torch", model, inputs)) < 1e-5
-    assert sum(counters["graph_break"].values()) >= 2
-    assert counters["stats"]["unique_graphs"] >= 3
-
-
-@torch_only
 @pytest.mark.fast_cases("planner")
 @pytest.mark.parametrize("name", ["branching", "intersection", "planner"])
 def test_a_model_in_pieces_is_no_full_graph(name: str) -> None:

@@ -22,17 +22,25 @@ def build():
     return importlib.import_module("autotune.models.torch.timm_models").build
 
 
-def test_without_timm_it_is_said_how_to_install_it(monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "package", "extra"), [("timm:resnet50", "timm", "timm"), ("hf:vit", "transformers", "hf")]
+)
+def test_without_the_package_it_is_said_how_to_install_it(monkeypatch, model, package, extra):
     """The package is an extra, and no import fails for want of it."""
     monkeypatch.setattr(hub, "package_version", lambda _: None)
-    with pytest.raises(MissingFrameworkError, match="the package timm is not installed") as caught:
-        make_workload("timm:resnet50", {}, "torch", "cpu", 0)
-    assert "autotune-compile[timm]" in str(caught.value.tip)
+    with pytest.raises(MissingFrameworkError, match=f"the package {package} is not installed") as caught:
+        make_workload(model, {}, "torch", "cpu", 0)
+    assert f"autotune-compile[{extra}]" in str(caught.value.tip)
 
 
 @pytest.mark.parametrize(
     ("model", "framework", "words"),
-    [("timm:", "torch", "timm:': names no model"), ("timm:vgg11", "mindspore", "models of timm are written in torch")],
+    [
+        ("timm:", "torch", "timm:': names no model"),
+        ("timm:vgg11", "mindspore", "models of timm are written in torch"),
+        ("hf:", "torch", "hf:': names no model"),
+        ("hf:vit", "mindspore", "written in torch, and this is a study of mind"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_trial(model, framework, words):
     """An empty name and another framework are mistakes of the command, found without a child."""

@@ -19,7 +19,6 @@ from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay, Ticker
 from autotune.render.notebook import NotebookDisplay
 from autotune.render.progress import Progress
-from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,
     ConfirmationLooked,
@@ -30,7 +29,7 @@ from autotune.tuning.events import (
     TrialEnded,
     TrialStarted,
 )
-from tests.conftest import with_latency
+from tests.conftest import trial_record, with_latency
 
 GAIN = Speedup(median=1.21, low=1.12, high=1.30)
 
@@ -54,9 +53,7 @@ def progress(time):
 
 
 def record(measurement, number=3, latency_s=0.008):
-    return TrialRecord(
-        number, Config({"latency_ms": 8}), with_latency(measurement, latency_s), {}, None, None, running=False
-    )
+    return trial_record(with_latency(measurement, latency_s), number, Config({"latency_ms": 8}))
 
 
 def left(seconds):

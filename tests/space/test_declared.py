@@ -171,15 +171,11 @@ def test_strategies_that_are_tried_under_traffic():
 
 class TestAsked:
     def test_of_a_file(self, net):
-        """The model is built in a child; what a job could not import has no place."""
-        said = read_declaration(make_workload("net.py:tiny", {}, "fake", "cpu", 0), {})
-        assert said.regions == ("blocks.*",)
-        assert said.variants == {"wait": {"usual": None, "short": None, "long": None}}
-
-    def test_tiers(self, net):
-        """Names, arguments and tolerances come back from the child, the best tier first."""
+        """The model is built in a child; what a job could not import has no place. Tiers come back, the best first."""
         said = read_declaration(make_workload("net.py:tiny", {}, "fake", "cpu", 0), {})
         assert list(said.tiers.items()) == [("full", TierSpec()), ("fast", TierSpec(tolerance=0.02))]
+        assert said.regions == ("blocks.*",)
+        assert said.variants == {"wait": {"usual": None, "short": None, "long": None}}
 
     def test_of_a_package(self, net):
         """A function in a module that can be imported says where it is."""

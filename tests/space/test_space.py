@@ -145,7 +145,8 @@ def test_every_bundled_restriction_says_why(path: Path) -> None:
 
 
 def test_order_of_enumeration(load: Load) -> None:
-    """The untuned and the default come first, then the file's order with the last knob changing fastest."""
+    """The untuned and the default come first, once if they are one, then the file's order, the last knob fastest."""
+    assert roots(load({"a": knob(1, 2)})) == [{"a": 1}, {"a": 2}]
     space = load({"a": knob(1, 2, untuned=2), "b": knob("x", "y", default="y")})
     assert roots(space) == [
         {"a": 2, "b": "y"},
@@ -160,11 +161,6 @@ def test_untuned_is_the_default_where_nothing_else_is_said(load: Load) -> None:
     space = load({"a": knob(1, None, 2, untuned=None), "b": knob(3, 4, default=4)})
     assert space.untuned() == Config({"a": None, "b": 4})
     assert space.default() == Config({"a": 1, "b": 4})
-
-
-def test_one_config_that_is_both_untuned_and_default_comes_once(load: Load) -> None:
-    """Where nothing sets the untuned model apart, it is listed once."""
-    assert roots(load({"a": knob(1, 2)})) == [{"a": 1}, {"a": 2}]
 
 
 def test_a_knob_is_part_of_a_config_only_while_its_condition_holds(load: Load) -> None:
@@ -201,6 +197,10 @@ def test_forbidden_combinations_are_left_out_with_their_reason(load: Load) -> No
     assert roots(space) == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 3, "b": "x"}]
     assert space.forbidden(Config({"a": 3, "b": "y"})) == "they clash"
     assert space.forbidden(Config({"a": 1, "b": "y"})) is None
+    assert space.size(100) == 4
+    inactive = {"a": knob("off", "on"), "b": knob(1, 2, when={"a": "on"})}
+    space = load(inactive, forbid=[{"if": {"b": 2}, "because": "a combination needs all its knobs to be active"}])
+    assert roots(space) == [{"a": "off"}, {"a": "on", "b": 1}]
 
 
 def test_a_rule_may_hold_on_some_devices_only(load: Load) -> None:
@@ -233,41 +233,23 @@ def test_a_value_and_a_knob_are_on_offer_where_their_conditions_hold(
         assert space.knobs[0].values == ((1, 2) if offered else (1,))
 
 
-PACKAGES = [
-    ("numpy", True), ("numpy>=1", True), ("numpy>=99", False), ("there-is-no-such-package", False),
-]  # fmt: skip
+NEEDS: list[tuple[Entry, str, Entry, bool]] = [
+    ({"packages": ["numpy"]}, "cpu", {}, True),
+    ({"packages": ["numpy>=1"]}, "cpu", {}, True),
+    ({"packages": ["numpy>=99"]}, "cpu", {}, False),
+    ({"packages": {"cpu": ["there-is-no-such-package"]}}, "cpu", {}, False),
+    ({"packages": {"cpu": ["there-is-no-such-package"]}}, "ascend", {}, True),
+    ({"python": "<3.12"}, "cpu", {"python": "3.11.7"}, True),
+    ({"python": "<3.12"}, "cpu", {"python": "3.12.0"}, False),
+]
 
 
-@pytest.mark.parametrize(("package", "is_offered"), PACKAGES)
-def test_a_value_may_need_a_package_of_some_release(load: Load, package: str, is_offered: bool) -> None:
-    """The distribution has to be installed, in the range where one is given."""
-    space = load({"a": {**knob(1), "values": [1, {"value": 2, "packages": [package], "because": "x"}]}})
+@pytest.mark.parametrize(("needs", "device", "here", "is_offered"), NEEDS, ids=str)
+def test_what_a_value_needs(load: Load, needs: Entry, device: str, here: Entry, is_offered: bool) -> None:
+    """A distribution in a range, everywhere or on some devices; a Python, where a framework reads its bytecode."""
+    value = {"value": 2, "because": "x", **needs}
+    space = load({"a": {**knob(1), "values": [1, value]}}, device=device, here=here)
     assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
-
-
-@pytest.mark.parametrize(("device", "is_offered"), [("cpu", False), ("ascend", True)])
-def test_a_value_may_need_a_package_on_some_devices(load: Load, device: str, is_offered: bool) -> None:
-    """What a compiler for CPUs needs hides nothing on a host with another one."""
-    value = {"value": 2, "packages": {"cpu": ["there-is-no-such-package"]}, "because": "x"}
-    space = load({"a": {**knob(1), "values": [1, value]}}, device=device)
-    assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
-
-
-@pytest.mark.parametrize(("python", "is_offered"), [("3.11.7", True), ("3.12.0", False)])
-def test_a_value_may_need_a_python(load: Load, python: str, is_offered: bool) -> None:
-    """Where a framework reads Python's own bytecode, its release decides."""
-    values = [1, {"value": 2, "python": "<3.12", "because": "x"}]
-    space = load({"a": {**knob(1), "values": values}}, here={"python": python})
-    assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
-
-
-def test_a_rule_on_an_inactive_knob_forbids_nothing(load: Load) -> None:
-    """A combination needs all its knobs to be active."""
-    space = load(
-        {"a": knob("off", "on"), "b": knob(1, 2, when={"a": "on"})},
-        forbid=[{"if": {"b": 2}, "because": "x"}],
-    )
-    assert roots(space) == [{"a": "off"}, {"a": "on", "b": 1}]
 
 
 def test_a_huge_space_is_listed_lazily(load: Load) -> None:
@@ -275,12 +257,6 @@ def test_a_huge_space_is_listed_lazily(load: Load) -> None:
     space = load({f"k{number}": knob(*range(10)) for number in range(20)})
     assert len(list(itertools.islice(space.configs(), 5))) == 5
     assert space.size(100) == 100
-
-
-def test_size_counts_allowed_configs(load: Load) -> None:
-    """The size is that of the list, forbidden combinations not counted."""
-    space = load({"a": knob(1, 2), "b": knob(1, 2)}, forbid=[{"if": {"a": 2, "b": 2}, "because": "x"}])
-    assert space.size(100) == 3
 
 
 def test_a_walk_asks_for_active_knobs_in_order(load: Load) -> None:

@@ -6,20 +6,17 @@ import math
 import random
 
 import pytest
-from rich.console import Console
 
 from autotune.answer.result import StudyResult
 from autotune.render.json import document
-from autotune.render.terminal import summary
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
-from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
 from autotune.tuning.events import SearchEnded, TrialStarted
 from autotune.tuning.loop import Tuner
 from autotune.tuning.pruning import MOST_EXTRA
-from tests.conftest import ScriptedTrials, with_latency
+from tests.conftest import ScriptedTrials, reopened, summary_of, with_latency
 
 NAMES = [f"k{number}" for number in range(7)]
 
@@ -75,10 +72,7 @@ def test_a_flat_study_stops_early_and_says_why(study, tune):
     assert stop.forecast.num_trials == study.num_recorded()
     assert stop.forecast.num_untried == 128 - study.num_recorded()
     assert stop.forecast.expected_gain < WORTH_A_TRIAL
-    console = Console(width=240)
-    with console.capture() as captured:
-        console.print(summary(StudyResult(study)))
-    assert f"stopped after {study.num_recorded()} trials: the most promising of" in captured.get()
+    assert f"stopped after {study.num_recorded()} trials: the most promising of" in summary_of(study)
     assert document(StudyResult(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
 
 
@@ -102,26 +96,15 @@ def test_a_used_up_budget_is_no_early_stop(study, tune):
     assert study.early_stop is None
 
 
-def test_resumed_it_stops_again_at_once(study, tune, tmp_path):
+def test_resumed_it_stops_again_at_once(study, tune):
     """What was decided follows from what was recorded: no further trial is run, and the verdict stands."""
     tune(study, flat, num_trials=40)
     recorded, verdict = study.num_recorded(), study.confirmation
-    study.close()
-    again = FolderStudies(tmp_path / "studies").open("s")
+    again = reopened(study)
     tune(again, flat, num_trials=80)
     assert not any(isinstance(each, TrialStarted) for each in tune.events)
     assert len(stops(tune.events)) == 1
     assert (again.num_recorded(), again.confirmation) == (recorded, verdict)
-
-
-@pytest.mark.slow
-def test_it_goes_on_where_it_is_told_to(study, tune):
-    """Without early stop the budget is used up, and the record no longer says that the search stopped."""
-    tune(study, flat, num_trials=40)
-    assert study.early_stop is not None
-    tune(study, flat, num_trials=40, stop_early=False)
-    assert study.num_recorded() == 40
-    assert study.early_stop is None
 
 
 def test_queued_configs_are_tried_before_it_stops(study, tune):
@@ -139,8 +122,10 @@ def test_a_space_that_the_budget_holds_may_be_left_as_well(make_study, tune):
     study = make_study(space=space_of(NAMES[:4]))
     tune(study, flat, num_trials=16)
     assert study.num_recorded() < 16
+    assert study.early_stop is not None
     tune(study, flat, num_trials=16, stop_early=False)
     assert study.num_recorded() == 16
+    assert study.early_stop is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure
-from autotune.space.load import Circumstances, load_space
 from autotune.study.equivalence import (
     equivalence_classes,
     representative_of,
@@ -17,13 +16,9 @@ from autotune.study.equivalence import (
     simplest,
 )
 from autotune.study.knob_effects import Effect, effects_of
-from autotune.study.records import TrialRecord
-from tests.conftest import with_latency
+from tests.conftest import fake_space, trial_record, with_latency
 
 SPACE = """
-schema: 1
-framework: fake
-knobs:
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
   backend: {doc: "https://e.org", when: {execution: compile}, values: [x, y], default: x}
   mode: {doc: "https://e.org", when: {backend: x}, values: [a, b, c], default: a}
@@ -34,10 +29,8 @@ FAILURE = Failure(reason="compile_error", stage="compile", error="no")
 
 
 @pytest.fixture
-def space(tmp_path):
-    path = tmp_path / "space.yaml"
-    path.write_text(SPACE)
-    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+def space():
+    return fake_space(SPACE)
 
 
 def config(execution="compile", **settings):
@@ -63,10 +56,7 @@ def record(measurement):
             outcome = with_latency(measurement, latency_s, program=program, **overrides)
             samples = outcome.samples.model_copy(update={"ended_by": ended_by, "steady": steady})
             outcome = outcome.model_copy(update={"samples": samples})
-        return TrialRecord(
-            number=next(numbers), config=config, outcome=outcome, violations={}, started=None, ended=None,
-            running=False,
-        )  # fmt: skip
+        return trial_record(outcome, next(numbers), config)
 
     return make
 
@@ -82,16 +72,13 @@ class TestClasses:
         assert not run_same_program(one, other)
 
     def test_where_the_framework_does_not_tell_each_trial_is_its_own(self, record):
-        """Two unknown programs are not the same program."""
-        one, other = record(DEFAULT, None), record(config(mode="b"), None)
-        assert equivalence_classes([one, other]) == [[one], [other]]
-        assert not run_same_program(one, other)
-
-    def test_a_failure_is_in_no_class(self, record):
-        """Nothing ran to the end, so nothing can be the same."""
+        """Two unknown programs are not the same program. Of a failure nothing ran to the end: it is in no class."""
         failed = record(DEFAULT, "fails")
         assert equivalence_classes([failed]) == []
         assert not run_same_program(failed, failed)
+        one, other = record(DEFAULT, None), record(config(mode="b"), None)
+        assert equivalence_classes([one, other]) == [[one], [other]]
+        assert not run_same_program(one, other)
 
     def test_the_simplest_name(self, record, space):
         """The untuned model first; then fewest knobs away from the default; then the cheapest to compile."""
@@ -108,11 +95,6 @@ class TestClasses:
 class TestAsOne:
     """A class stands for itself with its best evidence."""
 
-    def test_its_own_samples_if_they_are_whole(self, record, space):
-        """The simplest name as it is."""
-        default = record(DEFAULT, "p", latency_s=2.0)
-        assert representative_of([record(config(mode="b"), "p"), default], space) is default
-
     def test_a_classmate_s_where_its_own_never_settled(self, record, space):
         """A classmate whose samples did says how fast the program is."""
         default = record(DEFAULT, "p", latency_s=9.0, compile_s=7.0, steady=False)
@@ -125,10 +107,48 @@ class TestAsOne:
         assert representative_of([default, stopped], space) == default
 
     def test_one_trial_for_each_class(self, record, space):
-        """The simplest name's own samples, however lucky those of a classmate were."""
+        """The simplest name's own samples as they are, however lucky those of a classmate were."""
         far, near = record(config(mode="b"), "p", latency_s=0.9), record(DEFAULT, "p", latency_s=1.0)
         other = record(config(mode="c"), "q", latency_s=2.0)
         assert representatives([far, other, near], space) == [near, other]
+        assert representative_of([far, near], space) is near
+
+
+BOTH = config(mode="b", flag=True)
+EFFECTS = {
+    "same program in pairs that differ in one knob": (
+        [(config(mode=mode), "p") for mode in "abc"], {"mode": "no effect: same program in 3 pairs"},
+    ),
+    "one pair with two programs is an effect": (
+        [(DEFAULT, "p"), (config(mode="b"), "p"), (config(mode="c"), "q")],
+        {"mode": "changes the program in 2 of 3 pairs"},
+    ),
+    "knobs that change together prove no effect of either": (
+        [(DEFAULT, "p"), (BOTH, "q")], {"mode": "not compared", "flag": "not compared"},
+    ),
+    "knobs that change together and change nothing": (
+        [(DEFAULT, "p"), (BOTH, "p")],
+        dict.fromkeys(("mode", "flag"), "no effect: several values in 1 class of one program"),
+    ),
+    "a capture that compiles nothing": (
+        [(UNTUNED, "p"), (DEFAULT, "p")], {"execution": "no effect: same program in 1 pair"},
+    ),
+    "failures, and frameworks that do not tell": (
+        [(DEFAULT, "fails"), (config(mode="b"), None), (UNTUNED, None)],
+        dict.fromkeys(("execution", "backend", "mode", "flag"), "not compared"),
+    ),
+    "true and one are two values": (
+        [(config(flag=True), "p"), (Config({**config(mode="b").root, "flag": 1}), "q")], {"mode": "not compared"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("trials", "expected"), EFFECTS.values(), ids=EFFECTS)
+def test_what_programs_say_of_a_knob(record, space, trials, expected):
+    """Pairs that differ in one knob alone are compared; else classes in which a knob has several values."""
+    found = {each.knob: each for each in effects_of([record(*trial) for trial in trials], space)}
+    assert {name: found[name].in_words() for name in expected} == expected
+    assert all(found[name].verdict == words.split(":")[0].split(" in ")[0] for name, words in expected.items())
 
 
 class TestEffects:
@@ -137,32 +157,6 @@ class TestEffects:
     def effects(self, space, *records):
         return {each.knob: each for each in effects_of(records, space)}
 
-    def test_same_program_in_pairs_that_differ_in_one_knob(self, record, space):
-        """Three modes, one program: three pairs, no effect."""
-        found = self.effects(space, *(record(config(mode=mode), "p") for mode in "abc"))
-        assert found["mode"] == Effect("mode", num_same=3, num_different=0, num_classes=1)
-        assert found["mode"].verdict == "no effect"
-        assert found["mode"].in_words() == "no effect: same program in 3 pairs"
-
-    def test_one_pair_with_two_programs_is_an_effect(self, record, space):
-        """However many others are alike."""
-        programs = {"a": "p", "b": "p", "c": "q"}
-        found = self.effects(space, *(record(config(mode=mode), program) for mode, program in programs.items()))
-        assert found["mode"].verdict == "changes the program"
-        assert found["mode"].in_words() == "changes the program in 2 of 3 pairs"
-
-    def test_knobs_that_change_together_prove_no_effect_of_either(self, record, space):
-        """Two programs and two knobs: nobody knows which of them it was."""
-        found = self.effects(space, record(DEFAULT, "p"), record(config(mode="b", flag=True), "q"))
-        assert found["mode"].verdict == found["flag"].verdict == "not compared"
-        assert found["mode"].in_words() == "not compared"
-
-    def test_knobs_that_change_together_and_change_nothing_had_no_effect(self, record, space):
-        """One program under both: neither of them did anything."""
-        found = self.effects(space, record(DEFAULT, "p"), record(config(mode="b", flag=True), "p"))
-        assert found["mode"].verdict == found["flag"].verdict == "no effect"
-        assert found["mode"].in_words() == "no effect: several values in 1 class of one program"
-
     def test_inactive_knobs_count_as_their_default(self, record, space):
         """`backend: y` has no mode: it is compared with `backend: x` under the default mode, and with no other."""
         records = [record(DEFAULT, "p"), record(config(mode="b"), "q"), record(config(backend="y"), "r")]
@@ -170,21 +164,6 @@ class TestEffects:
         assert found["backend"] == Effect("backend", num_same=0, num_different=1, num_classes=0)
         assert found["mode"].num_different == 1
 
-    def test_untuned_against_the_default(self, record, space):
-        """A capture that compiles nothing: `execution` had no effect."""
-        found = self.effects(space, record(UNTUNED, "p"), record(DEFAULT, "p"))
-        assert found["execution"].in_words() == "no effect: same program in 1 pair"
-
-    def test_what_tells_no_program_says_nothing(self, record, space):
-        """Failures, and frameworks that do not tell."""
-        found = self.effects(space, record(DEFAULT, "fails"), record(config(mode="b"), None), record(UNTUNED, None))
-        assert {each.verdict for each in found.values()} == {"not compared"}
-
     def test_a_knob_with_one_value_is_not_listed(self, record, space):
         """Nobody could set it otherwise."""
         assert set(self.effects(space)) == {"execution", "backend", "mode", "flag"}
-
-    def test_true_and_one_are_two_values(self, record, space):
-        """A pair that differs in type alone differs in two knobs when another one differs too."""
-        one, other = config(flag=True), Config({**config(mode="b").root, "flag": 1})
-        assert self.effects(space, record(one, "p"), record(other, "q"))["mode"].verdict == "not compared"

@@ -8,8 +8,8 @@ from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure
 from autotune.measure.objective import Objective
-from autotune.study.records import TrialRecord, dominates, front
-from tests.conftest import with_latency
+from autotune.study.records import dominates, front
+from tests.conftest import trial_record, with_latency
 
 
 @pytest.fixture
@@ -19,54 +19,33 @@ def numbers(measurement):
     def of(*outcomes, infeasible=()):
         constraint = Constraint.parse("compile <= 1us")
         records = []
-        for number, each in enumerate(outcomes):
-            failure = Failure(reason="crash", stage="compile", error="gone")
-            outcome = failure if each is None else with_latency(measurement, each[0] / 1e3, peak_memory_bytes=each[1])
+        for number, values in enumerate(outcomes):
+            outcome = Failure(reason="crash", stage="compile", error="gone")
+            if values is not None:
+                outcome = with_latency(measurement, values[0] / 1e3, peak_memory_bytes=values[1] and values[1] * 2**20)
             violations = {constraint.text: constraint.miss(outcome)} if number in infeasible else {}
-            records.append(
-                TrialRecord(
-                    number=number, config=Config({"a": number}), outcome=outcome, violations=violations, started=None,
-                    ended=None, running=False,
-                )
-            )  # fmt: skip
+            records.append(trial_record(outcome, number, Config({"a": number}), violations=violations))
         objectives = Objective(), Objective.parse("memory")
         return [each.number for each in front(records, lambda m: tuple(o.value(m) for o in objectives))]
 
     return of
 
 
-MIB = 2**20
+FRONTS = {
+    "ordered by the first": ([(10, 9), (4, 8), (5, 8), (8, 2), (6, 5)], [], [1, 4, 3]),
+    "a single winner is the whole front": ([(10, 9), (4, 2), (5, 8)], [], [1]),
+    "equal in one and worse in the other is beaten": ([(4, 8), (4, 9), (5, 8)], [], [0]),
+    "the first given of the same values stands for all": ([(4, 8), (4, 8), (3, 9), (3, 9)], [], [2, 0]),
+    "infeasible and failed are no answer": ([(10, 9), (1, 1), None, (5, 8)], [1], [3]),
+    "nothing is left": ([(1, 1), None], [0], []),
+    "unknown memory is no answer": ([(10, 9), (1, None)], [], [0]),
+}
 
 
-def test_who_is_beaten_in_every_respect_is_left_out(numbers):
-    """Faster and smaller than trial 0; trials 1 and 3 are the best of one objective each; ordered by the first."""
-    assert numbers((10, 9 * MIB), (4, 8 * MIB), (5, 8 * MIB), (8, 2 * MIB), (6, 5 * MIB)) == [1, 4, 3]
-
-
-def test_a_single_winner_is_the_whole_front(numbers):
-    """The best in everything leaves nothing to choose."""
-    assert numbers((10, 9 * MIB), (4, 2 * MIB), (5, 8 * MIB)) == [1]
-
-
-def test_equal_in_one_and_worse_in_the_other_is_beaten(numbers):
-    """Nobody would take it."""
-    assert numbers((4, 8 * MIB), (4, 9 * MIB), (5, 8 * MIB)) == [0]
-
-
-def test_of_the_very_same_values_the_first_given_stands_for_all(numbers):
-    """Two names of one program are one answer; the caller gives the simplest first."""
-    assert numbers((4, 8 * MIB), (4, 8 * MIB), (3, 9 * MIB), (3, 9 * MIB)) == [2, 0]
-
-
-def test_infeasible_and_failed_trials_are_no_answer(numbers):
-    """However fast they are, and whoever they would beat."""
-    assert numbers((10, 9 * MIB), (1, MIB), None, (5, 8 * MIB), infeasible=[1]) == [3]
-    assert numbers((1, MIB), None, infeasible=[0]) == []
-
-
-def test_what_cannot_be_measured_is_no_answer(numbers):
-    """A trial of unknown memory may be anything."""
-    assert numbers((10, 9 * MIB), (1, None)) == [0]
+@pytest.mark.parametrize(("outcomes", "infeasible", "expected"), FRONTS.values(), ids=FRONTS)
+def test_who_is_beaten_in_every_respect_is_left_out(numbers, outcomes, infeasible, expected):
+    """By other trials that keep every constraint and whose values are all known."""
+    assert numbers(*outcomes, infeasible=infeasible) == expected
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,6 @@ def trials_until_near(table, seed, limit=60):
     return limit
 
 
-def test_the_untuned_comes_first_then_the_default():
-    """Two configs that every study needs are measured before anything is chosen."""
-    space = small_space()
-    assert search_of(make_table(space, 0)).run(2) == [space.untuned(), space.default()]
-
-
 def test_every_config_once_and_then_none():
     """No config comes twice, failing ones included, until all of the space were tried; then there is nothing to ask."""
     table = make_table(small_space(), 0)
@@ -343,17 +337,6 @@ def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
     values = sorted(each.latency_s for each in table.responses.values() if each.latency_s)
     found = min(latency_s for each in asked if (latency_s := table.responses[each].latency_s))
     assert found <= values[len(values) // 200], "among the best 0.5 %"
-
-
-@pytest.mark.slow
-def test_a_drawn_space_keeps_its_rules(monkeypatch):
-    """A config that the space forbids is not drawn, nor one that is excluded."""
-    monkeypatch.setattr("autotune.space.space.MOST_LISTED", 10)
-    space = small_space().model_copy(update={"forbid": (({"dynamic": True, "fullgraph": True}, "never together"),)})
-    search = Search(space, lambda config: [1.0 + len(config.root)])
-    search.run(30)
-    assert len(set(search.asked)) == 30
-    assert not any(space.forbidden(config) for config in search.asked)
 
 
 def test_several_objectives_give_a_front():

@@ -147,12 +147,6 @@ class TestTheSameAsInAFile:
         with pytest.raises(StoreError, match="was replaced by another process"), study.writing():
             pass
 
-    def test_other_settings_are_refused(self, make_shared, url, studies, make_manifest, measurement) -> None:
-        """Its trials would not be comparable."""
-        tell(make_shared(), measurement)
-        with pytest.raises(StoreError, match="different settings: tolerance"):
-            SharedStudies(studies, url).open_or_create(make_manifest(tolerance=0.5))
-
     def test_trials_of_a_dead_process_are_ended(self, make_shared, url, studies, server, database) -> None:
         """kill -9 of the driver frees the lock at once, and the next start ends its trial."""
         make_shared().close()
@@ -271,16 +265,6 @@ class TestTheServerGoesAway:
             assert lost == [1]
             assert [each.state for each in again.records()] == ["measured", "lost"]
             assert ask(again).config == asked.config
-
-    def test_while_reading(self, make_shared, server, url, studies) -> None:
-        """`show` does not wait."""
-        make_shared().close()
-        server.kill()
-        try:
-            with pytest.raises(StoreError, match="cannot be reached"):
-                SharedStudies(studies, url).open("s")
-        finally:
-            server.start()
 
 
 class TestAnotherMachine:
@@ -583,7 +567,7 @@ class TestTheCommandLine:
         assert autotune.load_study("s", storage=storage).verdict == result.verdict
 
 
-def test_two_processes_make_the_tables_at_once(server, database, tmp_path) -> None:
+def test_two_processes_make_the_tables_at_once(server, database) -> None:
     """Optuna alone fails here; the loser of the race finds the tables there."""
     script = (
         "import sys; from autotune.study.shared.storage import open_storage\n"

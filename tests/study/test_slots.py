@@ -58,13 +58,3 @@ def test_a_form_of_another_version_is_an_error_with_a_way_out():
     with pytest.raises(StoreError, match=r"the study's x\.latency_s is stored in a form") as caught:
         value_slot("x", DriftCheck).read(Attributes(x={"after": 1, "latency_s": "soon"}))
     assert "version of autotune" in caught.value.tip
-
-
-def test_a_slot_of_a_study_is_an_attribute(make_study):
-    """It is assigned and read like any other, and another process reads it."""
-    study = make_study()
-    assert study.stop_reason is None
-    study.stop_reason = StopReason.TIME
-    assert study.stop_reason is StopReason.TIME
-    assert study.read_attribute("stop") == "time"
-    study.close()

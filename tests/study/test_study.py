@@ -19,13 +19,15 @@ from autotune.errors import InputError, StoreError
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
-from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import read_manifest
 from autotune.study.records import StopReason
 from autotune.study.stored_trials import Lease
 from tests.asking import ask, sampler_of
-from tests.conftest import REPOSITORY, with_latency
+from tests.conftest import REPOSITORY, SPACE_FILE, fake_space, reopened, with_latency
+
+LARGE = "".join(f"  k{i}: {{doc: 'https://e.org/x', values: [a, b, c, d], default: a}}\n" for i in range(7))
+"""Knobs of a space beyond the limit of listing."""
 
 
 def failure(reason: Reason = Reason.COMPILE_ERROR) -> Failure:
@@ -119,47 +121,23 @@ class TestSeveralObjectives:
         return make_study(objectives=(Objective(), Objective.parse("memory")))
 
     def test_each_is_told(self, study, measurement):
-        """Optuna has a direction for each; a failure is as bad as the worst so far in each."""
-        outcomes = iter([
-            with_latency(measurement, 0.1, peak_memory_bytes=2**20),
-            with_latency(measurement, 0.3, peak_memory_bytes=2**19),
-            failure(),
-        ])  # fmt: skip
-        ask_all(study, lambda _: next(outcomes), limit=3)
-        assert [each.values for each in optuna_trials(study)] == [
-            pytest.approx([0.1, 2**20]), pytest.approx([0.3, 2**19]), pytest.approx([0.3, 2**20]),
-        ]  # fmt: skip
-
-    def test_what_cannot_be_measured_is_told_as_the_worst(self, study, measurement):
-        """Infinity would bend every model of the values."""
-        outcomes = iter([
-            with_latency(measurement, 0.1, peak_memory_bytes=2**20),
-            with_latency(measurement, 0.3, peak_memory_bytes=None),
-        ])  # fmt: skip
-        ask_all(study, lambda _: next(outcomes), limit=2)
-        assert optuna_trials(study)[1].values == pytest.approx([0.3, 2**20])
+        """Optuna has a direction for each; a failure, and what cannot be measured, is as bad as the worst so far."""
+        peaks = {0.1: 2**20, 0.3: 2**19, 0.2: None}
+        outcomes = iter(
+            [*(with_latency(measurement, s, peak_memory_bytes=peak) for s, peak in peaks.items()), failure()]
+        )
+        ask_all(study, lambda _: next(outcomes), limit=4)
+        expected = [[0.1, 2**20], [0.3, 2**19], [0.2, 2**20], [0.3, 2**20]]
+        assert [each.values for each in optuna_trials(study)] == [pytest.approx(each) for each in expected]
 
     def test_it_goes_on_where_it_stopped(self, study, measurement, tmp_path):
         """Opened anew, it asks the same question and goes on; with other objectives it is another question."""
         ask_all(study, lambda _: measurement, limit=3)
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         assert len(ask_all(again, lambda _: measurement)) == 12
         other = study.manifest.model_copy(update={"objectives": (Objective(),)})
         with pytest.raises(StoreError, match="objective: latency, memory -> latency"):
             FolderStudies(tmp_path / "studies").open_or_create(other)
-
-    @pytest.mark.slow
-    def test_a_large_space_is_sampled(self, tmp_path, make_manifest, measurement):
-        """What TPE repeats is answered from the record with both values."""
-        knobs = "".join(f"\n  k{i}: {{doc: 'https://e.org/x', values: [a, b, c, d], default: a}}" for i in range(7))
-        path = tmp_path / "large.yaml"
-        path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}\n")
-        space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-        objectives = (Objective(), Objective.parse("memory"))
-        study = FolderStudies(tmp_path / "studies").create(make_manifest(space=space, objectives=objectives))
-        asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=25)
-        assert len({each.config for each in asked}) == 25
 
 
 def cut_off():
@@ -176,13 +154,12 @@ def test_a_trial_that_the_end_of_the_time_cut_off_is_asked_again_and_again(make_
     assert study.untuned_record() is None
 
 
-def test_why_a_search_ended_is_kept(make_study, tmp_path):
+def test_why_a_search_ended_is_kept(make_study):
     """A noun on record, until the next search begins."""
     study = make_study()
     assert study.stop_reason is None
     study.stop_reason = StopReason.TIME
-    study.close()
-    again = FolderStudies(tmp_path / "studies").open("s")
+    again = reopened(study)
     assert again.stop_reason is StopReason.TIME
     again.stop_reason = None
     assert again.stop_reason is None
@@ -199,7 +176,7 @@ def test_a_study_of_another_format_is_one_sentence(make_manifest, tmp_path):
     assert "was written by another version of autotune" in refused.value.tip
 
 
-def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study, measurement, tmp_path):
+def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study, tmp_path):
     """The lease of a process that is gone is over at once, for whoever only looks, too; its config is the next one
     asked."""
     make_study().close()
@@ -259,14 +236,10 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_manifest, measurement, space_file):
+def test_a_large_space_is_sampled_without_running_a_config_twice(make_study, measurement):
     """Beyond the limit of listing, configs are drawn: none is run twice, and none that the space forbids."""
-    knobs = "".join(f"\n  k{i}: {{doc: 'https://example.org/x', values: [a, b, c, d], default: a}}" for i in range(7))
-    path = tmp_path / "large.yaml"
-    forbid = "\nforbid:\n  - {if: {k0: b, k1: b}, because: never together}\n"
-    path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}{forbid}")
-    space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-    study = FolderStudies(tmp_path / "studies").create(make_manifest(space=space))
+    space = fake_space(LARGE + "forbid:\n  - {if: {k0: b, k1: b}, because: never together}\n")
+    study = make_study(space=space)
     assert study.manifest.space.num_configs is None
     asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=40)
     configs = [each.config for each in asked]
@@ -293,14 +266,13 @@ class TestWhatIsTried:
         assert study.enqueue(wished[2:]) == wished[2:]
         assert self.asked_next(study, measurement, 5)[2:] == wished
 
-    def test_a_resumed_study_knows_its_queue(self, make_study, measurement, tmp_path):
+    def test_a_resumed_study_knows_its_queue(self, make_study, measurement):
         """The queue is kept with the study; what was tried of it is not tried again."""
         study = make_study()
         wished = self.others(study)[4:7]
         study.enqueue(wished)
         first = self.asked_next(study, measurement, 3)
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         assert first[2:] + self.asked_next(again, measurement, 2) == wished
         assert len(set(self.asked_next(again, measurement, 99))) == 15 - 5
 
@@ -331,14 +303,6 @@ class TestWhatIsTried:
         assert not any(config.get("behaviour") == "wrong" for config in asked)
         assert len(asked) == 1 + 2 + 3 * 2
 
-    def test_trials_under_way_are_not_asked_again(self, make_study, measurement):
-        """Asked twice without an answer in between, a study gives two different configs."""
-        study = make_study()
-        first, second = ask(study), ask(study)
-        assert first.config != second.config
-        study.tell(first, measurement)
-        assert ask(study).config not in (first.config, second.config)
-
     def test_the_outlook_knows_the_constraints(self, make_study, measurement):
         """No forecast as long as no trial keeps them: there is nothing to improve on."""
         kept, missed = make_study("kept", constraints=("latency <= 1s",)), make_study(constraints=("latency <= 1us",))
@@ -364,6 +328,7 @@ def begun(make_study, measurement):
         ({"reference_precision": "float64"}, "reference: model -> float64"),
         ({"framework_version": "9"}, "framework: fake 0 -> fake 9"),
         ({"variables": {"A": "1"}}, "environment variables"),
+        ({"space": fake_space(SPACE_FILE.replace("[8, 6, 2]", "[8, 6, 2, 1]"))}, "search space"),
     ],
 )
 def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, tmp_path, change, words):
@@ -375,19 +340,14 @@ def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, t
     assert len(FolderStudies(tmp_path / "studies").open("s").records()) == 1
 
 
-def test_a_changed_space_is_refused(begun, make_manifest, tmp_path, space_file):
-    """A value more in the space is another question."""
-    space_file.write_text(space_file.read_text().replace("[8, 6, 2]", "[8, 6, 2, 1]"))
-    space = load_space(space_file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-    with pytest.raises(StoreError, match="search space"):
-        FolderStudies(tmp_path / "studies").open_or_create(make_manifest(space=space))
-
-
 def test_a_study_without_any_measurement_begins_anew(make_study, make_manifest, tmp_path):
-    """A mistake in the model file does not take the name away for ever."""
-    ask_all(make_study(), lambda _: failure(Reason.HARNESS), limit=1)
+    """A mistake in the model file does not take the name away for ever. Of two starts at once the second is told."""
+    old = make_study()
+    ask_all(old, lambda _: failure(Reason.HARNESS), limit=1)
     study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest(tolerance=0.5))
     assert study.records() == []
+    with pytest.raises(StoreError, match="was replaced by another process"), old.writing():
+        pass
 
 
 def test_the_same_question_goes_on(make_study, make_manifest, measurement, tmp_path):
@@ -403,7 +363,7 @@ def test_names_are_folder_names(make_study, name):
         make_study(name)
 
 
-def test_a_result_that_a_dead_run_had_recorded_is_kept(make_study, measurement, tmp_path):
+def test_a_result_that_a_dead_run_had_recorded_is_kept(make_study, measurement):
     """Killed between writing the result and finishing the trial: the next start finishes it, nothing runs twice."""
     study = make_study()
     asked = ask(study)
@@ -431,14 +391,6 @@ def test_reaping_clears_what_the_dead_run_left(make_study):
     with study.writing():
         assert left.wait(timeout=10) == -9
     assert not (folder.path / "cache").exists()
-
-
-def test_a_study_that_was_begun_anew_is_not_written_by_its_old_owner(make_study, make_manifest, tmp_path):
-    """Two starts at once on a study without evidence: the one that comes second is told, and loses nothing."""
-    old = make_study()
-    FolderStudies(tmp_path / "studies").open_or_create(make_manifest(tolerance=0.5))
-    with pytest.raises(StoreError, match="was replaced by another process"), old.writing():
-        pass
 
 
 def test_a_study_in_use_is_not_begun_anew(make_study, make_manifest, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.bench.local import LocalBench
 from autotune.config import Config
-from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Measurement, Reason
 from autotune.measure.objective import Objective
 from autotune.planning.models import make_workload
 from autotune.planning.shapes import with_shapes
@@ -78,20 +78,17 @@ def test_a_trial_compiles_what_its_strategy_means_to(trial, knobs, num_graphs):
     outcome = trial("rows", **knobs)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.relative_error == 0
-    assert outcome.replay is not None
     assert outcome.replay.num_compilations == num_graphs
 
 
 def test_a_wrong_declaration_fails_its_trial(trial):
     """What is appended changes the rows that were there: the outputs are compared with those of unpadded calls."""
     outcome = trial("mixed", **BUCKETED)
-    assert isinstance(outcome, Failure)
     assert outcome.reason is Reason.WRONG_RESULT
 
 
 def test_what_nobody_declared_is_not_padded(trial):
     """The trial ends as invalid where the strategy is made, in a sentence."""
     outcome = trial("undeclared", **BUCKETED)
-    assert isinstance(outcome, Failure)
     assert (outcome.reason, outcome.stage) == (Reason.INVALID, "compile")
     assert "the model declares none" in outcome.error

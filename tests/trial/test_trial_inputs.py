@@ -7,7 +7,7 @@ import pytest
 
 from autotune.bench.local import LocalBench
 from autotune.errors import AutotuneError, InputError
-from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.subject import NOT_TAKEN, build_subject
@@ -76,7 +76,6 @@ def test_an_input_that_is_written_to_is_named_by_its_path(run):
     """Also deep in a container."""
     content = "def model(batch):\n    batch['x'][0] += 1\n    return batch['x'][0]\n"
     untuned, _ = run(content + "def tiny():\n    return model, ({'x': [np.ones(3)]},)\n")
-    assert isinstance(untuned, Failure)
     assert "it writes into its input (argument 1['x'][0])" in untuned.error
 
 
@@ -135,7 +134,6 @@ def test_a_study_goes_on_without_an_input_that_the_model_does_not_take(run, tmp_
 def test_a_config_is_still_held_to_the_examples(run):
     """What is left out is the one input."""
     _, wrong = run(PICKY.format(check=NOT_FOR_IT["it fails"]), {"behaviour": "wrong"})
-    assert isinstance(wrong, Failure)
     assert wrong.reason is Reason.WRONG_RESULT
 
 
@@ -145,7 +143,6 @@ def test_a_failure_on_an_authors_input_is_one(run):
         "return model, np", "return model, -np.ones((3, 4)), [np.ones((3, 4)), np"
     )
     untuned, _ = run(content.rstrip() + "]\n")
-    assert isinstance(untuned, Failure)
     assert "no such picture" in untuned.error
 
 

@@ -13,7 +13,6 @@ import pytest
 from autotune.bench.bench import Bench
 from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.measure.statistics import Speedup
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
@@ -111,14 +110,24 @@ def live_children(of_folder=""):
     return found
 
 
+def kill_first(name):
+    """Kill its process of the first block, and wait for its end."""
+    (found,) = live_children(f"block-01/{name}")
+    os.kill(found.pid, signal.SIGKILL)
+    psutil.wait_procs([found], timeout=20)
+
+
 class TestBlocks:
     """What a block holds, in real processes."""
 
-    def test_each_block_has_a_fresh_process_of_every_contestant(self, contest, tmp_path):
-        """Each contestant is measured in turns in each block; the comparison has a row a block, in their order."""
-        told = []
-        held = contest({"fast": {"latency_ms": 2}, "same": {"latency_ms": 8}}, on_block=told.append)
+    def test_each_block_has_a_fresh_process_of_every_contestant(self, contest):
+        """Each contestant is measured in turns in each block; the comparison has a row a block, in their order. A
+        display hears what the processes do."""
+        told, stages = [], []
+        others = {"fast": {"latency_ms": 2}, "same": {"latency_ms": 8}}
+        held = contest(others, on_block=told.append, on_stage=stages.append)
         comparison = held.run(lambda _: True)
+        assert {Stage.BUILD, Stage.COMPILE, Stage.CHECK, Stage.RUN, Stage.WAIT} <= set(stages)
         assert [set(block) for block in held.blocks] == [{"untuned", "fast", "same"}] * 2
         for block in held.blocks:
             for measured in block.values():
@@ -135,31 +144,25 @@ class TestBlocks:
         assert same < fast
         assert not held.failures
 
-    def test_folders_and_outcomes_are_kept(self, contest, tmp_path):
-        """Request, outcome and output of each process stay as evidence; scratch does not, caches lie elsewhere."""
-        held = contest({"fast": {"latency_ms": 2}})
-        held.run(lambda _: True)
-        for number in (1, 2):
-            for name in ("untuned", "fast"):
-                folder = tmp_path / "contest" / f"block-{number:02d}" / name
-                kept = {path.name for path in folder.iterdir()}
-                assert kept == {"request.json", "outcome.json", "stage", "stdout.txt", "stderr.txt"}
-                assert TrialFolder(folder).read_outcome() == held.blocks[number - 1][name]
-        assert {path.name for path in (tmp_path / "caches").iterdir()} == {"untuned", "fast"}
-
-    def test_caches_are_kept_from_block_to_block(self, contest, tmp_path, model_file):
-        """The first block's process finds its own cache empty, the second block's finds what the first one left."""
+    def test_evidence_is_kept_and_caches_go_from_block_to_block(self, contest, tmp_path, model_file):
+        """Request, outcome and output of each process stay; scratch does not. Caches lie elsewhere: the first block's
+        process finds its own empty, the second block's finds what the first one left."""
         model_file.write_text(
             "import os, numpy as np, pathlib\ndef tiny():\n"
             "    mark = pathlib.Path(os.environ['FAKE_CACHE']) / 'compiled'\n"
             "    print('warm' if mark.exists() else 'cold', mark.parent.name)\n    mark.touch()\n"
             "    return (lambda x: x + 1), np.ones((2, 2))\n"
         )
-        contest({"fast": {"latency_ms": 2}}).run(lambda _: True)
+        held = contest({"fast": {"latency_ms": 2}})
+        held.run(lambda _: True)
         for number, state in ((1, "cold"), (2, "warm")):
             for name in ("untuned", "fast"):
-                said = (tmp_path / "contest" / f"block-{number:02d}" / name / "stdout.txt").read_text()
-                assert said.split() == [state, name]
+                folder = TrialFolder(tmp_path / "contest" / f"block-{number:02d}" / name)
+                kept = {path.name for path in folder.path.iterdir()}
+                assert kept == {"request.json", "outcome.json", "stage", "stdout.txt", "stderr.txt"}
+                assert folder.read_outcome() == held.blocks[number - 1][name]
+                assert folder.stdout.read_text().split() == [state, name]
+        assert {path.name for path in (tmp_path / "caches").iterdir()} == {"untuned", "fast"}
 
     def test_the_second_of_a_pair_starts_in_the_reverse_order(self, contest, runner):
         """The first one started tends to be the slower: no contestant is always the first."""
@@ -170,12 +173,6 @@ class TestBlocks:
         assert all(sorted(order) == ["b", "c", "untuned"] for order in orders)
         assert orders[1] == orders[0][::-1]
         assert orders[3] == orders[2][::-1]
-
-    def test_stages_are_told(self, contest):
-        """A display hears what the processes do: they are built, compiled, checked, and wait for their turns."""
-        stages = []
-        contest({"fast": {"latency_ms": 2}}, on_stage=stages.append).run(lambda _: True)
-        assert {Stage.BUILD, Stage.COMPILE, Stage.CHECK, Stage.RUN, Stage.WAIT} <= set(stages)
 
 
 class TestFailures:
@@ -189,20 +186,6 @@ class TestFailures:
         assert list(held.failures) == ["bad"]
         assert [set(block) for block in held.blocks] == [{"untuned", "fast"}] * 2
         assert [each.name for each in held.contestants] == ["untuned", "fast"]
-        assert [len(row) for row in comparison.values] == [2, 2]
-
-    def test_one_that_fails_in_a_later_block_loses_its_earlier_ones(self, contest, tmp_path, model_file):
-        """The comparison speaks of those alone who are in every block."""
-        flag = tmp_path / "now"
-        model_file.write_text(
-            "import os, numpy as np\ndef tiny():\n"
-            f"    assert not (os.path.exists({str(flag)!r}) and os.environ['FAKE_CACHE'].endswith('bad')), 'too late'\n"
-            "    return (lambda x: x + 1), np.ones((2, 2))\n"
-        )
-        held = contest({"bad": {"latency_ms": 1}, "fast": {"latency_ms": 2}}, on_block=lambda _: flag.touch())
-        comparison = held.run(lambda _: True)
-        assert "too late" in held.failures["bad"].error
-        assert [set(block) for block in held.blocks] == [{"untuned", "bad", "fast"}, {"untuned", "fast"}]
         assert [len(row) for row in comparison.values] == [2, 2]
 
     def test_the_base_failing_ends_it(self, contest):
@@ -220,29 +203,6 @@ class TestFailures:
         assert set(held.failures) == {"bad", "worse"}
         assert len(held.blocks) == 1
 
-    @pytest.mark.parametrize(("num_crashes", "measured"), [(UNTUNED_ATTEMPTS - 1, True), (UNTUNED_ATTEMPTS, False)])
-    def test_an_untuned_model_that_dies_gets_further_processes(
-        self, contest, tmp_path, model_file, num_crashes, measured
-    ):
-        """A framework that crashes by itself now and then costs no contest."""
-        crashes = tmp_path / "crashes"
-        crashes.write_text("x" * num_crashes)
-        model_file.write_text(
-            "import os, numpy as np, pathlib\ndef tiny():\n"
-            f"    left = pathlib.Path({str(crashes)!r})\n"
-            "    def model(x):\n"
-            "        if os.environ['FAKE_CACHE'].endswith('untuned') and left.read_text():\n"
-            "            left.write_text(left.read_text()[1:])\n            os.kill(os.getpid(), 11)\n"
-            "        return x + 1\n"
-            "    return model, np.ones((2, 2))\n"
-        )
-        held = contest({"fast": {"latency_ms": 2}})
-        comparison = held.run(lambda _: True)
-        assert (comparison is not None) is measured
-        assert crashes.read_text() == ""
-        if not measured:
-            assert held.failures["untuned"].reason is Reason.CRASH
-
     @pytest.mark.parametrize(("behaviour", "num_processes"), [("crash", CONFIG_ATTEMPTS), ("wrong", 1)])
     def test_a_config_that_crashes_gets_one_more_process(self, contest, runner, behaviour, num_processes):
         """A crash may be chance; two in a row, or a failure that the config's own code explains, put it out."""
@@ -253,14 +213,12 @@ class TestFailures:
         assert list(held.failures) == ["bad"]
 
     @pytest.mark.parametrize("victim", ["fast", "untuned"])
-    def test_one_that_is_killed_while_it_waits_is_a_failure_and_no_hang(self, contest, runner, tmp_path, victim):
+    def test_one_that_is_killed_while_it_waits_is_a_failure_and_no_hang(self, contest, runner, victim):
         """The kernel or an operator kills a process whose turn it is not: its failure is found, nothing waits."""
 
         def kill(name, block):
             if name == victim:
-                (found,) = live_children(f"block-01/{victim}")
-                os.kill(found.pid, signal.SIGKILL)
-                psutil.wait_procs([found], timeout=20)
+                kill_first(name)
 
         held = contest({"fast": {"latency_ms": 2}, "slow": {"latency_ms": 4}}, trials=Noting(runner, after_hold=kill))
         comparison = held.run(lambda _: True)
@@ -278,10 +236,8 @@ class TestFailures:
 
         def kill(name, block):
             if name == "fast" and not killed:
-                (found,) = live_children(f"block-01/{name}")
-                killed.append(found.pid)
-                os.kill(found.pid, signal.SIGKILL)
-                psutil.wait_procs([found], timeout=20)
+                killed.append(name)
+                kill_first(name)
 
         held = contest({"fast": {"latency_ms": 2}}, trials=Noting(runner, after_hold=kill))
         assert len(held.run(lambda _: True).values) == 2
@@ -320,6 +276,15 @@ class TestFailuresByChance:
         comparison = held.run(lambda _: False)
         assert (None if comparison is None else len(comparison.values)) == num_compared
         assert list(held.failures) == ["untuned"]
+
+    def test_one_that_fails_in_a_later_block_loses_its_earlier_ones(self, make_request, measurement):
+        """The comparison speaks of those alone who are in every block."""
+        bad = self.failing("run_error", times=1, block=2, latency_ms=1)
+        held = self.contest(make_request, measurement, untuned=8, bad=bad, fast=2)
+        comparison = held.run(lambda _: True)
+        assert "Illegal device type" in held.failures["bad"].error
+        assert [set(block) for block in held.blocks] == [{"untuned", "bad", "fast"}] + [{"untuned", "fast"}] * 3
+        assert [len(row) for row in comparison.values] == [2] * 4
 
     def test_each_block_counts_by_itself(self, make_request, measurement):
         """One crash in each block is chance in each; two in one block are not."""
@@ -426,18 +391,11 @@ class TestSeveralAtOnce:
         # Never given a turn: they have no samples, and say so instead of making some up.
         assert all("before its first turn" in each.error for each in outcomes[1:])
 
-    def test_a_trial_may_run_while_others_are_held(self, hold, runner, tmp_path, make_request):
-        """A fork of the supervisor, started beside live processes, runs to its end and disturbs none of them."""
-        held = hold("a")
-        outcome = runner.run(TrialFolder(tmp_path / "b"), make_request({"latency_ms": 1}))
-        assert isinstance(outcome, Measurement)
-        held.turn()
-        assert isinstance(held.finish(), Measurement)
-
-    def test_the_end_of_one_does_not_touch_the_others(self, hold):
-        """Finishing one, or its failing, leaves the others as they are."""
+    def test_the_end_of_one_does_not_touch_the_others(self, hold, runner, tmp_path, make_request):
+        """Finishing one, its failing, or a trial that runs beside live processes, leaves the others as they are."""
         one, bad, other = hold("a"), hold("b", behaviour="crash"), hold("c")
         assert bad.outcome.reason is Reason.CRASH
+        assert isinstance(runner.run(TrialFolder(tmp_path / "d"), make_request({"latency_ms": 1})), Measurement)
         one.turn()
         assert isinstance(one.finish(), Measurement)
         bad.turn()  # Nothing happens.
@@ -456,12 +414,7 @@ class TestSeveralAtOnce:
             assert each.outcome.reason is Reason.HARNESS
             each.turn()
             assert each.finish() is each.outcome
-
-    def test_after_closing_a_new_one_can_be_held(self, hold, runner):
-        """The runner starts another supervisor when it is needed again."""
-        hold("a")
-        runner.close()
-        again = hold("b")
+        again = hold("again")  # Starts another supervisor.
         again.turn()
         assert isinstance(again.finish(), Measurement)
 
@@ -483,11 +436,6 @@ class TestPlan:
     def contest(self, make_request, measurement, latency_ms, **plan):
         more = {key: plan.pop(key) for key in ("on_block",) if key in plan}
         return scripted(measurement, latency_ms, plan=BlockPlan(**{"num_rounds": 3, **plan}), **more)(make_request)
-
-    def test_the_plan_is_the_documented_one(self):
-        """Looks after 4, 8 and 16 blocks, eight rounds a block."""
-        plan = BlockPlan()
-        assert (plan.first_look, plan.num_looks, plan.num_rounds, plan.most_blocks) == (4, 3, 8, 16)
 
     @pytest.mark.parametrize(("clear_at", "num_blocks"), [(4, 4), (8, 8), (16, 16), (99, 16)])
     def test_it_ends_at_the_look_at_which_it_is_clear(self, make_request, measurement, clear_at, num_blocks):
@@ -530,11 +478,3 @@ class TestPlan:
         """An interval over blocks needs two of them."""
         with pytest.raises(ValueError, match="first_look"):
             BlockPlan(first_look=first_look)
-
-    def test_a_speedup_is_that_over_the_base(self, make_request, measurement):
-        """The first contestant is the base of every ratio."""
-        _, contest = self.contest(make_request, measurement, {"untuned": 8, "a": 4, "b": 16}, first_look=2)
-        assert contest.run(lambda _: True).speedups == (
-            Speedup(median=2, low=2, high=2),
-            Speedup(median=0.5, low=0.5, high=0.5),
-        )

@@ -10,7 +10,7 @@ from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
-from autotune.render.terminal import summary, trials_table
+from autotune.render.terminal import trials_table
 from autotune.study.budget import BusyMachinePlan
 from autotune.study.sampler.sampler import Sampler
 from autotune.trial.deadline import Deadline
@@ -19,7 +19,7 @@ from autotune.tuning.events import DriftChecked, MachineBusy, TrialDisturbed, Tr
 from autotune.tuning.loop import Tuner
 from autotune.tuning.session import Session, trial_request
 from tests.asking import ask
-from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
+from tests.conftest import QUICK_BUDGET, ScriptedTrials, fake_space, printed, summary_of, with_latency
 from tests.measure.test_disturbance import timed
 
 BUDGET = QUICK_BUDGET.model_copy(update={"num_trials": 6, "stop_early": False})
@@ -140,26 +140,19 @@ class TestTheVerdict:
         confirmation = tune(lambda name, count: name in ("0002", "0003", "0004", "0005"))
         assert confirmation.verdict is Verdict.UNDECIDED
         assert "the search could not tell which configs to compare: other programs disturbed" in confirmation.note
-        console = Console(width=300)
-        with console.capture() as captured:
-            console.print(trials_table(StudyResult(tune.study)), summary(StudyResult(tune.study)))
-        assert "measured, disturbed" in captured.get()
-        assert "undecided" in captured.get()
-
-    def test_on_a_quiet_machine_it_is_keep_untuned(self, tune):
-        """The same study, undisturbed."""
-        assert tune().verdict is Verdict.KEEP_UNTUNED
+        assert "measured, disturbed" in printed(trials_table(StudyResult(tune.study)))
+        assert "undecided" in summary_of(tune.study)
 
     def test_a_proven_gain_stands(self, tune):
         """The blocks are interleaved: what they prove does not rest on the search."""
         confirmation = tune(lambda name, count: name not in ("0000", "0001"), ms=lambda config: 5.0)
         assert confirmation.verdict is Verdict.FASTER
 
-    def test_where_all_configs_were_compared_nothing_was_chosen(self, tune, make_study, tmp_path):
+    def test_where_all_configs_were_compared_nothing_was_chosen(self, tune, make_study):
         """A space of one config needs no search to tell whom to compare."""
-        from tests.tuning.test_loop import EXECUTION, space_of
+        from tests.tuning.test_loop import EXECUTION
 
-        study = make_study(space=space_of(tmp_path, EXECUTION))
+        study = make_study(space=fake_space(EXECUTION))
         confirmation = tune(lambda name, count: name == "0000", study=study, ms=lambda config: 10.2)
         assert confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE)
         assert confirmation.compared
@@ -167,6 +160,12 @@ class TestTheVerdict:
 
 class TestBeforeTheStart:
     """What is known of the machine before anything is measured."""
+
+    def test_a_machine_that_does_not_tell_is_taken_for_quiet(self, tune, monkeypatch):
+        """Nothing is said, and where nothing is faster the untuned model is kept."""
+        monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: None)
+        assert tune().verdict is Verdict.KEEP_UNTUNED
+        assert not any(isinstance(each, MachineBusy) for each in tune.events)
 
     def test_a_busy_machine_is_said(self, tune, monkeypatch):
         """One line, before the first trial."""
@@ -181,12 +180,6 @@ class TestBeforeTheStart:
             display(MachineBusy(event.taken, 2, 3.25))
         told = "this machine is busy: 1.0 of 2 cores are used by other programs (load average 3.2)"
         assert f"{told}; timings will be noisy" in captured.get()
-
-    def test_a_quiet_one_is_not(self, tune, monkeypatch):
-        """Nor one that does not tell."""
-        monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: None)
-        tune()
-        assert not any(isinstance(each, MachineBusy) for each in tune.events)
 
 
 class TestAnotherMachine:
@@ -211,15 +204,12 @@ class TestAnotherMachine:
         assert "study='NAME'" in caught.value.tip
 
     def test_what_changes_no_latency_is_no_difference(self, quiet_one):
-        """Another load, other packages: those are for others to tell."""
+        """Another load, other packages: those are for others to tell. What an older record lacks is not known."""
         then = quiet_one.environment
         now = then.model_copy(update={"load_1m": 9.0, "python": "3.99", "inherited": {"MALLOC_ARENA_MAX": "1"}})
         assert isinstance(then, Environment)
         assert then.differences(now) == []
-
-    def test_a_record_of_before_instructions_were_recorded_is_of_this_machine(self, quiet_one):
-        """Nothing is known, so nothing differs."""
-        now = quiet_one.environment.model_copy(update={"vector_instructions": "avx2"})
+        now = then.model_copy(update={"vector_instructions": "avx2"})
         before = now.model_copy(update={"vector_instructions": None})
         assert before.differences(now) == now.differences(before) == []
 
@@ -241,7 +231,8 @@ class TestQuota:
     """A container's share of the CPU, whatever number of processors it sees."""
 
     def test_version_2(self, tmp_path):
-        """The smallest limit of the group and of those above it; `max` is none."""
+        """The smallest limit of the group and of those above it; `max` is none, and so is a system without groups."""
+        assert cpu_quota(tmp_path, tmp_path / "none") is None
         (tmp_path / "own").write_text("0::/a/b\n")
         (tmp_path / "a" / "b").mkdir(parents=True)
         (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
@@ -258,10 +249,6 @@ class TestQuota:
         assert cpu_quota(tmp_path, tmp_path / "own") is None
         (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000\n")
         assert cpu_quota(tmp_path, tmp_path / "own") == 2.0
-
-    def test_no_control_groups(self, tmp_path):
-        """Another system has none: no limit is known."""
-        assert cpu_quota(tmp_path, tmp_path / "none") is None
 
     def test_cores_are_no_more_than_the_quota(self, monkeypatch):
         """At least one; a quota beyond the affinity changes nothing."""

@@ -6,20 +6,16 @@ import json
 
 import pytest
 
-from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
-from autotune.space.load import Circumstances, load_space
-from autotune.study.records import TrialRecord
 from autotune.tuning.checks import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end
 from autotune.tuning.events import ConfigProbed, TrialEnded
 from autotune.tuning.failure_rules import signature_of
-from autotune.tuning.loop import Tuner
 from tests.asking import ask
-from tests.conftest import QUICK_BUDGET
+from tests.conftest import fake_space, trial_record
+from tests.tuning.test_loop import tune
 
-EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
 SPACE = """
 schema: 1
 framework: fake
@@ -52,13 +48,6 @@ def failure(error="RuntimeError: no", reason="compile_error", stage="compile", *
     return Failure(reason=reason, stage=stage, error=error, **more)
 
 
-def record(outcome, number=0, config=None):
-    return TrialRecord(
-        number=number, config=Config(config or {}), outcome=outcome, violations={}, started=None, ended=None,
-        running=False,
-    )  # fmt: skip
-
-
 SAME_STORY = [
     ("RuntimeError: code 700 at line 12", "RuntimeError: code 7 at line 1234"),
     ("segfault at 0x7f3a00bc in f", "segfault at 0xDEADBEEF in f"),
@@ -73,7 +62,7 @@ SAME_STORY = [
 @pytest.mark.parametrize(("one", "other"), SAME_STORY)
 def test_numbers_addresses_and_paths_do_not_matter(one, other):
     """Two reports of one error have one signature: what differs by chance is left out."""
-    assert signature_of(failure(one)) == signature_of(failure(other))
+    assert signature_of(failure(one)) == signature_of(failure(other, evidence="/x/7/stderr.txt", relative_error=0.3))
 
 
 @pytest.mark.parametrize(
@@ -92,26 +81,21 @@ def test_another_error_has_another_signature(other):
     assert signature_of(failure()) != signature_of(other)
 
 
-def test_what_is_no_part_of_the_story_does_not_matter():
-    """Where the evidence lies and how far off an output was differ from trial to trial."""
-    assert signature_of(failure()) == signature_of(failure(evidence="/x/7/stderr.txt", relative_error=0.3))
-
-
 def test_a_streak_is_the_trials_at_the_end_that_failed_alike(measurement):
     """It ends at a success, at another error and at a trial without outcome; the same error before that is another."""
-    alike = [record(failure(f"RuntimeError: no {n}"), n) for n in range(3)]
+    alike = [trial_record(failure(f"RuntimeError: no {n}"), n) for n in range(3)]
     assert same_error_at_the_end(alike) == alike
     for between in (measurement, failure("ValueError: else"), None):
-        assert same_error_at_the_end([*alike, record(between), *alike[1:]]) == alike[1:]
-    assert same_error_at_the_end([*alike, record(measurement)]) == []
-    assert same_error_at_the_end([*alike, record(None)]) == []
+        assert same_error_at_the_end([*alike, trial_record(between), *alike[1:]]) == alike[1:]
+    assert same_error_at_the_end([*alike, trial_record(measurement)]) == []
+    assert same_error_at_the_end([*alike, trial_record(None)]) == []
     assert same_error_at_the_end([]) == []
 
 
 def test_the_last_compiled_config_that_worked(measurement):
     """The untuned model needs no compiler, so that it works proves nothing."""
-    untuned, first, second = (record(measurement, n, {"n": n}) for n in range(3))
-    failed = record(failure(), 3)
+    untuned, first, second = (trial_record(measurement, n, Config({"n": n})) for n in range(3))
+    failed = trial_record(failure(), 3)
     assert last_that_worked([untuned, first, second, failed], untuned.config) is second
     assert last_that_worked([untuned, first, failed], untuned.config) is first
     assert last_that_worked([untuned, failed], untuned.config) is None
@@ -121,15 +105,8 @@ class TestInAStudy:
     """Through the loop, on real processes."""
 
     @pytest.fixture
-    def study(self, make_study, tmp_path):
-        def make(content):
-            path = tmp_path / "own.yaml"
-            path.write_text(content)
-            return make_study(
-                space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-            )
-
-        return make
+    def study(self, make_study):
+        return lambda content: make_study(space=fake_space(content))
 
     def tune(self, study, notify=lambda _: None):
         events = []
@@ -138,11 +115,10 @@ class TestInAStudy:
             events.append(event)
             notify(event)
 
-        with LocalBench({}, preload=True, log=study.folder / "supervisor.log") as runner:
-            try:
-                return Tuner(study, EXHAUSTIVE.but(num_jobs=1), runner, hear).run(), events
-            except HarnessError as error:
-                return error, events
+        try:
+            return tune(study, notify=hear), events
+        except HarnessError as error:
+            return error, events
 
     def test_where_nothing_ever_worked_five_alike_stop_it(self, study):
         """No compiler at all: the child's own error first, what it means, and no verdict on the configs."""

@@ -8,13 +8,12 @@ import pytest
 
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.objective import Objective
-from autotune.space.load import Circumstances, load_space
 from autotune.trial.request import Limits
 from autotune.tuning.checks import ERRORS_IN_A_ROW
 from autotune.tuning.compile_limit import SHORTEST_S, CompileLimit, compile_limit
 from autotune.tuning.events import ConfigProbed, RuleLearned, TrialEnded
 from autotune.tuning.loop import Tuner
-from tests.conftest import OneByOne
+from tests.conftest import OneByOne, fake_space
 from tests.tuning.test_time_budget import PLAN, SPACE, UNTUNED, Clock, Deadline, Live, compiled
 
 GENERAL_S = Limits().compile
@@ -60,10 +59,8 @@ def measured(measurement, compile_s, latency_s=0.01):
 
 
 @pytest.fixture
-def modes(tmp_path):
-    path = tmp_path / "modes.yaml"
-    path.write_text(SPACE)
-    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+def modes():
+    return fake_space(SPACE)
 
 
 @pytest.fixture
@@ -95,45 +92,45 @@ def limit_after(make_study, modes, measurement):
     return limit_after
 
 
-class TestTheLimit:
+TOTAL, BOTH = (Objective.parse("total:1000"),), (Objective.parse("compile"), Objective.parse("latency"))
+LIMITS = {
+    "none without another compile": ((), {}, None),
+    # Under latency alone a slow compile is legitimate, so the limit is generous.
+    "ten times the median": ((20.0, 30.0, 25.0), {}, (250.0, "the median of the others is 25 s")),
+    "never less than a minute": ((0.2, 0.2), {}, (SHORTEST_S, "the median of the others is 0.2 s")),
+    "the general limit stands where it comes first": ((40.0,), {}, None),
+    "three times the best where compiling counts": (
+        (15.0, 30.0), {"objectives": TOTAL}, (pytest.approx(30.0), "the best total:1000 is 10 s"),
+    ),
+    # A config that compiles for long may be the fastest of the front.
+    "the others alone with a second objective": (
+        (15.0,), {"objectives": BOTH}, (150.0, "the median of the others is 15 s"),
+    ),
+    "three times a bound": (
+        (15.0,), {"constraints": ("compile <= 10s",)}, (30.0, "the bound is compile <= 10s"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("others_s", "manifest", "expected"), LIMITS.values(), ids=LIMITS)
+def test_the_limit(limit_after, others_s, manifest, expected):
     """It follows from what the other configs took, and from what is compared or bounded."""
-
-    def test_without_another_compile_there_is_none(self, limit_after):
-        """The first config that compiles shows what is usual, however long that is."""
-        assert limit_after() is None
-
-    @pytest.mark.parametrize(("others_s", "seconds"), [((20.0, 30.0, 25.0), 250.0), ((0.1, 0.2), SHORTEST_S)])
-    def test_ten_times_the_median_and_never_less_than_a_minute(self, limit_after, others_s, seconds):
-        """Under latency alone a slow compile is legitimate, so the limit is generous."""
-        assert limit_after(*others_s).seconds == seconds
-
-    def test_the_general_limit_stands_where_it_comes_first(self, limit_after):
-        """Ten times the others may be more than any compile may take."""
-        assert limit_after(40.0) is None
-
-    def test_what_counts_compiling_is_limited_by_the_best(self, limit_after):
-        """A compile of three times the best job's seconds cannot win."""
-        limit = limit_after(15.0, 30.0, objectives=(Objective.parse("total:1000"),))
-        assert limit.seconds == pytest.approx(3 * 0.01 * 1000)
-        assert limit.why == "the best total:1000 is 10 s"
-
-    def test_with_a_second_objective_only_the_others_count(self, limit_after):
-        """A config that compiles for long may be the fastest of the front."""
-        both = (Objective.parse("compile"), Objective.parse("latency"))
-        assert limit_after(15.0, objectives=both).seconds == 150.0
-
-    def test_far_beyond_a_bound_there_is_nothing_to_be_had(self, limit_after):
-        """Three times the bound."""
-        limit = limit_after(15.0, constraints=("compile <= 10s",))
-        assert (limit.seconds, limit.why) == (30.0, "the bound is compile <= 10s")
+    limit = limit_after(*others_s, **manifest)
+    assert (limit and (limit.seconds, limit.why)) == expected
 
 
 class TestASlowCompile:
     """It is cut off, named, not tried again, and not called broken."""
 
     def test_it_is_recorded_with_the_reason(self, tune):
-        """One sentence says after how long, and what was usual."""
-        trials, study, _ = tune()
+        """One sentence says after how long, and what was usual. No rule and no alarm follows, though there are as many
+        as would make one: the search goes on, and tries the rest."""
+        trials, study, events = tune()
+        assert len(SURPRISES) >= ERRORS_IN_A_ROW
+        assert study.num_recorded() == 11
+        assert not [each for each in events if isinstance(each, (RuleLearned, ConfigProbed))]
+        tried = [each.record.config for each in events if isinstance(each, TrialEnded)]
+        assert len(tried) == len(set(tried))
         slow = {each.config: each.outcome for each in study.records() if isinstance(each.outcome, Failure)}
         assert set(slow) == SURPRISES
         for outcome in slow.values():
@@ -147,24 +144,15 @@ class TestASlowCompile:
         slow = [each for each in study.records() if each.config in {compiled(8), compiled(9)}]
         assert [each.state for each in slow] == ["measured"] * 2
 
-    def test_no_rule_and_no_alarm_follows_from_it(self, tune):
-        """As many as would make a failure rule or stop the search: it goes on, and tries the rest."""
-        _, study, events = tune()
-        assert len(SURPRISES) >= ERRORS_IN_A_ROW
-        assert study.num_recorded() == 11
-        assert not [each for each in events if isinstance(each, (RuleLearned, ConfigProbed))]
-        tried = [each.record.config for each in events if isinstance(each, TrialEnded)]
-        assert len(tried) == len(set(tried))
-
-    def test_the_users_own_limit_lifts_it(self, tune):
-        """With `--compile-timeout` a compile may take that long."""
-        trials, study, _ = tune(PLAN.but(compile_s=250.0))
-        assert set(trials.compile_limits.values()) == {250.0}
-        assert not [each for each in study.records() if isinstance(each.outcome, Failure)]
-
-    def test_a_budget_file_may_turn_it_off(self, tune):
-        """`cuts_slow_compiles: false`."""
-        _, study, _ = tune(PLAN.model_copy(update={"cuts_slow_compiles": False}))
+    @pytest.mark.parametrize(
+        ("budget", "limit_s"),
+        [(PLAN.but(compile_s=250.0), 250.0), (PLAN.model_copy(update={"cuts_slow_compiles": False}), GENERAL_S)],
+        ids=["compile_timeout", "cuts_slow_compiles: false"],
+    )
+    def test_the_users_own_limit_lifts_it(self, tune, budget, limit_s):
+        """With `--compile-timeout` a compile may take that long; a budget file may turn it off."""
+        trials, study, _ = tune(budget)
+        assert set(trials.compile_limits.values()) == {limit_s}
         assert not [each for each in study.records() if isinstance(each.outcome, Failure)]
 
     def test_its_seconds_are_learned_and_those_of_other_failures_are_not(self, make_study, modes, measurement):

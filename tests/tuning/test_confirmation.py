@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import statistics
 
 import pytest
-from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
-from autotune.render.terminal import summary
-from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
-from autotune.study.records import DriftCheck, NoiseFloor, TrialRecord
+from autotune.study.records import DriftCheck, NoiseFloor
 from autotune.tuning.confirmation import MAX_CONTESTS, winner_of
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
 from autotune.tuning.finalists import EQUALLY_FAST, finalists, uncertainty_of
 from autotune.tuning.loop import Tuner
-from tests.conftest import ScriptedTrials, with_latency
+from tests.conftest import ScriptedTrials, fake_space, summary_of, trial_record, with_latency
 
 SPACE = """
-schema: 1
-framework: fake
-knobs:
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
   mode: {doc: "https://e.org", when: {execution: compile}, values: [a, b, c, d], default: a}
   extra: {doc: "https://e.org", when: {execution: compile}, values: [without, with], default: without}
@@ -45,10 +37,8 @@ DEFAULT = compiled("a")
 
 
 @pytest.fixture
-def study(tmp_path, make_study):
-    path = tmp_path / "modes.yaml"
-    path.write_text(SPACE)
-    return make_study(space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu")))
+def study(make_study):
+    return make_study(space=fake_space(SPACE))
 
 
 @pytest.fixture
@@ -57,10 +47,7 @@ def record(measurement):
 
     def make(config, latency_ms, compile_s=1.0):
         outcome = with_latency(measurement, latency_ms / 1e3, compile_s=compile_s)
-        return TrialRecord(
-            number=next(numbers), config=config, outcome=outcome, violations={}, started=None, ended=None,
-            running=False,
-        )  # fmt: skip
+        return trial_record(outcome, next(numbers), config)
 
     return make
 
@@ -71,9 +58,7 @@ def value(record):
 
 def shown(study):
     """What `show` prints of the verdict, on one line."""
-    console = Console(width=200, file=io.StringIO())
-    console.print(summary(StudyResult(study)))
-    return " ".join(console.file.getvalue().split())
+    return " ".join(summary_of(study).split())
 
 
 class TestFinalists:
@@ -86,6 +71,9 @@ class TestFinalists:
         """A config that nobody comes near to, and the framework's default, which every user could have for nothing."""
         records = [record(DEFAULT, 9), record(compiled("b"), 5), record(compiled("c"), 7)]
         assert self.chosen(study, records) == [compiled("b"), DEFAULT]
+        assert self.chosen(study, records[1:2]) == [compiled("b")], "a default that failed takes no part"
+        records = [record(compiled(mode), 5 + n / 100) for n, mode in enumerate("abcd")]
+        assert self.chosen(study, records) == [compiled("a"), compiled("b"), compiled("c")], "it is not counted twice"
 
     def test_of_those_that_may_be_as_fast_the_simplest_and_the_fastest(self, study, record):
         """Three of the equals at most: the fastest, the simplest, and the next fastest; in the order of their speed."""
@@ -100,20 +88,11 @@ class TestFinalists:
         ]
         assert self.chosen(study, records) == [far, compiled("c", "with"), compiled("d"), DEFAULT]
 
-    def test_the_default_is_not_counted_twice(self, study, record):
-        """Where the default is itself among the fastest, it takes one place."""
-        records = [record(compiled(mode), 5 + n / 100) for n, mode in enumerate("abcd")]
-        assert self.chosen(study, records) == [compiled("a"), compiled("b"), compiled("c")]
-
     def test_a_noisy_machine_lets_more_be_equal(self, study, record):
         """What two processes of one config differ by anyhow keeps nobody out."""
         records = [record(compiled("b", "with"), 5), record(compiled("b"), 5.4)]
         assert self.chosen(study, records) == [compiled("b", "with")]
         assert self.chosen(study, records, uncertainty=0.1) == [compiled("b", "with"), compiled("b")]
-
-    def test_a_default_that_failed_takes_no_part(self, study, record):
-        """Only what was measured and keeps every constraint can be compared."""
-        assert self.chosen(study, [record(compiled("b"), 5)]) == [compiled("b")]
 
     def test_simpler_is_nearer_to_the_default_then_cheaper_to_compile(self, study, record):
         """Fewest knobs changed first, compile seconds only between equals."""
@@ -132,15 +111,11 @@ class TestUncertainty:
         return record(UNTUNED, 10)
 
     def test_at_least_two_percent(self, study, untuned):
-        """Before anything is known of the machine, and on a quiet one."""
+        """Before anything is known of the machine, and on a quiet one; else what the untuned model differs by."""
         assert uncertainty_of(study, untuned) == EQUALLY_FAST
-        study.noise_floor = FLOOR
-        assert uncertainty_of(study, untuned) == EQUALLY_FAST
-
-    def test_the_noise_floor_if_that_is_more(self, study, untuned):
-        """Equally fast is what the untuned model does not tell apart from itself."""
-        study.noise_floor = FLOOR.model_copy(update={"spread": 0.07})
-        assert uncertainty_of(study, untuned) == 0.07
+        for spread, expected in ((0.0, EQUALLY_FAST), (0.07, 0.07)):
+            study.noise_floor = FLOOR.model_copy(update={"spread": spread})
+            assert uncertainty_of(study, untuned) == expected
 
     @pytest.mark.parametrize(("latency_ms", "expected"), [(10.4, EQUALLY_FAST), (12, 0.2), (8, 0.25)])
     def test_a_drift_worth_a_warning_counts(self, study, untuned, latency_ms, expected):
@@ -149,48 +124,34 @@ class TestUncertainty:
         assert uncertainty_of(study, untuned) == pytest.approx(expected)
 
 
-class TestWinner:
-    """Whom the verdict is about."""
+NOISE = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0)
+OTHER = (1.001, 0.999, 1.0, 1.002, 0.998, 1.001)
 
-    NOISE = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0)
-    OTHER = (1.001, 0.999, 1.0, 1.002, 0.998, 1.001)
 
-    def winner(self, *columns, simplicities, margin=MARGIN):
-        """Columns of the configs' ratios to the base, a value a block."""
-        rows = tuple((1.0, *(1 / each for each in row)) for row in zip(*columns, strict=True))
-        return winner_of(Comparison(rows), margin, [(each, 0.0) for each in simplicities])
+def times(factor, noise=NOISE):
+    """Ratios of a config to the untuned model, one a block."""
+    return [factor * each for each in noise]
 
-    def times(self, factor, noise=NOISE):
-        return [factor * each for each in noise]
 
-    def test_the_fastest(self):
-        """A clear difference decides, however complicated the fastest is."""
-        assert self.winner(self.times(1.2), self.times(1.5), simplicities=[0, 9]) == 1
+EQUAL = times(1.5), times(1.501, OTHER), times(1.499)
+WINNERS = {
+    "the fastest": ([times(1.2), times(1.5)], [0, 9], 1),
+    "of ties the simplest, the last": (EQUAL, [3, 2, 1], 2),
+    "of ties the simplest, the first": (EQUAL, [1, 2, 3], 0),
+    "no simpler one that is shown to be slower": ([times(1.500), times(1.485)], [2, 1], 0),
+    # Not told apart for lack of evidence is no tie when the figures lie far from each other.
+    "no simpler one beyond two percent": ([times(1.55), [1.10, 1.9, 1.3, 1.62, 1.7, 1.24]], [2, 1], 0),
+    # The median is larger, but the interval reaches below 1.
+    "a proven one beside a faster unproven one": ([times(1.1), [0.7, 1.9, 1.3, 2.9, 0.9, 2.2]], [2, 1], 0),
+    "the closest where nothing is proven": ([times(0.9), times(1.002), times(0.95)], [1, 2, 3], 1),
+}
 
-    def test_among_ties_the_simplest(self):
-        """Configs that are proven faster and not told apart: the one nearest to the framework's default."""
-        columns = self.times(1.5), self.times(1.501, self.OTHER), self.times(1.499)
-        assert self.winner(*columns, simplicities=[3, 2, 1]) == 2
-        assert self.winner(*columns, simplicities=[1, 2, 3]) == 0
 
-    def test_a_simpler_one_that_is_shown_to_be_slower_does_not_win(self):
-        """Within 2 %, but the two are told apart."""
-        assert self.winner(self.times(1.500), self.times(1.485), simplicities=[2, 1]) == 0
-
-    def test_a_simpler_one_beyond_two_percent_does_not_win(self):
-        """Not told apart for lack of evidence is no tie when the figures lie far from each other."""
-        wild = [1.10, 1.9, 1.3, 1.62, 1.7, 1.24]
-        assert statistics.median(wild) < 1.5
-        assert self.winner(self.times(1.55), wild, simplicities=[2, 1]) == 0
-
-    def test_a_proven_one_beside_a_faster_unproven_one(self):
-        """A verdict rests on proof: a larger median whose interval reaches below 1 wins nothing."""
-        wild = [0.7, 1.9, 1.3, 2.9, 0.9, 2.2]
-        assert self.winner(self.times(1.1), wild, simplicities=[2, 1]) == 0
-
-    def test_where_nothing_is_proven_the_closest(self):
-        """The report says of whom it speaks: the largest speed-up."""
-        assert self.winner(self.times(0.9), self.times(1.002), self.times(0.95), simplicities=[1, 2, 3]) == 1
+@pytest.mark.parametrize(("columns", "simplicities", "winner"), WINNERS.values(), ids=WINNERS)
+def test_whom_the_verdict_is_about(columns, simplicities, winner):
+    """What is proven comes first, then what is simplest among those that are not told apart."""
+    rows = tuple((1.0, *(1 / each for each in row)) for row in zip(*columns, strict=True))
+    assert winner_of(Comparison(rows), MARGIN, [(each, 0.0) for each in simplicities]) == winner
 
 
 class TestConfirmation:
@@ -279,18 +240,12 @@ class TestConfirmation:
         assert tune({}, trials=3) == confirmation
         assert tune.blocks == 0
 
-    def test_the_noise_floor_raises_the_margin(self, study, tune):
-        """A gain of 4 % on a machine that shows 10 % between two processes of one config is a tie."""
-        latencies = {UNTUNED: 10, compiled("b"): 10 / 1.04}
-        confirmation = tune(latencies, floor_ms=(10, 11))
-        assert confirmation.margin > 0.04
-        assert confirmation.verdict is Verdict.TIE
-
-    def test_without_noise_the_same_gain_is_faster(self, study, tune):
-        """The margin is 1 % at least."""
-        confirmation = tune({UNTUNED: 10, compiled("b"): 10 / 1.04})
-        assert confirmation.margin == MARGIN
-        assert confirmation.verdict is Verdict.FASTER
+    @pytest.mark.parametrize(("floor_ms", "verdict"), [(10, Verdict.FASTER), (11, Verdict.TIE)])
+    def test_the_noise_floor_raises_the_margin(self, tune, floor_ms, verdict):
+        """A gain of 4 % is one; on a machine that shows 10 % between two processes of one config it is a tie."""
+        confirmation = tune({UNTUNED: 10, compiled("b"): 10 / 1.04}, floor_ms=(10, floor_ms))
+        assert confirmation.verdict is verdict
+        assert confirmation.margin > 0.04 if verdict is Verdict.TIE else confirmation.margin == MARGIN
 
     def test_undecided_is_confirmed_again(self, study, tune):
         """A wild machine gives no verdict, and nothing compiled is exported; run again when quiet, it does."""
@@ -324,17 +279,14 @@ class TestConfirmation:
         assert (first.num_trials, second.num_trials) == (3, 5)
         assert tune.blocks > 0
 
-    def test_nothing_within_reach_is_not_compared(self, study, tune):
-        """A search whose best is far slower than the untuned model needs no contest."""
-        confirmation = tune({UNTUNED: 10, DEFAULT: 11.5})
-        assert confirmation.verdict is Verdict.KEEP_UNTUNED
-        assert tune.contests == []
-        assert "within" in confirmation.note
-
-    def test_on_a_noisy_machine_more_is_within_reach(self, study, tune):
-        """Where two processes differ by 30 % anyhow, 15 % in the search prove nothing."""
-        tune({UNTUNED: 10, DEFAULT: 11.5}, floor_ms=(10, 13.5))
-        assert len(tune.contests) == 1
+    @pytest.mark.parametrize(("floor_ms", "num_contests"), [(10, 0), (13.5, 1)], ids=["quiet", "noisy"])
+    def test_nothing_within_reach_is_not_compared(self, study, tune, floor_ms, num_contests):
+        """A best that is far slower than the untuned model needs no contest, unless two processes differ by as much."""
+        confirmation = tune({UNTUNED: 10, DEFAULT: 11.5}, floor_ms=(10, floor_ms))
+        assert len(tune.contests) == num_contests
+        if not num_contests:
+            assert confirmation.verdict is Verdict.KEEP_UNTUNED
+            assert "within" in confirmation.note
 
     def test_a_finalist_that_fails_is_noted_and_the_others_decide(self, study, tune):
         """The next best wins, and the note says who failed and why."""

@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autotune.config import Config
 from autotune.measure.measurement import Failure, Replay, Samples
 from autotune.measure.sampling import SamplingPlan
 from autotune.study.budget import BlockPlan
-from autotune.study.records import NoiseFloor, TrialRecord
+from autotune.study.records import NoiseFloor
 from autotune.tuning.estimate import (
     WARM_SHARE,
     block_times,
@@ -21,6 +20,7 @@ from autotune.tuning.estimate import (
     trial_s,
     typical_trial_s,
 )
+from tests.conftest import trial_record
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,10 +37,7 @@ def spent(measurement):
 
 
 def record(outcome, took_s=0.0):
-    return TrialRecord(
-        number=0, config=Config({}), outcome=outcome, violations={}, started=BEGAN,
-        ended=BEGAN + timedelta(seconds=took_s), running=False,
-    )  # fmt: skip
+    return trial_record(outcome, started=BEGAN, ended=BEGAN + timedelta(seconds=took_s))
 
 
 def failure(reason="crash"):
@@ -137,17 +134,14 @@ def test_a_contest_compiles_cold_once_or_in_each_block(spent):
     assert cold.of(4) == pytest.approx(4 * usual.first_s)
 
 
-def test_the_first_block_is_warm_where_the_trials_caches_were_kept(spent):
-    """A confirmation begins with copies of them; a run that goes on has none of the earlier ones."""
-    kept = block_times([record(spent(compile=20.0))], PLAN, SamplingPlan(), 3, cold=False, has_caches=lambda _: True)
-    assert kept.first_s == kept.later_s
-
-
-def test_a_trial_that_was_warm_itself_is_not_shortened_again(spent):
-    """It began with the caches of another one: its compile took what a block's will."""
-    warm = record(spent(compile=20.0).model_copy(update={"compiled_from": 1}))
-    times = block_times([warm], PLAN, SamplingPlan(), 3, cold=False)
-    assert times.first_s == times.later_s
+def test_what_has_its_caches_is_warm_from_the_first_block_on(spent):
+    """A confirmation begins with copies of those that were kept; a trial that began with another one's is as short."""
+    cold = spent(compile=20.0)
+    warm = cold.model_copy(update={"compiled_from": 1})
+    for measured, is_kept in ((cold, True), (warm, False)):
+        trials = [record(measured)]
+        times = block_times(trials, PLAN, SamplingPlan(), 3, cold=False, has_caches=lambda _, kept=is_kept: kept)
+        assert times.first_s == times.later_s
 
 
 def turns_s(measurements, plan, sampling):

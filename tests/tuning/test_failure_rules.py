@@ -11,12 +11,11 @@ from autotune.answer.sections import news
 from autotune.answer.sections.failures import FailuresSection
 from autotune.measure.measurement import Failure
 from autotune.render.json import document
-from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
-from autotune.study.records import TrialRecord
 from autotune.tuning.events import RuleLearned
 from autotune.tuning.failure_rules import FAILURES_NEEDED, FailureRules, find_failure_rules
 from tests.asking import ask, sampler_of
+from tests.conftest import fake_space, trial_record
 
 KNOB = "  {name}: {{doc: 'https://e.org', values: {values}, default: {default}, when: {{{when}}}}}\n"
 
@@ -38,25 +37,13 @@ SPACE = (
 )
 
 
-def load(tmp_path, content):
-    path = tmp_path / "own.yaml"
-    path.write_text(content)
-    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-
-
 @pytest.fixture
-def space(tmp_path):
-    return load(tmp_path, SPACE)
+def space():
+    return fake_space(SPACE)
 
 
 def failure(error="RuntimeError: no", reason="compile_error", stage="compile", **more):
     return Failure(reason=reason, stage=stage, error=error, **more)
-
-
-def record(number, config, outcome):
-    return TrialRecord(
-        number=number, config=config, outcome=outcome, violations={}, started=None, ended=None, running=False
-    )
 
 
 def compiled(space, **settings):
@@ -71,7 +58,7 @@ def search(space, outcome_of, num_trials=24, seed=0):
     records, rules = [], []
     for config in (space.untuned(), space.default(), *others):
         if len(records) < num_trials and not any(each.excludes(config) for each in rules):
-            records.append(record(len(records), config, outcome_of(config)))
+            records.append(trial_record(outcome_of(config), len(records), config))
             rules = find_failure_rules(space, records)
     return records
 
@@ -102,18 +89,20 @@ def test_the_cause_is_found(space, measurement, cause, seed):
 
 
 def test_it_takes_three_equal_failures(space, measurement):
-    """Two failures, or three with three different errors, teach nothing."""
+    """Two failures, or three with three different errors, teach nothing; nor do failures that no config caused."""
     configs = [compiled(space, fullgraph=True, fusion=n) for n in range(3)]
-    works = [record(0, space.untuned(), measurement), record(1, space.default(), measurement)]
+    works = [trial_record(measurement, 0, space.untuned()), trial_record(measurement, 1, space.default())]
 
     def rules(*errors):
         cases = zip(configs, errors, strict=False)
-        failed = [record(2 + n, each, failure(error)) for n, (each, error) in enumerate(cases)]
+        failed = [trial_record(failure(error), 2 + n, each) for n, (each, error) in enumerate(cases)]
         return find_failure_rules(space, [*works, *failed])
 
     assert FAILURES_NEEDED == 3
     assert rules("RuntimeError: 1", "RuntimeError: 2") == []
     assert rules("RuntimeError: 1", "TypeError: 1", "ValueError: 1") == []
+    blameless = [trial_record(failure(reason="harness"), n, each) for n, each in enumerate(configs)]
+    assert find_failure_rules(space, blameless) == []
     (rule,) = rules("RuntimeError: buf12", "RuntimeError: buf7 [0x7f]", "RuntimeError: 3")
     assert rule.pattern["fullgraph"] is True
     assert rule.failed == (2, 3, 4)
@@ -123,11 +112,14 @@ def test_it_takes_three_equal_failures(space, measurement):
 def test_all_that_failed_trials_share_is_blamed(space, measurement):
     """A setting that may be harmless stays in the rule until a trial without it fails too."""
     varied = {"backend": "other", "freezing": True}
-    failed = [record(n, compiled(space, fullgraph=True, fusion=n, **varied), failure()) for n in range(3)]
-    works = [record(7, space.default(), measurement), record(8, compiled(space, freezing=True), measurement)]
+    failed = [trial_record(failure(), n, compiled(space, fullgraph=True, fusion=n, **varied)) for n in range(3)]
+    works = [
+        trial_record(measurement, 7, space.default()),
+        trial_record(measurement, 8, compiled(space, freezing=True)),
+    ]
     (rule,) = find_failure_rules(space, [*failed, *works])
     assert rule.pattern == {"backend": "other", "dynamic": None, "fullgraph": True, "freezing": True}
-    more = [record(9, compiled(space, fullgraph=True, dynamic=True), failure())]
+    more = [trial_record(failure(), 9, compiled(space, fullgraph=True, dynamic=True))]
     (rule,) = find_failure_rules(space, [*failed, *works, *more])
     assert rule.pattern == {"fullgraph": True}
 
@@ -160,14 +152,6 @@ def test_failures_without_a_cause_breed_hardly_a_rule(space, measurement, share,
         rules = find_failure_rules(space, records)
         lost += sum(any(each.excludes(config) for each in rules) for config in configs)
     assert lost / 10 / len(configs) <= most
-
-
-def test_the_harness_teaches_nothing(space):
-    """A trial that failed through no fault of its config is no evidence."""
-    configs = [compiled(space, fullgraph=True, fusion=n) for n in range(3)]
-    assert (
-        find_failure_rules(space, [record(n, each, failure(reason="harness")) for n, each in enumerate(configs)]) == []
-    )
 
 
 class TestInAStudy:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
@@ -14,13 +13,9 @@ from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTri
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
-from autotune.render.terminal import summary
-from autotune.space.load import Circumstances, load_space
-from autotune.study.folder import FolderStudies
-from autotune.study.records import DRIFTING, closest_miss
+from autotune.study.records import DRIFTING
 from autotune.tuning.checks import require_untuned_works
 from autotune.tuning.events import (
-    BlockMeasured,
     DriftChecked,
     DriftCheckStarted,
     NoiseFloorMeasured,
@@ -30,8 +25,7 @@ from autotune.tuning.events import (
     TrialStarted,
 )
 from autotune.tuning.loop import Tuner
-from autotune.tuning.pruning import MOST_EXTRA
-from tests.conftest import QUICK_BUDGET
+from tests.conftest import QUICK_BUDGET, fake_space, reopened, summary_of
 
 EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
 
@@ -39,12 +33,6 @@ EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
 def tune(study, budget=EXHAUSTIVE, notify=lambda _: None):
     with LocalBench(study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
         return Tuner(study, budget.but(num_jobs=1), runner, notify).run()
-
-
-def space_of(tmp_path, knobs: str):
-    path = tmp_path / "own.yaml"
-    path.write_text(f"schema: 1\nframework: fake\nknobs:\n{knobs}")
-    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
 
 
 EXECUTION = "  execution: {doc: 'https://e.org/x', values: [eager, compile], untuned: eager, default: compile}\n"
@@ -68,12 +56,12 @@ def test_a_faster_config_is_found_confirmed_and_exported(make_study):
     assert tuned_config(study).config == answer.best.config
 
 
-def test_when_nothing_is_faster_the_untuned_model_is_kept(make_study, tmp_path):
+def test_when_nothing_is_faster_the_untuned_model_is_kept(make_study):
     """A study whose configs are all slower says `keep_untuned`, and the export is the untuned model."""
     knobs = EXECUTION + (
         "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [6, 8], default: 6}\n"
     )
-    study = make_study(space=space_of(tmp_path, knobs))  # Untuned, a call takes 1 ms.
+    study = make_study(space=fake_space(knobs))  # Untuned, a call takes 1 ms.
     confirmation = tune(study)
     assert confirmation.verdict is Verdict.KEEP_UNTUNED
     assert confirmation.pairs == ()
@@ -82,29 +70,6 @@ def test_when_nothing_is_faster_the_untuned_model_is_kept(make_study, tmp_path):
     assert tuned.is_untuned
     model = object()
     assert Loaded("best.yaml", tuned).apply(model) is model
-
-
-def test_equal_configs_are_a_tie_or_keep_untuned_and_never_faster(make_study, tmp_path):
-    """The very same work under two names is never sold as a speed-up."""
-    knobs = EXECUTION + "  latency_ms: {doc: 'https://e.org/x', values: [5], default: 5}\n"
-    study = make_study(space=space_of(tmp_path, knobs))
-    assert tune(study).verdict is not Verdict.FASTER
-    assert tuned_config(study).is_untuned
-
-
-@pytest.mark.slow
-def test_among_equals_the_simplest_is_confirmed(make_study, tmp_path):
-    """A config that is not faster than the default does not replace it."""
-    knobs = (
-        EXECUTION
-        + "  latency_ms: {doc: 'https://e.org/x', values: [20, 4], untuned: 20, default: 4}\n"
-        + "  idle: {doc: 'https://e.org/x', when: {execution: compile}, values: [b, a, c], default: a}\n"
-    )
-    study = make_study(space=space_of(tmp_path, knobs))
-    tune(study)
-    best = StudyResult(study).best
-    # Sleeping processes differ by less than the 2 % that count as equal here.
-    assert best.config.get("idle", "a") == "a"
 
 
 def test_the_untuned_model_must_work(make_study, model_file):
@@ -146,7 +111,7 @@ def test_a_broken_model_file_is_not_retried(make_study, model_file):
     assert len(study.records()) == 1
 
 
-def test_harness_failures_in_a_row_stop_the_study(make_study, tmp_path, model_file):
+def test_harness_failures_in_a_row_stop_the_study(make_study, model_file):
     """When trials cannot be run any more, the loop says so instead of burning through the space."""
     study = make_study()
 
@@ -160,43 +125,13 @@ def test_harness_failures_in_a_row_stop_the_study(make_study, tmp_path, model_fi
     assert len(study.records()) == 4
 
 
-@pytest.mark.slow
-def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
-    """Constraints that nothing keeps: `infeasible`, how close the best came, nothing to export."""
-    study = make_study(constraints=("latency <= 1ms",))
-    confirmation = tune(study, QUICK_BUDGET)
-    assert confirmation.verdict is Verdict.INFEASIBLE
-    answer = StudyResult(study)
-    assert answer.best is None
-    assert closest_miss(answer.records).config["latency_ms"] == min(
-        each.config["latency_ms"] for each in answer.records if each.state == "infeasible"
-    )
-    assert 0.001 < closest_miss(answer.records).violations["latency <= 1ms"].amount < 1
-    with pytest.raises(InputError, match="infeasible"):
-        tuned_config(study)
-
-
-@pytest.mark.slow
-def test_an_untuned_model_that_breaks_a_constraint_is_not_recommended(make_study, tmp_path):
-    """Something keeps the constraint that the untuned model breaks: that is the answer, faster or not."""
+def test_a_lone_slower_candidate_is_the_answer_where_the_untuned_model_is_out_of_the_question(make_study):
+    """Though nobody would take it otherwise; the sentence says by how much it is slower, and what untuned breaks."""
     knobs = EXECUTION + (
         "  behaviour: {doc: 'https://e.org/x', values: [breaks, right], untuned: breaks, default: right}\n"
         "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [8], default: 8}\n"
     )
-    study = make_study(space=space_of(tmp_path, knobs), constraints=("graph_breaks == 0",))
-    confirmation = tune(study)
-    assert confirmation.verdict in (Verdict.FEASIBLE, Verdict.FASTER)
-    assert not StudyResult(study).best.violations
-    assert not tuned_config(study).is_untuned
-
-
-def test_a_lone_slower_candidate_is_the_answer_where_the_untuned_model_is_out_of_the_question(make_study, tmp_path):
-    """Though nobody would take it otherwise; the sentence says by how much it is slower, and what untuned breaks."""
-    knobs = EXECUTION.replace("[eager, compile]", "[eager, compile]") + (
-        "  behaviour: {doc: 'https://e.org/x', values: [breaks, right], untuned: breaks, default: right}\n"
-        "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [8], default: 8}\n"
-    )
-    space = space_of(tmp_path, knobs + "forbid:\n  - {if: {execution: eager, behaviour: right}, because: never}\n")
+    space = fake_space(knobs + "forbid:\n  - {if: {execution: eager, behaviour: right}, because: never}\n")
     study = make_study(space=space, constraints=("graph_breaks == 0",))
     confirmation = tune(study)
     assert confirmation.verdict is Verdict.FEASIBLE
@@ -219,61 +154,6 @@ def test_a_model_that_computes_something_else_now_is_refused(make_study, model_f
     with pytest.raises(HarnessError, match="does not give what it gave"):
         tune(study, QUICK_BUDGET)
     assert study.num_recorded() == 2
-
-
-def test_a_model_that_draws_random_numbers_is_named(make_study, model_file):
-    """Another output for the same input is the model's doing, and no config is blamed for it."""
-    model_file.write_text(
-        "import numpy as np\ndef tiny():\n    return (lambda x: x + np.random.rand(*x.shape)), np.ones((2, 2))\n"
-    )
-    with pytest.raises(HarnessError, match="another output when called again") as caught:
-        tune(make_study())
-    assert "dropout" in str(caught.value)
-
-
-def test_a_model_that_writes_into_its_inputs_is_named(make_study, model_file):
-    """Each call would time and check other numbers: refused, with what it may be."""
-    model_file.write_text(
-        "import numpy as np\ndef tiny():\n    def model(x):\n        x *= 0.5\n        return x + 1\n"
-        "    return model, np.ones((2, 2))\n"
-    )
-    with pytest.raises(HarnessError, match=r"it writes into its input \(argument 1\)"):
-        tune(make_study())
-
-
-def test_when_no_other_config_was_tried_it_says_so(make_study):
-    """One trial is a verdict about nothing: undecided, and the headline says why."""
-    study = make_study()
-    confirmation = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 1}))
-    assert confirmation.verdict is Verdict.UNDECIDED
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(summary(StudyResult(study)))
-    assert "undecided: no other config was measured; the model is kept untuned" in captured.get()
-
-
-@pytest.mark.slow
-def test_a_constraint_keeps_the_fastest_out(make_study):
-    """The winner keeps every constraint even if another config is faster."""
-    study = make_study(constraints=("graph_breaks == 0",))
-    tune(study)
-    answer = StudyResult(study)
-    assert answer.best.outcome.diagnosis.num_graph_breaks == 0
-    assert any(each.state == "infeasible" for each in answer.records)
-
-
-@pytest.mark.slow
-def test_a_study_goes_on_up_to_the_new_number_and_confirms_again(make_study):
-    """More trials make the old verdict outdated; the same number of trials changes nothing."""
-    study = make_study()
-    first = tune(study, QUICK_BUDGET)
-    assert first.num_trials == 6
-    events = []
-    assert tune(study, QUICK_BUDGET, events.append) == first
-    assert not any(isinstance(each, (TrialStarted, BlockMeasured)) for each in events)
-    second = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 8}))
-    assert 8 <= second.num_trials <= 8 + MOST_EXTRA
-    assert study.num_recorded() == second.num_trials
 
 
 def test_events_tell_what_the_child_does(make_study):
@@ -306,13 +186,6 @@ def test_an_unconfirmed_study_cannot_be_exported(make_study):
         tuned_config(make_study())
 
 
-def summary_of(study):
-    console = Console(width=240)
-    with console.capture() as captured:
-        console.print(summary(StudyResult(study)))
-    return captured.get()
-
-
 def kinds(events, *wanted):
     return [type(each) for each in events if isinstance(each, wanted)]
 
@@ -321,7 +194,7 @@ class TestTheMachineIsWatched:
     """The noise floor once, a sentinel every few trials."""
 
     @pytest.mark.slow
-    def test_the_noise_floor_is_measured_once_and_kept(self, make_study, tmp_path):
+    def test_the_noise_floor_is_measured_once_and_kept(self, make_study):
         """Right after the untuned model, before any config: two live processes, two blocks, on record for good."""
         study = make_study()
         events = []
@@ -336,10 +209,8 @@ class TestTheMachineIsWatched:
         assert floor.relative_error == 0
         assert (study.folder / "noise_floor" / "block-02" / "untuned-1" / "outcome.json").exists()
         assert not (study.folder / "noise_floor" / "cache").exists()
-        study.close()
-
+        again = reopened(study)
         events.clear()
-        again = FolderStudies(tmp_path / "studies").open("s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 3}), events.append)
         assert NoiseFloorStarted not in kinds(events, NoiseFloorStarted)
         assert again.noise_floor == StudyResult(again).noise_floor == floor
@@ -385,12 +256,11 @@ class TestTheMachineIsWatched:
         assert study.num_recorded() == 10, "a sentinel is no trial"
 
     @pytest.mark.slow
-    def test_sentinels_go_on_where_a_study_goes_on(self, make_study, tmp_path):
+    def test_sentinels_go_on_where_a_study_goes_on(self, make_study):
         """A run that goes on begins with a reading, and counts from the last one on record."""
         study = make_study()
         tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 6}))
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
         assert [each.after for each in again.drift_checks][:2] == [4, 5]
 
@@ -416,7 +286,7 @@ class TestTheMachineIsWatched:
         assert min(untuned_s, tuned_s) > 0.02, "both sides of the comparison were measured on today's machine"
 
     @pytest.mark.slow
-    def test_a_quiet_machine_is_not_reported(self, make_study, tmp_path):
+    def test_a_quiet_machine_is_not_reported(self, make_study):
         """A drift below 5 % is on record and no warning."""
         study = make_study()
         tune(study, QUICK_BUDGET)
@@ -435,16 +305,3 @@ class TestTheMachineIsWatched:
         tune(study, QUICK_BUDGET)
         assert [each.after for each in study.drift_checks] == [5]
         assert study.confirmation is not None
-
-
-@pytest.mark.slow
-def test_the_default_compile_is_confirmed_beside_the_winner(make_study):
-    """The framework's default (6 ms) takes part in each block, though the winner (2 ms) is far from it."""
-    study = make_study()
-    confirmation = tune(study)
-    default = next(each for each in study.records() if each.config == study.manifest.space.default())
-    assert confirmation.candidate != default.number
-    assert default.number in confirmation.contestants
-    column = confirmation.contestants.index(default.number)
-    assert all(row[column] >= 0.006 for row in confirmation.blocks)
-    assert f"trial {default.number}" in summary_of(study)

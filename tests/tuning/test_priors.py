@@ -21,13 +21,13 @@ from autotune.tuning import priors
 from autotune.tuning.events import PriorsGiven, PriorsOffered
 from autotune.tuning.priors import MOST_CONFIGS, near_best_after, priors_of, project_config, read_prior, related_studies
 from tests.asking import ask
-from tests.conftest import REPOSITORY, with_latency
-from tests.tuning.test_failure_rules import SPACE, knob, load
+from tests.conftest import REPOSITORY, fake_space, with_latency
+from tests.tuning.test_failure_rules import SPACE, knob
 
 
 @pytest.fixture
-def space(tmp_path):
-    return load(tmp_path, SPACE)
+def space():
+    return fake_space(SPACE)
 
 
 @pytest.fixture
@@ -175,10 +175,10 @@ class TestProjection:
         assert project_config(Config(there), space) == expected
         assert project_config(project_config(Config(there), space), space) == expected
 
-    def test_what_is_known_double_or_forbidden_here_is_dropped(self, make_study, space, earlier, studies_dir, tmp_path):
+    def test_what_is_known_double_or_forbidden_here_is_dropped(self, make_study, space, earlier, studies_dir):
         """The default, two that fall together, and a forbidden one leave their places to the next best."""
         forbid = "forbid:\n  - {if: {fusion: 2, freezing: true}, because: x}\n"
-        narrow = load(tmp_path, SPACE.replace("[plain, fancy]", "[plain]") + forbid)
+        narrow = fake_space(SPACE.replace("[plain, fancy]", "[plain]") + forbid)
         study = make_study(space=narrow)
         give(study, read_prior("earlier", FolderStudies(studies_dir)))
         (prior,) = priors_of(study)
@@ -191,7 +191,7 @@ class TestSeveral:
     """More than one prior."""
 
     @pytest.mark.slow
-    def test_they_take_turns(self, make_study, space, search, earlier, measurement, studies_dir):
+    def test_they_take_turns(self, make_study, space, search, earlier, studies_dir):
         """The best of each first, four in all."""
         other = search(make_study("other", space=space), 24, lambda c, m: with_latency(m, 1.5 - latency_s(c) / 2))
         study = make_study(space=space)
@@ -224,17 +224,6 @@ class TestSeveral:
         assert not known & set(prior.configs)
         search(study, 10 + len(prior.configs))
         assert [each.config for each in study.records()[10:]] == list(prior.configs)
-
-
-def test_a_study_that_is_stopped_among_them_goes_on(make_study, space, search, earlier, studies_dir):
-    """Opened anew after trial 3, the rest of the prior's configs comes next."""
-    study = make_study(space=space)
-    give(study, read_prior("earlier", FolderStudies(studies_dir)))
-    (prior,) = priors_of(study)
-    search(study, 4)
-    study.close()
-    again = search(FolderStudies(studies_dir).open("s"), 6)
-    assert [each.config for each in again.records()[2:]] == list(prior.configs)
 
 
 class TestFromAFile:
@@ -270,12 +259,10 @@ def test_an_unknown_study_is_a_sentence(earlier, studies_dir):
 
 
 @pytest.mark.parametrize("is_same_framework", [True, False])
-def test_another_frameworks_knobs_are_a_sentence(
-    make_study, space, workload, search, studies_dir, tmp_path, is_same_framework
-):
+def test_another_frameworks_knobs_are_a_sentence(make_study, space, workload, search, studies_dir, is_same_framework):
     """Nothing can be carried over: said before any trial, and the study's queue stays empty."""
     way = "  way: {doc: 'https://e.org', values: [slow, quick], untuned: slow, default: quick}\n"
-    alien = load(tmp_path, "schema: 1\nframework: fake\nknobs:\n" + way + knob("x", when="way: quick"))
+    alien = fake_space(way + knob("x", when="way: quick"))
     if not is_same_framework:
         alien = space.model_copy(update={"framework": "another"})
     study = make_study(space=alien, workload=workload.model_copy(update={"framework": alien.framework}))
@@ -321,7 +308,7 @@ class TestOffered:
 class TestWhatItSaved:
     """Told in trial numbers, from the records alone."""
 
-    def test_when_the_search_had_arrived(self, make_study, space, search, measurement):
+    def test_when_the_search_had_arrived(self, make_study, space, search):
         """The number of trials after which the best was within 2 % of what it is in the end."""
         seconds = iter([1.0, 0.9, 0.505, 0.7, 0.50, 0.8])
         study = search(make_study(space=space), 6, lambda _, m: with_latency(m, next(seconds)))
@@ -329,7 +316,7 @@ class TestWhatItSaved:
         assert near_best_after(study.manifest, study.records()[:2]) == 2
         assert near_best_after(study.manifest, []) is None
 
-    def test_another_name_of_the_best_program_is_the_best(self, make_study, space, search, measurement):
+    def test_another_name_of_the_best_program_is_the_best(self, make_study, space, search):
         """That a second process of it was 5 % faster is noise."""
         seconds = iter([1.0, 0.525, 0.7, 0.50])
         programs = iter("upqp")

@@ -7,12 +7,11 @@ import pytest
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.config import Config
-from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.tuning.loop import Tuner
 from autotune.tuning.pruning import MOST_EXTRA, changed_settings
-from tests.conftest import ScriptedTrials, with_latency
+from tests.conftest import ScriptedTrials, fake_space, with_latency
 
 SPACE = """
 schema: 1
@@ -30,10 +29,8 @@ FULL = {"execution": "compile", "mode": "plain", "freezing": True, "matmul": "me
 
 
 @pytest.fixture
-def study(tmp_path, make_study):
-    path = tmp_path / "own.yaml"
-    path.write_text(SPACE)
-    return make_study(space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu")))
+def study(make_study):
+    return make_study(space=fake_space(SPACE))
 
 
 @pytest.fixture
@@ -69,34 +66,29 @@ def test_what_does_nothing_is_not_exported(study, tune):
     assert answer.best.number in answer.confirmation.contestants
     assert tuned_config(study).config == answer.best.config
     assert answer.best.config["matmul"] is None
-
-
-def test_what_was_pruned_takes_the_winners_place(study, tune):
-    """The config with the passengers is not compared as well."""
-    answer = tune(FREEZING)
     full = next(each for each in answer.records if each.config == Config(FULL))
-    assert full.number not in answer.confirmation.contestants
+    assert full.number not in answer.confirmation.contestants, "the winner takes its place"
+
+
+@pytest.mark.parametrize(("gain", "best"), [(1.2, "default"), (0.5, "untuned")])
+def test_a_winner_that_an_anchor_equals_costs_no_trial(study, tune, gain, best):
+    """Nothing but compiling matters, or nothing beats the untuned model: that is recorded, no further trial needed."""
+    answer = tune({("execution", "compile"): gain})
+    assert answer.best.config == getattr(study.manifest.space, best)()
+    assert len(answer.records) == 3
+
+
+def test_so_many_further_trials_at_the_most(study, tune):
+    """Everything matters, which takes trials to find out."""
+    answer = tune({**FREEZING, ("matmul", "medium"): 1.1, ("allocator", "keep"): 1.1})
+    assert answer.best.config == Config(FULL)
+    assert len(answer.records) == 3 + MOST_EXTRA
 
 
 def test_what_matters_stays(study, tune):
     """Two settings that each gain something are both there in the end, and no third one."""
     answer = tune({**FREEZING, ("matmul", "medium"): 1.1})
     assert settings(study, answer.best.config) == {"execution": "compile", "freezing": True, "matmul": "medium"}
-
-
-def test_a_winner_that_the_default_equals_costs_no_trial(study, tune):
-    """Nothing but compiling matters, and that is recorded: no further trial, and the default is the answer."""
-    answer = tune(COMPILING)
-    assert answer.best.config == study.manifest.space.default()
-    assert len(answer.records) == 3
-
-
-def test_so_many_further_trials_at_the_most(study, tune):
-    """Everything matters, which takes trials to find out."""
-    gains = {**FREEZING, ("matmul", "medium"): 1.1, ("allocator", "keep"): 1.1}
-    answer = tune(gains)
-    assert answer.best.config == Config(FULL)
-    assert len(answer.records) == 3 + MOST_EXTRA
 
 
 def test_two_settings_that_the_space_wants_together_go_together(study, tune):
@@ -123,12 +115,6 @@ def test_the_same_program_needs_no_equal_times(study, tune):
         program_of=lambda config: f"{config['execution']} {config.get('freezing')}",
     )
     assert settings(study, answer.best.config) == {"execution": "compile", "freezing": True}
-
-
-def test_nothing_is_tried_where_nothing_beats_the_untuned_model(study, tune):
-    """There is no winner that could have passengers."""
-    answer = tune({("execution", "compile"): 0.5})
-    assert len(answer.records) == 3
 
 
 def test_nothing_is_tried_without_time(study, tune):

@@ -12,13 +12,10 @@ from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
-from autotune.bench.local import LocalBench
-from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
-from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.cache_store import MAX_DONORS, MAX_FASTEST
@@ -31,9 +28,11 @@ from tests.conftest import (
     ScriptedTrials,
     cli_command,
     cli_environment,
+    fake_space,
     run_here,
     with_latency,
 )
+from tests.tuning.test_loop import EXHAUSTIVE, tune
 
 ALIASES = """
 schema: 1
@@ -50,9 +49,6 @@ forbid:
 """Six configs and two programs: `mode` does nothing, and compiling does nothing either."""
 
 ONE_PROGRAM = """
-schema: 1
-framework: fake
-knobs:
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
   program: {doc: "https://e.org", values: [slow], default: slow}
   latency_ms: {doc: "https://e.org", values: [8], default: 8}
@@ -73,23 +69,13 @@ forbid:
 """
 COLD_S = 0.3
 
-ALL = QUICK_BUDGET.model_copy(update={"num_trials": 100})
-
 
 @pytest.fixture
-def study_of(tmp_path, make_study):
+def study_of(make_study):
     def make(space, **overrides):
-        path = tmp_path / "own.yaml"
-        path.write_text(space)
-        found = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-        return make_study(space=found, **overrides)
+        return make_study(space=fake_space(space), **overrides)
 
     return make
-
-
-def tune(study, budget=ALL, notify=lambda _: None):
-    with LocalBench(study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
-        return Tuner(study, budget.but(num_jobs=1), runner, notify).run()
 
 
 def up_to(num_trials):
@@ -103,7 +89,7 @@ def by_program(study):
     return programs
 
 
-def search(study, budget=ALL, notify=lambda _: None):
+def search(study, budget=EXHAUSTIVE, notify=lambda _: None):
     """Tune, and stop where the confirmation would begin."""
 
     def stop(event):
@@ -155,11 +141,6 @@ class TestAClassIsOneConfig:
         assert [tuned.record(n).config for n in confirmation.contestants] == [space.untuned(), space.default()]
         assert confirmation.verdict is Verdict.FASTER
         assert tuned_config(tuned).config == space.default()
-
-    def test_knobs_without_effect_are_named(self, tuned):
-        """By the programs of the trials."""
-        effects = {each.knob: each.verdict for each in StudyResult(tuned).effects}
-        assert effects["mode"] == effects["execution"] == "no effect"
 
     def test_names_of_the_untuned_model_are_never_faster(self, study_of):
         """A capture that compiles nothing is the untuned model: nothing is confirmed, and it is said why."""
@@ -381,7 +362,7 @@ class TestReports:
         shown = json.loads(cli("show", "s", "--studies-dir", str(folder / "studies"), "--json").stdout)
         assert {each["program"] for each in shown["trials"]} == {"slow", "fast"}
         verdicts = {each["knob"]: each["verdict"] for each in shown["effects"]}
-        assert verdicts["mode"] == "no effect"
+        assert verdicts["mode"] == verdicts["execution"] == "no effect"
         assert verdicts["program"] == "not compared", "it never changes without latency_ms"
 
     def test_the_live_line_says_whose_cache_it_was(self, measurement, study_of):
@@ -393,10 +374,3 @@ class TestReports:
         with console.capture() as captured, LiveDisplay(console) as display:
             display(TrialEnded(study.record(asked.number)))
         assert "9 s by trial 3" in captured.get()
-
-
-def test_configs_are_told_apart_by_value(study_of):
-    """The space of these tests is what they take it for."""
-    configs = list(study_of(ALIASES).manifest.space.configs())
-    assert len(configs) == 6
-    assert configs[0] == Config({"execution": "eager", "program": "slow", "latency_ms": 8})

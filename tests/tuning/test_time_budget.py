@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 
 import pytest
-from rich.console import Console
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
@@ -18,8 +17,6 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
-from autotune.render.terminal import summary
-from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import BlockPlan, Budget, duration_s
 from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
@@ -27,12 +24,9 @@ from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
 from autotune.tuning.events import ConfirmationStarted, SearchEnded
 from autotune.tuning.loop import Tuner
-from tests.conftest import OneByOne
+from tests.conftest import OneByOne, fake_space, reopened, summary_of
 
 SPACE = """
-schema: 1
-framework: fake
-knobs:
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
   mode: {doc: "https://e.org", when: {execution: compile}, default: m0,
          values: [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9]}
@@ -149,10 +143,8 @@ def usual(config):
 
 
 @pytest.fixture
-def study(tmp_path, make_study):
-    path = tmp_path / "modes.yaml"
-    path.write_text(SPACE)
-    return make_study(space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu")))
+def study(make_study):
+    return make_study(space=fake_space(SPACE))
 
 
 @pytest.fixture
@@ -172,13 +164,6 @@ def tune(study, measurement):
 
 def stop_of(tune):
     return next(each.reason for each in tune.events if isinstance(each, SearchEnded))
-
-
-def summary_of(study):
-    console = Console(width=240)
-    with console.capture() as captured:
-        console.print(summary(StudyResult(study)))
-    return captured.get()
 
 
 class TestTheSearch:
@@ -221,10 +206,14 @@ class TestTheSearch:
         assert "searched    4 of 11 configs: trial limit reached" in summary_of(study)
 
     def test_all_configs_may_come_first(self, study, tune):
-        """Time that is left over is no reason."""
+        """Time that is left over is no reason. The machine is watched, and all finalists take part, as in any run."""
         tune(3000)
         assert study.num_recorded() == 11
         assert study.stop_reason is StopReason.EXHAUSTED
+        assert study.noise_floor.start_s == START_S
+        assert len(study.drift_checks) == 2
+        (started,) = [each for each in tune.events if isinstance(each, ConfirmationStarted)]
+        assert compiled(0) in [each.config for each in started.contestants]
 
     def test_without_a_time_nothing_is_capped(self, study, tune):
         """Limits and plans are those of the budget."""
@@ -245,7 +234,7 @@ class TestTheSearch:
         assert confirmation.verdict is Verdict.FASTER
         assert tune.clock.now <= 400
 
-    def test_a_running_trial_is_cut_off_and_asked_again(self, study, tune, tmp_path):
+    def test_a_running_trial_is_cut_off_and_asked_again(self, study, tune):
         """It is on record, it blames nobody, it leaves time to confirm the others; and `resume` runs it to its end."""
         slow = compiled(3)
 
@@ -262,9 +251,7 @@ class TestTheSearch:
         assert confirmation.verdict is Verdict.FASTER
         assert tune.clock.now <= 600
         assert "1 x out_of_time, first in trial" in summary_of(study)
-        study.close()
-
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         num_before = again.num_recorded()
         tune(4000, says, on=again)
         assert again.num_recorded() == 11
@@ -280,12 +267,11 @@ class TestTheSearch:
         assert [each.outcome.reason for each in failed] == [Reason.TIMEOUT]
         assert study.num_recorded() == 11
 
-    def test_a_run_that_goes_on_has_its_time_anew(self, study, tune, tmp_path):
+    def test_a_run_that_goes_on_has_its_time_anew(self, study, tune):
         """What an earlier run used up is not counted; the verdict is made again with the new trials."""
         first = tune(300)
         num_before = study.num_recorded()
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         second = tune(300, on=again)
         assert again.num_recorded() > num_before
         assert second.num_trials > first.num_trials
@@ -327,12 +313,6 @@ class TestTooLittle:
         _figures(r"no other config was measured: a trial of one did not fit in the (\d+) s left", confirmation)
         assert [each.config for each in study.records()] == [UNTUNED]
 
-    def test_one_trial_is_no_keep_untuned(self, study, tune):
-        """Nothing else was tried: that nothing is faster is not known."""
-        confirmation = tune(None, num_trials=1)
-        assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.why == "no other config was measured"
-
     def test_not_even_the_untuned_model(self, study, tune):
         """It was cut off, which blames nobody; with more time the same study goes on."""
         with pytest.raises(InputError, match="the time of 3 s does not hold"):
@@ -354,17 +334,10 @@ class TestTooLittle:
         assert study.drift_checks == []
         assert not any("noise_floor" in each or "sentinel" in each for each in tune.trials.started)
 
-    def test_with_time_the_machine_is_watched(self, study, tune):
-        """As in any other run; the floor knows what a fresh start takes."""
-        tune(3000)
-        assert study.noise_floor.start_s == START_S
-        assert len(study.drift_checks) == 2
-
-    def test_what_was_skipped_is_made_up_for(self, study, tune, tmp_path):
+    def test_what_was_skipped_is_made_up_for(self, study, tune):
         """A later run with more time measures the noise floor."""
         tune(250, plan=DEAR_NOISE)
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         tune(3000, on=again, plan=DEAR_NOISE)
         assert again.noise_floor is not None
 
@@ -379,24 +352,14 @@ class TestTheConfirmation:
         assert confirmation.cut_short
         assert confirmation.blocks == ()
         assert confirmation.why == "the time was used up"
+        assert tune.clock.now <= 500
         text = summary_of(study)
         assert text.startswith(f"undecided: {confirmation.why}; the model is kept untuned")
         assert "confirms again, with more time" in text
         assert tuned_config(study).is_untuned
-
-    def test_no_block_is_begun_that_the_rest_does_not_hold(self, study, tune):
-        """The run ends within its time though its estimates were far off."""
-        tune(500, in_blocks=4.0)
-        assert tune.clock.now <= 500
-
-    def test_it_is_made_again_when_the_study_goes_on(self, study, tune, tmp_path):
-        """Without a single new trial."""
-        tune(500, in_blocks=4.0)
-        num_trials = study.num_recorded()
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        num_trials, again = study.num_recorded(), reopened(study)
         confirmation = tune(2000, num_trials=num_trials, on=again)
-        assert (confirmation.verdict, confirmation.cut_short) == (Verdict.FASTER, False)
+        assert (confirmation.verdict, confirmation.cut_short) == (Verdict.FASTER, False), "without a single new trial"
         assert again.num_recorded() == num_trials
 
     def test_cut_short_between_two_looks(self, study, tune):
@@ -442,7 +405,6 @@ class TestTheConfirmation:
 
         confirmation = tune(700, says)
         fastest = next((each for each in study.records() if each.config == compiled(5)), None)
-        assert fastest is not None
         assert fastest.state == "measured"
         assert f"no time to compare trial {fastest.number}" in confirmation.note
         assert confirmation.verdict is Verdict.FASTER
@@ -455,12 +417,11 @@ class TestTheConfirmation:
         assert confirmation.cut_short
         assert "failed in a fresh process" not in (confirmation.note or "")
 
-    def test_a_verdict_is_not_given_up_for_none(self, study, tune, tmp_path):
+    def test_a_verdict_is_not_given_up_for_none(self, study, tune):
         """New trials, and no time to compare: the earlier verdict stays, and is said to be outdated."""
         first = tune(250)
         assert first.verdict is Verdict.FASTER
-        study.close()
-        again = FolderStudies(tmp_path / "studies").open("s")
+        again = reopened(study)
         second = tune(250, in_blocks=9.0, on=again)
         assert again.num_recorded() > first.num_trials
         assert second == first == again.confirmation
@@ -477,12 +438,6 @@ class TestTheConfirmation:
         text = summary_of(other)
         assert "keeps every constraint, the untuned model does not\n" in text
         assert tuned_config(other).config == best.config
-
-    def test_it_starts_with_what_fits(self, study, tune):
-        """All finalists where there is time for them."""
-        tune(3000)
-        (started,) = [each for each in tune.events if isinstance(each, ConfirmationStarted)]
-        assert compiled(0) in [each.config for each in started.contestants]
 
 
 class TestDeadline:
@@ -521,11 +476,6 @@ class TestWords:
         """Seconds unless a unit says otherwise; what has another form is a file."""
         assert duration_s(text) == seconds
 
-    def test_no_time_is_refused(self):
-        """Zero holds nothing."""
-        with pytest.raises(InputError, match="budget='0m': not a duration"):
-            duration_s("0m")
-
     def test_a_time_alone_is_the_only_limit(self):
         """The usual number of trials is for runs without a time; what is said holds."""
         assert Budget().but(wall_s=60) == Budget(wall_s=60, num_trials=None)
@@ -533,7 +483,7 @@ class TestWords:
         assert Budget(wall_s=60, num_trials=None).but() == Budget(wall_s=60, num_trials=None)
 
     def test_on_the_command_line(self, tune_fake, cli, budget_file, tmp_path):
-        """In a file or as it is; `resume` keeps the time, or takes another."""
+        """In a file or as it is; `resume` keeps the time, or takes another. What is neither is refused."""
         budget_file.write_text(json.dumps({**json.loads(budget_file.read_text()), "wall_s": 3600}))
         result = tune_fake("--trials", "1")
         assert result.returncode == 0, result.stderr
@@ -542,11 +492,8 @@ class TestWords:
         assert (study.budget.wall_s, study.budget.num_trials) == (3600, 1)
         assert cli("resume", "s", "--budget", "30m", "--trials", "2").returncode == 0
         assert (study.budget.wall_s, study.budget.num_trials) == (1800, 2)
-
-    @pytest.mark.parametrize(("given", "words"), [("0", "not a duration"), ("10x", "neither a time nor a file")])
-    def test_what_is_neither_is_refused(self, tune_fake, given, words):
-        """With the flag and what was given, before anything is begun."""
-        result = tune_fake("--budget", given)
-        assert result.returncode == 2
-        assert f"--budget {given}: {words}" in result.stderr
-        assert "Traceback" not in result.stderr
+        for given, words in (("0", "not a duration"), ("10x", "neither a time nor a file")):
+            result = tune_fake("--budget", given)
+            assert result.returncode == 2
+            assert f"--budget {given}: {words}" in result.stderr
+            assert "Traceback" not in result.stderr

@@ -9,24 +9,22 @@ from statistics import fmean
 
 import pytest
 
-from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.tuning.estimate import WARM_SHARE
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted, TimeLeftEstimated
 from autotune.tuning.loop import Tuner
 from autotune.tuning.time_budget import LATE_SHARE
+from tests.conftest import fake_space
 from tests.tuning.test_time_budget import PLAN, SPACE, Clock, TimedTrials, usual
 
 
 @pytest.fixture
-def run(tmp_path, make_study, measurement):
+def run(make_study, measurement):
     """A scripted study from its start to its verdict: (seconds, event) of each estimate, and all events."""
 
     def run(num_trials=6, wall_s=None, *, stop_early=True, num_modes=10, num_told=math.inf):
-        path = tmp_path / "modes.yaml"
-        path.write_text(SPACE.replace("m9]", ", ".join(f"m{number}" for number in range(9, num_modes)) + "]"))
-        space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+        space = fake_space(SPACE.replace("m9]", ", ".join(f"m{number}" for number in range(9, num_modes)) + "]"))
         clock, told, events = Clock(), [], []
 
         def note(event):

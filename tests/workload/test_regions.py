@@ -108,13 +108,10 @@ def test_repeated_blocks(change: dict[str, type], sizes: dict[str, int], expecte
     assert found({**ROW, **change}, sizes) == expected
 
 
-def test_a_row_of_simple_layers_is_no_row_of_blocks() -> None:
-    """A block holds modules itself; compiling single layers would only cut the model up."""
-    assert found({"": Other, "row": Other, "row.0": Block, "row.1": Block}, {"row.0": 5, "row.1": 5}) is None
-
-
 def test_a_model_can_be_the_row_itself() -> None:
-    """The children of a sequential model are blocks too; rows inside of blocks are not looked for."""
+    """The children of a sequential model are blocks too; rows inside of blocks, and of layers, are not looked for."""
+    layers = {"": Other, "row": Other, "row.0": Block, "row.1": Block}
+    assert found(layers, {"row.0": 5, "row.1": 5}) is None, "compiling single layers would only cut the model up"
     kinds = {"": Other, "0": Block, "0.0": Other, "0.0.fc": Other, "0.1": Other, "0.1.fc": Other}
     kinds |= {path.replace("0", "1", 1): kind for path, kind in kinds.items() if path}
     assert found(kinds, {f"{block}.{row}.fc": 5 for block in "01" for row in "01"}) == "*"

@@ -117,7 +117,8 @@ def test_a_log_that_is_missing_empty_or_no_text(tmp_path: Path) -> None:
 
 
 def test_a_stream_has_each_shape_by_its_share() -> None:
-    """Counts are the exact ones rounded up or down; the order is the seed's."""
+    """Counts are the exact ones rounded up or down; the order is the seed's. Of more shapes than there are calls, those
+    that are called lie at equal distances from end to end."""
     traffic = parse_shapes(["batch=1:60%,4:30%,8:10%"])
     stream = traffic.stream(64, seed=3)
     counts = Counter(traffic.loads[index].sizes["batch"] for index in stream)
@@ -127,20 +128,9 @@ def test_a_stream_has_each_shape_by_its_share() -> None:
     assert stream == traffic.stream(64, seed=3)
     assert stream != traffic.stream(64, seed=4)
     assert sorted(stream) == sorted(traffic.stream(64, seed=4))
-
-
-def test_a_short_stream_is_spread_over_many_shapes() -> None:
-    """Where there are more shapes than calls, those that are called lie at equal distances from end to end."""
-    traffic = parse_shapes(["seq=1..100"])
-    sizes = sorted(traffic.loads[index].sizes["seq"] for index in traffic.stream(10, seed=0))
+    many = parse_shapes(["seq=1..100"])
+    sizes = sorted(many.loads[index].sizes["seq"] for index in many.stream(10, seed=0))
     assert {after - before for before, after in itertools.pairwise(sizes)} <= {9, 10, 11}
-
-
-def test_traffic_in_its_own_words() -> None:
-    """What a report prints is what a user would write; a long list of sizes is summed up."""
-    for text in ("batch=1:60%,4:30%,8:10%", "seq=16..128", "batch=1,4; seq=16..18"):
-        assert str(parse_shapes([text])) == text
-    assert str(parse_shapes(["seq=2,4,8,16,32,64,128"])) == "seq=7 sizes from 2 to 128"
 
 
 def test_logs_that_the_same_words_describe_are_different_traffic(tmp_path: Path) -> None:
@@ -158,10 +148,13 @@ def test_logs_that_the_same_words_describe_are_different_traffic(tmp_path: Path)
 
 
 def test_a_command_line_that_asks_for_it() -> None:
-    """Its own words where they say all of it; else it takes a file: sizes too many to name, or that go together."""
+    """Its own words, which a report prints, where they say all of it; else it takes a file: sizes too many to name, or
+    that go together."""
     for text in ("batch=1:60%,4:30%,8:10%", "seq=16..128", "batch=1,4; seq=16..18"):
-        assert parse_shapes([text]).asked == {"shapes": text}
-    assert parse_shapes(["seq=2,4,8,16,32,64,128"]).asked == {"traffic": "FILE"}
+        traffic = parse_shapes([text])
+        assert (str(traffic), traffic.asked) == (text, {"shapes": text})
+    many = parse_shapes(["seq=2,4,8,16,32,64,128"])
+    assert (str(many), many.asked) == ("seq=7 sizes from 2 to 128", {"traffic": "FILE"})
     together = Traffic(loads=tuple(Load(sizes={"a": size, "b": size}, share=0.5) for size in (1, 2)))
     assert together.asked == {"traffic": "FILE"}
 

@@ -59,11 +59,6 @@ def answer(built: Built) -> Any:
     return built.inputs.call(built.model)
 
 
-def test_a_function_in_a_file(in_file: Make) -> None:
-    """`file.py:function` is imported and called; model and inputs are those that it returns."""
-    assert answer(build(in_file("def f():\n    return (lambda x: x + 1), 41\n"))) == 42
-
-
 def test_a_function_in_a_package(tmp_path: Path) -> None:
     """`package.module:function` is found from where the user started the tool, wherever the child stands."""
     package = tmp_path / f"package_{next(_numbers)}"
@@ -91,12 +86,6 @@ def test_a_file_may_define_dataclasses(in_file: Make) -> None:
         "    n: int\ndef f():\n    return (lambda x: x.n), pickle.loads(pickle.dumps(Size(3)))\n"
     )
     assert answer(build(in_file(source))) == 3
-
-
-def test_a_class_can_be_the_function(in_file: Make) -> None:
-    """Whatever can be called and returns model and inputs will do."""
-    source = "class Maker:\n    def __call__(self, seed):\n        return (lambda x: x), seed\nf = Maker()\n"
-    assert answer(build(in_file(source, seed=5))) == 5
 
 
 @pytest.mark.parametrize(
@@ -290,7 +279,10 @@ def test_an_unknown_model_argument_names_those_there_are(in_file: Make, paramete
 def test_the_seed_goes_to_a_function_that_takes_one(
     in_file: Make, parameters: str, arguments: dict[str, Scalar], expected: dict[str, Any]
 ) -> None:
-    """The study's seed is passed if the function has a parameter `seed`; a --model-arg seed=... wins."""
+    """The study's seed is passed if the function, or what can be called as one, has a parameter `seed`; a --model-arg
+    seed=... wins."""
+    source = "class Maker:\n    def __call__(self, seed):\n        return (lambda x: x), seed\nf = Maker()\n"
+    assert answer(build(in_file(source, seed=5))) == 5
     assert answer(build(in_file(ECHO.format(parameters), arguments=arguments, seed=7))) == expected
 
 
@@ -307,16 +299,12 @@ def test_the_seed_goes_to_a_function_that_takes_one(
     ],
 )
 def test_inputs_become_a_call(in_file: Make, inputs: str, expected: tuple[Any, Any]) -> None:
-    """A single value is one argument, a tuple or list positional ones, a dict keyword ones."""
-    assert answer(build(in_file(f"def f():\n    return (lambda *a, **k: (a, k)), {inputs}\n"))) == expected
-
-
-def test_more_inputs_have_the_same_forms(in_file: Make) -> None:
-    """Further inputs are listed, each in any of the three forms; where none are given there are none."""
-    source = "def f():\n    return (lambda *a, **k: (a, k)), 0, [1, (2, 3), {'a': 4}]\n"
-    built = build(in_file(source))
-    assert [each.call(built.model) for each in built.more_inputs] == [((1,), {}), ((2, 3), {}), ((), {"a": 4})]
-    assert build(in_file("def f():\n    return print, 0\n")).more_inputs == ()
+    """A single value is one argument, a tuple or list positional ones, a dict keyword ones; so it is with further
+    inputs, of which there are none unless they are given."""
+    built = build(in_file(f"def f():\n    return (lambda *a, **k: (a, k)), {inputs}, [0, {inputs}]\n"))
+    assert answer(built) == expected
+    assert [each.call(built.model) for each in built.more_inputs] == [((0,), {}), expected]
+    assert build(in_file(f"def f():\n    return print, {inputs}\n")).more_inputs == ()
 
 
 @pytest.mark.parametrize("inputs", [5, (1, 2), [], {"a": 1, "b": 2}, ((1, 2), {"a": 3})], ids=str)
@@ -372,19 +360,15 @@ def test_what_is_no_reference_is_refused(model: str) -> None:
 
 
 def test_a_file_s_reference_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file given relative to where the user stands is found from any folder, and known by its content's digest."""
+    """Given relative to where the user stands, or to the home folder, which no shell need know; a file is known by its
+    content's digest."""
     (tmp_path / "net.py").write_bytes(b"x = 1\n")
     monkeypatch.chdir(tmp_path)
     reference, digest = file_reference(Path("net.py"), "f")
     assert reference == f"{tmp_path.resolve()}/net.py:f"
     assert digest == hashlib.sha256(b"x = 1\n").hexdigest()
-
-
-def test_a_file_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ~ is the home folder even where the shell left it as it is."""
-    (tmp_path / "net.py").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert file_reference(Path("~/net.py"), "f")[0] == f"{tmp_path.resolve()}/net.py:f"
+    assert file_reference(Path("~/net.py"), "f")[0] == reference
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
