@@ -154,7 +154,7 @@ class _Supervised:
     def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits, *, fresh: bool) -> _Process:
         """See `Bench`. What is to run at once beside trials that compile ahead is gated as they are."""
         if waits == "live":
-            self._order_ahead(Pause)
+            self.order_ahead(Pause)
             fresh = self._entry.holds_fresh and not self.holds_forks
         elif self._ahead:
             waits = "gated"
@@ -188,23 +188,15 @@ class _Supervised:
         """Let a gated trial take its samples, once it has compiled, while what compiles ahead is paused."""
         self.forget(process)
         process.order(Resume)
-        self._order_ahead(Resume)
+        self.order_ahead(Resume)
         process.wait_until_ready()
-        self._order_ahead(Pause)
-        process.take_turn()
+        self.order_ahead(Pause)
+        process.order(Turn)
 
     def forget(self, process: _Process) -> None:
         """It is not to be paused for others any more."""
         if process in self._ahead:
             self._ahead.remove(process)
-
-    def resume(self) -> None:
-        """Nothing is timed now: what compiles ahead goes on."""
-        self._order_ahead(Resume)
-
-    def pause(self) -> None:
-        """Something is about to be timed: what compiles ahead stands still."""
-        self._order_ahead(Pause)
 
     def new_block(self) -> None:
         """See `LocalBench`."""
@@ -275,15 +267,20 @@ class _Supervised:
             case Ready():
                 """It was waited for already."""
 
-    def _order_ahead(self, order: type[Pause | Resume]) -> None:
+    def order_ahead(self, order: type[Pause | Resume]) -> None:
+        """Let what compiles ahead stand still while something is timed, or go on."""
         for process in list(self._ahead):
             process.order(order)
 
     def _send_start(self, process: _Process, limits: Limits, program: str, *, stops: bool, echo: bool) -> None:
-        refusal = self._require_supervisor(min(limits.start, limits.total))
-        if refusal is not None:
-            process.refuse(refusal)
-            return
+        if self.supervisor is None:
+            try:
+                starting = self._begin_supervisor()
+                starting.wait_until_ready(min(limits.start, limits.total))
+            except HarnessError as error:
+                process.refuse(str(error))
+                return
+            self.supervisor = starting
         job = str(process.folder.path)
         self._running[job] = process
         self.send(Start(job, limits.model_dump(), program, process.waits, fresh=process.fresh, stops=stops, echo=echo))
@@ -307,17 +304,6 @@ class _Supervised:
 
     def _begin_supervisor(self) -> SupervisorProcess:
         return SupervisorProcess.begin(self._modules, self._variables, self._log)
-
-    def _require_supervisor(self, limit_s: float) -> str | None:
-        """Start a supervisor if there is none. Returns None, or why it could not be started."""
-        if self.supervisor is None:
-            try:
-                starting = self._begin_supervisor()
-                starting.wait_until_ready(limit_s)
-                self.supervisor = starting
-            except HarnessError as error:
-                return str(error)
-        return None
 
 
 class _Process(Process):
@@ -344,7 +330,7 @@ class _Process(Process):
 
     def warm(self, on_stage: StageCallback | None = None) -> None:
         if self.waits == "live":
-            self.supervised.pause()
+            self.supervised.order_ahead(Pause)
         self._await(on_stage)
         self.wait_until_ready()
 
@@ -352,7 +338,7 @@ class _Process(Process):
         if self.outcome is None:
             self.supervised.settle()
             self.stage = Stage.RUN
-            self.take_turn()
+            self.order(Turn)
             self.wait_until_ready()
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
@@ -363,11 +349,8 @@ class _Process(Process):
         if self.waits == "gated":
             self.supervised.time(self)
         outcome = self.wait()
-        self.supervised.resume()
+        self.supervised.order_ahead(Resume)
         return outcome
-
-    def take_turn(self) -> None:
-        self.order(Turn)
 
     def kill(self) -> None:
         """Nobody needs it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import get_args
 
 from autotune.bench.bench import Waits
 from autotune.environment import Environment
@@ -198,10 +199,7 @@ class WorkerFacts:
     """Why it cannot measure this study; None: it can."""
 
 
-_KINDS: dict[str, type[Order | Event]] = {
-    kind.__name__: kind
-    for kind in (Start, Turn, Finish, Pause, Resume, Kill, Ready, StageReached, Queued, Exited, Refused)
-}
+_KINDS: dict[str, type[Order | Event]] = {kind.__name__: kind for kind in get_args(Order | Event)}
 
 
 def encode(message: Order | Event) -> bytes:

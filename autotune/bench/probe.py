@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,9 @@ def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question
     with _own_folder() as folder:
         write_whole(folder.path / _QUESTION, json.dumps(question))
         how_it_ended = _run_child(framework, variables, limits, folder)
-        answer = _read_answer(folder)
+        answer: dict[str, Any] = {}
+        with suppress(OSError):
+            answer = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
         if "problem" in answer:
             what, tip = answer["problem"]
             raise InputError(what, tip=tip)
@@ -135,18 +137,8 @@ def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, fol
     return ended.error
 
 
-def _read_answer(folder: TrialFolder) -> dict[str, Any]:
-    """What the child left: what it `said`, a `problem` (a sentence and a tip), how it `failed`, or nothing."""
-    try:
-        answer: dict[str, Any] = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
-    except OSError:
-        return {}
-    return answer
-
-
 def main(folder: TrialFolder) -> None:
-    """Answer the question in the folder: what a framework finds, what is wrong with options of its compiler, or what
-    the model of a workload declares."""
+    """Answer the question in the folder, by what was `said`, a `problem` (a sentence and a tip), or how it `failed`."""
     progress = StageReporter(folder)
     what, argument = json.loads((folder.path / _QUESTION).read_text(encoding="utf-8"))
     folder.scratch.mkdir()
@@ -160,10 +152,6 @@ def main(folder: TrialFolder) -> None:
         traceback.print_exc()
         answer = {"failed": message_of(error)}
     write_whole(folder.path / _ANSWER, json.dumps(answer))
-
-
-def _devices(framework: str) -> dict[str, Any]:
-    return asdict(load_backend(framework).find())
 
 
 def _check_options(argument: str) -> None:
@@ -209,7 +197,7 @@ def _declared(argument: str) -> dict[str, Any]:
 
 
 _ANSWERS: dict[str, Callable[[str], Any]] = {
-    "devices": _devices,
+    "devices": lambda framework: asdict(load_backend(framework).find()),
     "options": _check_options,
     "declaration": _declared,
 }

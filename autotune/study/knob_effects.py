@@ -1,7 +1,7 @@
 """Pairs of trials that differ in one knob alone, and which knobs had an effect on the programs of a study. Pure.
 
-Where a knob's value switches others on or off, those count
-as equal if they stand at their default: nobody asked anything of them.
+Where a knob's value switches others on or off, those count as equal if they stand at their default: nobody asked
+anything of them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,6 @@ class Effect:
             return "changes the program"
         return "no effect" if self.num_same or self.num_classes else "not compared"
 
-    def in_words(self) -> str:
-        """The verdict with what it rests on."""
-        pairs = _count(self.num_same + self.num_different, "pair")
-        if self.num_different:
-            how_often = "" if not self.num_same else f" in {self.num_different} of {pairs}"
-            return f"{self.verdict}{how_often or f' in {pairs}'}"
-        if self.num_same:
-            return f"{self.verdict}: same program in {pairs}"
-        if self.num_classes:
-            return f"{self.verdict}: several values in {_count(self.num_classes, 'class', 'classes')} of one program"
-        return self.verdict
-
 
 def effects_of(records: Sequence[TrialRecord], space: SearchSpace) -> list[Effect]:
     """One for each knob that can be set in two ways, in the space's order. Trials that tell no program say nothing."""
@@ -76,7 +64,9 @@ def _effect(name: str, told: Sequence[TrialRecord], classes: Sequence[Sequence[C
         knob=name,
         num_same=num_same,
         num_different=len(pairs) - num_same,
-        num_classes=sum(_has_several(name, configs) for configs in classes),
+        num_classes=sum(
+            len({Config({name: config[name]}) for config in configs if name in config.root}) > 1 for configs in classes
+        ),
     )
 
 
@@ -84,11 +74,3 @@ def _others(config: Config, name: str, space: SearchSpace) -> tuple[Scalar | typ
     """All knobs but this one, inactive ones at their default; with types, since True and 1 are not the same."""
     values = (config.get(knob.name, knob.default) for knob in space.knobs if knob.name != name)
     return tuple(part for value in values for part in (type(value), value))
-
-
-def _has_several(name: str, configs: Sequence[Config]) -> bool:
-    return len({Config({name: config[name]}) for config in configs if name in config.root}) > 1
-
-
-def _count(number: int, one: str, several: str = "") -> str:
-    return f"{number} {one if number == 1 else several or one + 's'}"

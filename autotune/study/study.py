@@ -328,13 +328,15 @@ class Study:
 
         Processes, caches and scratch files that such a trial left are removed.
         """
-        lost = []
+        lost, hosts_locked_out = [], self.database.locks_out_hosts
         for trial in self._trials():
             lease = trial.user_attrs.get(LEASE)
             if trial.state is TrialState.WAITING:  # Its process died as it began it.
                 self._write(partial(self._end_unfinished, lease))
                 lost.append(trial.number)
-            if trial.state is not TrialState.RUNNING or (lease and not self._is_dead(lease)):
+            if trial.state is not TrialState.RUNNING or (
+                lease and not Lease.model_validate(lease).is_dead(hosts_locked_out=hosts_locked_out)
+            ):
                 continue
             folder = self.trial_folder(trial.number)
             kill_marked(folder.path)
@@ -347,9 +349,6 @@ class Study:
                 lost.append(trial.number)
             self._write(partial(self._finish, trial.number, values))
         return lost
-
-    def _is_dead(self, lease: dict[str, Any]) -> bool:
-        return Lease.model_validate(lease).is_dead(hosts_locked_out=self.database.locks_out_hosts)
 
 
 class Studies(ABC):

@@ -74,9 +74,9 @@ def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
     return " ".join([*settings, shlex.join(module_command("trial.worker.main", str(folder.path)))])
 
 
-def start_when_possible(start: Callable[[], Started], retry_for_s: float | None = None) -> Started:
+def start_when_possible(start: Callable[[], Started]) -> Started:
     """The result of `start` (a fork, a Popen), retried for `RETRY_FOR_S`. Raises HarnessError after that."""
-    end = time.monotonic() + (RETRY_FOR_S if retry_for_s is None else retry_for_s)
+    end = time.monotonic() + RETRY_FOR_S
     while True:
         try:
             return start()

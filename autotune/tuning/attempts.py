@@ -130,7 +130,7 @@ class Attempts:
         outcome = running.finish(session.notify_stage)
         while isinstance(outcome, Lost) and not may_be_lost:
             outcome = session.bench.run(folder, capped, on_stage=session.notify_stage)
-        outcome = _through_crashes(session.bench, folder, capped, outcome, session.notify_stage)
+        outcome = run_through_crashes(session.bench, folder, capped, outcome, session.notify_stage)
         was_cut = limits.total < request.limits.total and deadline.clock() - begun >= limits.total
         return _cut_off(outcome) if was_cut else outcome
 
@@ -152,7 +152,8 @@ class Attempts:
             return self.once(folder, request, most_s - (clock() - begun), may_be_lost=may_be_lost)
 
         outcome = self.once(folder, request, longest_s, ahead, may_be_lost=may_be_lost)
-        why, spare_s = self._why_repeat(outcome), self._spare_s(most_s, clock() - begun)
+        why, took_s = self._why_repeat(outcome), clock() - begun
+        spare_s = min(self._session.deadline.left_s() + took_s, most_s) - 2 * took_s
         if why is not None and spare_s >= 0:
             self._repeats_left -= 1
             self._session.notify(TrialDisturbed(request.number, why))
@@ -203,10 +204,6 @@ class Attempts:
         is_timed = any(objective.is_timed for objective in self._session.study.manifest.objectives)
         return disturbance_of(outcome) if is_timed else None
 
-    def _spare_s(self, most_s: float, took_s: float) -> float:
-        """What is left when the trial has run twice."""
-        return min(self._session.deadline.left_s() + took_s, most_s) - 2 * took_s
-
     def _wait(self, spare_s: float) -> None:
         """Until the machine is quiet. Once that did not come in time, nothing is waited for any more."""
         session, plan = self._session, self._plan
@@ -241,7 +238,9 @@ class TrialQueue:
         session = self._session
         folder = session.study.trial_folder(asked.number)
         request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
-        limit = self._compile_limit(asked)
+        most, limit = session.budget.limits, None
+        if session.budget.cuts_slow_compiles:
+            limit = compile_limit(session.study, asked.config, min(most.compile, most.total))
         if limit is not None:
             request = request.limited_to(limit.applied(request.limits))
         request = session.with_kernels(with_reuse(request, session.study, session.caches))
@@ -252,13 +251,6 @@ class TrialQueue:
             session.study.abandon(asked)
             raise
         self._queued.append(QueuedTrial(asked, folder, request, ahead, limit))
-
-    def _compile_limit(self, asked: AskedTrial) -> CompileLimit | None:
-        session = self._session
-        if not session.budget.cuts_slow_compiles:
-            return None
-        limits = session.budget.limits
-        return compile_limit(session.study, asked.config, min(limits.compile, limits.total))
 
     def pop(self) -> QueuedTrial:
         """The next one; waits until it is ready, if it was started ahead."""
@@ -288,15 +280,14 @@ class TrialQueue:
 
 
 def run_through_crashes(
-    bench: Bench, folder: TrialFolder, request: TrialRequest, on_stage: StageCallback | None = None
+    bench: Bench,
+    folder: TrialFolder,
+    request: TrialRequest,
+    outcome: Outcome | None = None,
+    on_stage: StageCallback | None = None,
 ) -> Outcome:
-    """Run a trial to its end; an untuned model that crashes gets further processes."""
-    return _through_crashes(bench, folder, request, bench.run(folder, request, on_stage=on_stage), on_stage)
-
-
-def _through_crashes(
-    bench: Bench, folder: TrialFolder, request: TrialRequest, outcome: Outcome, on_stage: StageCallback | None
-) -> Outcome:
+    """Run a trial to its end, unless the `outcome` is there; an untuned model that crashed gets further processes."""
+    outcome = outcome or bench.run(folder, request, on_stage=on_stage)
     for _ in range(UNTUNED_ATTEMPTS - 1):
         if not (request.untuned and isinstance(outcome, Failure) and outcome.reason is Reason.CRASH):
             break

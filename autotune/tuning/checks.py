@@ -3,6 +3,7 @@ drift, and do trials fail for one cause that is none of the configs'."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 from collections.abc import Callable, Sequence
@@ -43,12 +44,18 @@ def require_same_machine(study: Study) -> None:
 
 
 def require_untuned_works(study: Study) -> None:
-    """Raises the child's own error if the untuned model failed: there is nothing to compare with."""
+    """Raises the error of the untuned model if it failed: there is nothing to compare with. Raises HarnessError for an
+    objective that cannot be measured here."""
     untuned = study.untuned_record()
     if untuned is None:
         return
     if isinstance(untuned.outcome, Measurement):
-        _require_values(study, untuned.outcome)
+        for objective in study.manifest.objectives:
+            if not math.isfinite(objective.value(untuned.outcome)):
+                raise HarnessError(
+                    f"{asked('objective', objective.name)}: it cannot be measured here",
+                    tip=f"choose another objective under another {asked('study', 'NAME')}",
+                )
         return
     failure = untuned.outcome
     assert isinstance(failure, Failure)
@@ -68,16 +75,6 @@ def _remedy(reason: Reason) -> str:
         case Reason.CRASH:
             return "find the cause of the crash in the log"
     return "mend that"
-
-
-def _require_values(study: Study, untuned: Measurement) -> None:
-    """Raises HarnessError for an objective that cannot be measured here."""
-    for objective in study.manifest.objectives:
-        if not math.isfinite(objective.value(untuned)):
-            raise HarnessError(
-                f"{asked('objective', objective.name)}: it cannot be measured here",
-                tip=f"choose another objective under another {asked('study', 'NAME')}",
-            )
 
 
 def require_same_model(session: Session, attempts: Attempts) -> None:
@@ -221,22 +218,15 @@ class CircuitBreaker:
 
 def same_error_at_the_end(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     """The trials at the end of `records` that failed in the same way; empty if the last one did not fail."""
-    streak: list[TrialRecord] = []
-    for record in reversed(records):
-        if not isinstance(record.outcome, Failure):
-            break
-        if streak and signature_of(record.outcome) != signature_of(_failure(streak[0])):
-            break
-        streak.append(record)
-    return streak[::-1]
+    signatures = {signature_of(record.outcome) for record in records[-1:] if isinstance(record.outcome, Failure)}
+    streak = itertools.takewhile(
+        lambda record: isinstance(record.outcome, Failure) and signature_of(record.outcome) in signatures,
+        reversed(records),
+    )
+    return list(streak)[::-1]
 
 
 def last_that_worked(records: Sequence[TrialRecord], untuned: Config) -> TrialRecord | None:
     """The last measured trial of a compiled config: the untuned model proves no compiler."""
     compiled = (record for record in reversed(records) if record.config != untuned)
     return next((record for record in compiled if isinstance(record.outcome, Measurement)), None)
-
-
-def _failure(record: TrialRecord) -> Failure:
-    assert isinstance(record.outcome, Failure)
-    return record.outcome

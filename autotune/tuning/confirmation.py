@@ -150,7 +150,8 @@ class _Finalists:
         )
 
         def taking_part() -> list[TrialRecord]:
-            return [record for record in chosen if _takes_part(blocked, record)]
+            names = {contestant.name for contestant in blocked.contestants}
+            return [record for record in chosen if _name(record) in names]
 
         try:
             comparison = blocked.run(lambda comparison: self._is_clear(comparison, taking_part()))
@@ -166,7 +167,9 @@ class _Finalists:
                 self.candidates.remove(record)
                 self.notes.append(f"trial {record.number} failed in a fresh process: {failure.reason}: {failure.error}")
         self.notes += [
-            _ran_otherwise(record) for record in chosen if _programs_in(blocked, record) - {program_of(record)}
+            f"trial {record.number} did not run the same program in the confirmation as in the search"
+            for record in chosen
+            if _programs_in(blocked, record) - {program_of(record)}
         ]
         if comparison is not None:
             return self._judge(blocked, comparison, taking_part())
@@ -318,10 +321,6 @@ def winner_of(
     return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
 
 
-def _takes_part(blocked: BlockedRun, record: TrialRecord) -> bool:
-    return any(contestant.name == _name(record) for contestant in blocked.contestants)
-
-
 def _lost_base(blocked: BlockedRun) -> str:
     failure = blocked.failures[blocked.base.name]
     return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {failure.reason}: {failure.error}"
@@ -333,10 +332,6 @@ def _programs_in(blocked: BlockedRun, record: TrialRecord) -> set[str | None]:
         return set()
     name = _name(record)
     return {block[name].program for block in blocked.blocks if name in block}
-
-
-def _ran_otherwise(record: TrialRecord) -> str:
-    return f"trial {record.number} did not run the same program in the confirmation as in the search"
 
 
 def _best_in(objective: Objective, candidates: Sequence[TrialRecord]) -> TrialRecord:

@@ -21,7 +21,11 @@ besides."""
 
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
     """One trial for each program but the untuned model's: configs with the same program are not compared."""
-    return [record for record in representatives(feasible, space) if not _is_untuned(record, untuned)]
+    return [
+        record
+        for record in representatives(feasible, space)
+        if record.config != untuned.config and not run_same_program(record, untuned)
+    ]
 
 
 def likely_finalists(session: Session) -> list[TrialRecord]:
@@ -32,13 +36,11 @@ def likely_finalists(session: Session) -> list[TrialRecord]:
         return []
     feasible = [record for record in study.records() if record.state == "measured"]
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    return finalists(
-        study, candidates, uncertainty_of(study, untuned), lambda record: session.value(record.measurement)
-    )
 
+    def value(record: TrialRecord) -> float:
+        return session.value(record.measurement)
 
-def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
-    return record.config == untuned.config or run_same_program(record, untuned)
+    return sorted(by_importance(study, candidates, uncertainty_of(study, untuned), value), key=value)
 
 
 def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
@@ -52,17 +54,11 @@ def uncertainty(objective: Objective, noise_floor: NoiseFloor | None, drifted: f
     return max(EQUALLY_FAST, spread, drifted if objective.is_timed and drifted and drifted > DRIFTING else 0.0)
 
 
-def finalists(
-    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
-) -> list[TrialRecord]:
-    """At most `MAX_FINALISTS` trials that may be the best, the simplest among them; and the default compile."""
-    return sorted(by_importance(study, candidates, uncertainty, value), key=value)
-
-
 def by_importance(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
-    """The finalists, the most important first: where time is short, the last are left out."""
+    """The finalists, the most important first, since the last are left out where time is short: at most `MAX_FINALISTS`
+    trials that may be the best, the simplest among them; and the default compile."""
     space = study.manifest.space
     values = {record.number: value(record) for record in candidates}
     by_value = sorted(candidates, key=lambda record: values[record.number])

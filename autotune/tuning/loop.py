@@ -22,7 +22,7 @@ from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import AskedTrial, Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
-from autotune.tuning.attempts import Attempts, QueuedTrial, TrialQueue
+from autotune.tuning.attempts import Attempts, TrialQueue
 from autotune.tuning.checks import (
     CircuitBreaker,
     check_drift,
@@ -79,7 +79,7 @@ class Tuner:
         self._phases: tuple[Phase, ...] = (
             *self._checks,
             self._look_at_the_time,
-            self._learn_rules,
+            self._rules.update,
             self._ask,
             self._run_one,
             self._look_for_one_cause,
@@ -190,9 +190,6 @@ class Tuner:
         self._longest_s = longest_s
         return None
 
-    def _learn_rules(self) -> None:
-        self._rules.update()
-
     def _ask(self) -> StopReason | None:
         """Ask for as many trials as may run at the same time. What is queued is run before the search ends."""
         while len(self._queue) < self._num_at_once():
@@ -204,8 +201,9 @@ class Tuner:
     def _run_one(self) -> StopReason | None:
         queued = self._queue.pop()
         self._record = self._attempts.trial(queued, self._longest_s, self._queue.numbers())
-        if self._record is None:
-            self._queue_again(queued)
+        if self._record is None:  # It was given back: its config comes last in the queue, as another trial.
+            if not self._sampler.excludes(queued.asked.config):
+                self._queue.add(self._begun(queued.asked.config), self._longest_s)
             return None
         return StopReason.TIME if self._record.was_cut_off else None
 
@@ -226,11 +224,6 @@ class Tuner:
             return StopReason.EXHAUSTED
         self._queue.add(self._begun(config), self._longest_s)
         return None
-
-    def _queue_again(self, queued: QueuedTrial) -> None:
-        """Put the config of a trial that was given back at the end of the queue, as another trial."""
-        if not self._sampler.excludes(queued.asked.config):
-            self._queue.add(self._begun(queued.asked.config), self._longest_s)
 
     def _begun(self, config: Config) -> AskedTrial:
         return self._study.ask(config, longest_s=self._budget.limits.total)

@@ -125,7 +125,8 @@ def prior_uses(study: Readable, records: Sequence[TrialRecord]) -> list[PriorUse
 def related_studies(studies: Studies, manifest: Manifest) -> list[str]:
     """Other studies of the same model and framework that have something to suggest."""
     others = (other for other in studies.manifests() if other.name != manifest.name)
-    same = [other.name for other in others if _is_same_model(other, manifest)]
+    model = (manifest.framework, manifest.workload.reference)
+    same = [other.name for other in others if (other.framework, other.workload.reference) == model]
     return [name for name in same if _suggests(name, studies)]
 
 
@@ -245,7 +246,3 @@ def _suggests(name: str, studies: Studies) -> bool:
         return bool(read_prior(name, studies).configs)
     except AutotuneError:
         return False
-
-
-def _is_same_model(manifest: Manifest, of: Manifest) -> bool:
-    return manifest.framework == of.framework and manifest.workload.reference == of.workload.reference

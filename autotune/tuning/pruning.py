@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from autotune.config import Config, Scalar
-from autotune.measure.measurement import Measurement
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.knob_effects import pairs_of
@@ -109,14 +108,14 @@ def _told(
     name: str, config: Config, measured: Sequence[TrialRecord], manifest: Manifest, equal: float
 ) -> Literal["idle", "matters", "unknown"]:
     """By pairs of undisturbed trials, whatever else they set: one has the setting, the other has it put back."""
-    back = _start(config, manifest.space)[name]
+    back, value = _start(config, manifest.space)[name], manifest.objective.value
     gains = []
     for pair in pairs_of(name, [record for record in measured if record.disturbed is None], manifest.space):
         having = [record for record in pair if record.config.matches({name: config[name]})]
         lacking = [record for record in pair if record.config.matches({name: back})]
         if having and lacking:
             same = run_same_program(*pair)
-            gains.append(1.0 if same else _value(lacking[0], manifest) / _value(having[0], manifest))
+            gains.append(1.0 if same else value(lacking[0].measurement) / value(having[0].measurement))
     if not gains:
         return "unknown"
     return "matters" if statistics.median(gains) > 1 + equal else "idle"
@@ -124,14 +123,10 @@ def _told(
 
 def _helpfulness(name: str, config: Config, measured: Sequence[TrialRecord], manifest: Manifest) -> float:
     """Median of the trials without the setting over that of those with it, whatever else they differ in."""
-    having = [_value(trial, manifest) for trial in measured if trial.config.matches({name: config[name]})]
-    lacking = [_value(trial, manifest) for trial in measured if not trial.config.matches({name: config[name]})]
+    value = manifest.objective.value
+    having = [value(trial.measurement) for trial in measured if trial.config.matches({name: config[name]})]
+    lacking = [value(trial.measurement) for trial in measured if not trial.config.matches({name: config[name]})]
     return statistics.median(lacking) / statistics.median(having) if having and lacking else 1.0
-
-
-def _value(record: TrialRecord, manifest: Manifest) -> float:
-    assert isinstance(record.outcome, Measurement)
-    return manifest.objective.value(record.outcome)
 
 
 def _start(config: Config, space: SearchSpace) -> dict[str, Scalar]:

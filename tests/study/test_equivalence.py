@@ -117,21 +117,20 @@ class TestAsOne:
 BOTH = config(mode="b", flag=True)
 EFFECTS = {
     "same program in pairs that differ in one knob": (
-        [(config(mode=mode), "p") for mode in "abc"], {"mode": "no effect: same program in 3 pairs"},
+        [(config(mode=mode), "p") for mode in "abc"], {"mode": "no effect"},
     ),
     "one pair with two programs is an effect": (
         [(DEFAULT, "p"), (config(mode="b"), "p"), (config(mode="c"), "q")],
-        {"mode": "changes the program in 2 of 3 pairs"},
+        {"mode": "changes the program"},
     ),
     "knobs that change together prove no effect of either": (
         [(DEFAULT, "p"), (BOTH, "q")], {"mode": "not compared", "flag": "not compared"},
     ),
     "knobs that change together and change nothing": (
-        [(DEFAULT, "p"), (BOTH, "p")],
-        dict.fromkeys(("mode", "flag"), "no effect: several values in 1 class of one program"),
+        [(DEFAULT, "p"), (BOTH, "p")], {"mode": "no effect", "flag": "no effect"},
     ),
     "a capture that compiles nothing": (
-        [(UNTUNED, "p"), (DEFAULT, "p")], {"execution": "no effect: same program in 1 pair"},
+        [(UNTUNED, "p"), (DEFAULT, "p")], {"execution": "no effect"},
     ),
     "failures, and frameworks that do not tell": (
         [(DEFAULT, "fails"), (config(mode="b"), None), (UNTUNED, None)],
@@ -146,9 +145,8 @@ EFFECTS = {
 @pytest.mark.parametrize(("trials", "expected"), EFFECTS.values(), ids=EFFECTS)
 def test_what_programs_say_of_a_knob(record, space, trials, expected):
     """Pairs that differ in one knob alone are compared; else classes in which a knob has several values."""
-    found = {each.knob: each for each in effects_of([record(*trial) for trial in trials], space)}
-    assert {name: found[name].in_words() for name in expected} == expected
-    assert all(found[name].verdict == words.split(":")[0].split(" in ")[0] for name, words in expected.items())
+    found = {effect.knob: effect for effect in effects_of([record(*trial) for trial in trials], space)}
+    assert {name: found[name].verdict for name in expected} == expected
 
 
 class TestEffects:

@@ -16,7 +16,7 @@ from autotune.study.equivalence import simplicity
 from autotune.study.records import DriftCheck, NoiseFloor
 from autotune.tuning.confirmation import MAX_CONTESTS, winner_of
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
-from autotune.tuning.finalists import EQUALLY_FAST, finalists, uncertainty_of
+from autotune.tuning.finalists import EQUALLY_FAST, by_importance, uncertainty_of
 from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, fake_space, summary_of, trial_record, with_latency
 
@@ -65,7 +65,7 @@ class TestFinalists:
     """Who of the search takes part in the confirmation."""
 
     def chosen(self, study, records, uncertainty=EQUALLY_FAST):
-        return [each.config for each in finalists(study, records, uncertainty, value)]
+        return [record.config for record in sorted(by_importance(study, records, uncertainty, value), key=value)]
 
     def test_the_fastest_and_the_default(self, study, record):
         """A config that nobody comes near to, and the framework's default, which every user could have for nothing."""

@@ -75,7 +75,7 @@ class RayCluster:
         quiet = {"log_to_driver": False, "configure_logging": False}
         address = self._on if self._on.startswith(REMOTE) else None
         try:
-            if address is None and not _names_cluster():
+            if address is None and not os.environ.get("RAY_ADDRESS"):
                 local = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
                 try:
                     self._ray.init(address="local", **local, **quiet)
@@ -234,10 +234,6 @@ def _actor_class(ray: Any) -> type[DeviceWorker]:
             return super().reports()
 
     return DeviceActor
-
-
-def _names_cluster() -> bool:
-    return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def _names(seats: Sequence[_Seat]) -> list[str]:

@@ -35,7 +35,7 @@ class Encoding:
 
     def __init__(self, space: SearchSpace) -> None:
         self._levels = {knob.name: _levels(knob) for knob in space.knobs}
-        widths = [_width(levels) for levels in self._levels.values()]
+        widths = [len(levels[_INACTIVE]) for levels in self._levels.values()]
         self.owners = np.repeat(np.arange(len(widths)), widths)
         """Feature -> the number of its knob."""
         self.num_knobs, self.num_features = len(widths), len(self.owners)
@@ -74,10 +74,6 @@ def _ladder(numbers: Sequence[float]) -> Array:
     passed = (logs[:, None] > rungs[None, :-1]) * heights
     active = np.column_stack([passed, np.zeros(len(numbers))])
     return np.vstack([active, [*heights / 2, math.sqrt(0.75)]])
-
-
-def _width(levels: dict[_Level, Array]) -> int:
-    return len(levels[_INACTIVE])
 
 
 @dataclass(frozen=True)

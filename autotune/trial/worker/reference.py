@@ -102,6 +102,6 @@ def _observed(
         ) from error
 
 
-def _first_line(error: Exception, max_chars: int = 300) -> str:
+def _first_line(error: Exception) -> str:
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {line}"[:max_chars]
+    return f"{type(error).__name__}: {line}"[:300]

@@ -94,7 +94,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         if problem is not None:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
         training.set_training(model)
-    placed = [_placed(backend, inputs) for inputs in (built.inputs, *built.more_inputs)]
+    placed = [_mapped(inputs, backend.place) for inputs in (built.inputs, *built.more_inputs)]
     backend.materialise(model, partial(placed[0].call, built.called))
     constants = _constants(placed)
     specs = _specs(backend, placed[0], workload.model)
@@ -103,7 +103,9 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     derived = None if given.is_enough else _derived(backend, example, workload.seed)
     inputs = given.inputs if derived is None else [*given.inputs, derived]
     parameters = list(backend.parameters(model))
-    backend.input_gradients = _require_gradients(backend, inputs)
+    # An author may want gradients recorded, as for a model that differentiates within itself.
+    leaves = (leaf for given_inputs in inputs for leaf in given_inputs.leaves())
+    backend.input_gradients = backend.records_gradients(None, *leaves)
     return Subject(
         model=model,
         inputs=[*inputs, example],
@@ -206,11 +208,6 @@ def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec
     return tuple(specs)
 
 
-def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
-    """The author wants gradients recorded, as for a model that differentiates within itself."""
-    return backend.records_gradients(None, *(leaf for inputs in given for leaf in inputs.leaves()))
-
-
 def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
     """A sentence about the numbers, texts and flags that are the same in all of the author's inputs."""
     example, *others = [dict(arguments.named_leaves()) for arguments in given]
@@ -224,10 +221,6 @@ def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
     named = ", ".join(same[:_MAX_NAMED]) + (f" and {len(same) - _MAX_NAMED} more" if len(same) > _MAX_NAMED else "")
     verb = "was" if len(same) == 1 else "were"
     return (f"{named} {verb} the same in all calls: compiled code may be made for that alone",)
-
-
-def _placed(backend: Backend, arguments: Arguments) -> Arguments:
-    return _mapped(arguments, backend.place)
 
 
 def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
