@@ -1,7 +1,5 @@
 """`Loaded`: what `autotune.load` gives a job: a tuned config, or why there is none, and its use on a model.
 
-    model = autotune.load("best.yaml").apply(model)
-
 A job must not die of its speed-up: unless it asks for exceptions, it goes on with the untuned model, and one line in
 the log of `autotune` says why. `apply` goes through the same backend method that the trials used: what was measured is
 what is deployed.

@@ -27,13 +27,9 @@ _FEW_ROWS = 4
 
 
 def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
-    """Further inputs of the same shapes and types, made from the values of the example inputs.
-
-    All inputs of a batch have their rows put in one other order. Floats shrink, and change their sign where there are
-    both signs, which flips branches on a mean or a sum: a capture of one path only then gives wrong results. Whole
-    numbers are never greater than the one that was in the same place, so that an index stays one of its own table.
-    What is sorted, and a single whole number, stays as it is: offsets, lengths, positions, a time step.
-    """
+    """Further inputs of the same shapes and types, made from the values of the example inputs: rows in another order,
+    floats smaller and perhaps of the other sign, whole numbers never greater. docs/decisions/0050-made-up-inputs.md has
+    what becomes of which input, and why."""
     generator = np.random.default_rng(seed)
     batch = next((array.shape[0] for array in arrays if array is not None and array.ndim), 1)
     order = _other_order(batch, generator)

@@ -44,8 +44,8 @@ NO_SCATTER = 1e-12
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
 AS_GOOD = 0.02
-"""A rival that looks faster than the answer by more than this share, and may be, keeps the blocks going. What is closer
-counts as equally fast: further blocks for every rival that looks faster would be 6 more where three are equal."""
+"""A finalist that looks faster than the answer by more than this share, and may be, keeps the blocks going. What is
+closer counts as equally fast: further blocks for each that looks faster would be 6 more where three are equal."""
 
 
 class Verdict(StrEnum):
@@ -154,11 +154,11 @@ class Comparison:
         weights = _weights_of_correlations(self._logs)
         return float(weights @ list(CORRELATIONS))
 
-    def has_rival(self, answer: int) -> bool:
+    def has_faster_finalist(self, answer: int) -> bool:
         """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
         least = (1 + AS_GOOD) * self.speedups[answer].median
-        rivals = (rival for rival, speedup in enumerate(self.speedups) if speedup.median > least)
-        return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
+        others = (other for other, speedup in enumerate(self.speedups) if speedup.median > least)
+        return any(self.between(other + 1, answer + 1).high > 1 + AS_GOOD for other in others)
 
     @cached_property
     def _logs(self) -> NDArray[np.float64]:

@@ -190,7 +190,7 @@ class _Finalists:
             return False
         winner = self._winner(comparison, chosen)
         is_proven = verdict_of(comparison.speedups[winner], margin) is Verdict.FASTER
-        return not (is_proven and comparison.has_rival(winner))
+        return not (is_proven and comparison.has_faster_finalist(winner))
 
     def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
         simplicities = [simplicity(record, self.session.study.manifest.space) for record in chosen]

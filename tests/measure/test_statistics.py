@@ -351,7 +351,7 @@ RIVALS = {
 def test_whether_the_answer_may_not_be_the_best(ratios: NDArray[np.float64], is_rival: bool) -> None:
     """A rival is unproven, since one of its processes was hit, and its median lies above the answer's 1.3."""
     compared = comparison([(1.0, 1 / one, 1 / other) for one, other in zip(1.3 * NOISE, ratios, strict=True)])
-    assert compared.has_rival(0) is is_rival
+    assert compared.has_faster_finalist(0) is is_rival
     assert compared.between(2, 1).high > 1 + AS_GOOD or not is_rival
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +107,8 @@ class MindSporeBackend(Backend):
             return f"a {type(model).__name__}; the mindspore backend needs a mindspore.nn.Cell"
         return already_compiled(model)
 
-    def inference(self) -> AbstractContextManager[Any]:
-        """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
-        return nullcontext()
-
     def records_gradients(self, model: Any, *values: Any) -> bool:
-        """MindSpore tells not of what."""
+        """MindSpore does so only inside `ms.grad` and its relatives, and does not tell of what."""
         return model is not None and records_gradients()
 
     def synchronise(self) -> None:

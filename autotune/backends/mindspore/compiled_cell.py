@@ -149,7 +149,8 @@ class _State:
                 cell.construct = bounded(cell, compiled, warn, by_identity=by_identity) if is_inner else compiled
         elif arguments.jit_config:
             self.cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
-        self._call = Compiling(_entry(self.cell, arguments), arguments.compiling)
+        entry = whole_graph(self.cell) if arguments.whole_graph else self.cell
+        self._call = Compiling(entry, arguments.compiling)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[str]]:
         """Returns the result, and what the call has set in Cells."""
@@ -179,10 +180,6 @@ def _compiled_parts(model: ms.nn.Cell, arguments: CompileArguments) -> list[str]
         return []
     compiled = {id(cell) for cell in cells_of(model, arguments.region)}
     return [f"{path}." for path, cell in model.cells_and_names() if id(cell) in compiled]
-
-
-def _entry(cell: ms.nn.Cell, arguments: CompileArguments) -> Callable[..., Any]:
-    return whole_graph(cell) if arguments.whole_graph else cell
 
 
 def whole_graph(cell: ms.nn.Cell) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ follows it (measured: it reads back, and has its effect).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -19,10 +19,8 @@ from autotune.errors import InvalidConfigError
 from autotune.workload.regions import KNOB, Region
 from autotune.workload.workload import Device, Task
 
-# One row for each knob, and the combinations that mean nothing.
-#
 # `search_spaces/mindspore.yaml` says which values are worth trying where. What stands here is what a job must know of a
-# config from elsewhere: what it takes at all, into what it goes, and where it shows. Pure, and no import of mindspore.
+# config from elsewhere: what it takes at all, into what it goes, and where it shows.
 
 _ALL: tuple[Device, ...] = ("cpu", "gpu", "ascend")
 _SWITCH: tuple[Scalar, ...] = (False, True)
@@ -243,28 +241,25 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
     """The config in the terms of a release and a device. Pure. Raises InvalidConfigError."""
     _refuse(config, version, device)
     execution, level = config["execution"], str(config.get("jit_level", "O0"))
-    process: dict[str, Any] = {
-        "context": {
-            **_changed(config, Goes.CONTEXT),
-            **_device_settings(config),
-        },
-        "compiling": _fusion(config, device, task),
-        "variables": _variables(config),
-        "calls": _calls(config),
-        "region": _region(config),
-        "mixed_precision": _mixed_precision(config),
-    }
+    process = CompileArguments(
+        context={**_changed(config, Goes.CONTEXT), **_device_settings(config)},
+        compiling=_fusion(config, device, task),
+        variables=_variables(config),
+        calls=_calls(config),
+        region=_region(config),
+        mixed_precision=_mixed_precision(config),
+    )
     if execution == "pynative":
-        return CompileArguments(**process)
+        return process
     if execution == "graph":
         boost = {"infer_boost": "on"} if config.get("infer_boost", False) else {}
-        return CompileArguments(**process, whole_graph=True, jit_config={"jit_level": level, **boost})
+        return replace(process, whole_graph=True, jit_config={"jit_level": level, **boost})
     capture, fullgraph = str(config.get("capture", "ast")), config.get("fullgraph", False)
     if _within(version, "<2.6"):
         syntax = {"jit_level": level, "jit_syntax_level": "STRICT" if fullgraph else "LAX"}
-        return CompileArguments(**process, jit={"mode": _OLD_CAPTURE[capture]}, jit_config=syntax)
+        return replace(process, jit={"mode": _OLD_CAPTURE[capture]}, jit_config=syntax)
     options = {"capture_mode": capture, "jit_level": level, "fullgraph": fullgraph, **_jit_options(config)}
-    return CompileArguments(**process, jit=options)
+    return replace(process, jit=options)
 
 
 def _refuse(config: Config, version: str, device: Device) -> None:

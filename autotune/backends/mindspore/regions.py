@@ -172,11 +172,6 @@ def check_region(model: ms.nn.Cell, region: str) -> None:
     cells_of(model, Region.parse(region))
 
 
-def copy_modules(model: ms.nn.Cell) -> CellCopy:
-    """See `Regions`."""
-    return CellCopy(model)
-
-
 # A copy of a model's Cells that has its Parameters: what variants rewrite in place of the job's model.
 
 
@@ -217,3 +212,7 @@ class CellCopy:
                     tip="apply the config again once the model is as it is to be used",
                 )
             self._seen = now
+
+
+copy_modules = CellCopy
+"""See `Regions`."""

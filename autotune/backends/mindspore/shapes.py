@@ -23,31 +23,14 @@ from autotune.measure.diagnosis import Compilations
 from autotune.workload.arguments import Arguments
 
 
-class ShapeMarker:
-    """Gives a Cell inputs with open sizes before its first call: it is compiled once, for all of them.
-
-    `set_inputs` wants the types and ranks of all inputs, which only a call shows.
-    """
-
-    def __init__(self, cell: CompiledCell | ms.nn.Cell, varying: Sequence[VaryingAxis]) -> None:
-        self._cell = cell
-        self._varying = varying
-        self._is_done = False
-
-    def __call__(self, arguments: Arguments) -> AbstractContextManager[None]:
-        if not self._is_done:
-            self._set_inputs(arguments)
-            self._is_done = True
-        return nullcontext()
-
-    def _set_inputs(self, arguments: Arguments) -> None:
-        leaves = arguments.leaves()
-        for number in {axis.leaf for axis in self._varying}:
-            leaves[number] = _open(leaves[number], [axis for axis in self._varying if axis.leaf == number])
-        wanted = arguments.with_leaves(leaves)
-        if wanted.positional and wanted.keyword:
-            raise InvalidConfigError("knob shapes: MindSpore takes open sizes by position or by name, not both at once")
-        self._cell.set_inputs(*wanted.positional, **(wanted.keyword or {}))
+def _set_inputs(cell: CompiledCell | ms.nn.Cell, varying: Sequence[VaryingAxis], arguments: Arguments) -> None:
+    leaves = arguments.leaves()
+    for number in {axis.leaf for axis in varying}:
+        leaves[number] = _open(leaves[number], [axis for axis in varying if axis.leaf == number])
+    wanted = arguments.with_leaves(leaves)
+    if wanted.positional and wanted.keyword:
+        raise InvalidConfigError("knob shapes: MindSpore takes open sizes by position or by name, not both at once")
+    cell.set_inputs(*wanted.positional, **(wanted.keyword or {}))
 
 
 def _open(tensor: ms.Tensor, varying: list[VaryingAxis]) -> ms.Tensor:
@@ -60,8 +43,18 @@ def _open(tensor: ms.Tensor, varying: list[VaryingAxis]) -> ms.Tensor:
 def marker(
     model: ms.nn.Cell, varying: Sequence[VaryingAxis], changes: UndoLog
 ) -> Callable[[Arguments], AbstractContextManager[None]]:
-    """See `ShapeStrategies`."""
-    return ShapeMarker(compiled_of(model) or model, varying)
+    """See `ShapeStrategies`. A Cell is given inputs with open sizes before its first call, and is compiled once for all
+    of them: `set_inputs` wants the types and ranks of all inputs, which only a call shows."""
+    cell, is_done = compiled_of(model) or model, False
+
+    def mark(arguments: Arguments) -> AbstractContextManager[None]:
+        nonlocal is_done
+        if not is_done:
+            _set_inputs(cell, varying, arguments)
+            is_done = True
+        return nullcontext()
+
+    return mark
 
 
 def uncompiled() -> AbstractContextManager[Any]:

@@ -257,8 +257,10 @@ class Snapshot:
             attributes.note_tensors(held[name])
 
     def holds(self) -> bool:
-        """The Cells are as they were. Quick: it is asked at each call."""
-        return self.attributes_hold() and self.tensors_hold()
+        """The Cells are as they were, weights and buffers lie where they did, and constants have the values that they
+        had. Quick: it is asked at each call."""
+        places_hold = self.attributes_hold() and list(map(_place_of, self._tensors)) == self.places
+        return places_hold and self.constants_hold()
 
     def attributes_hold(self) -> bool:
         """Their parts, attributes, modes and hooks are; nothing is said about what is in a tensor."""
@@ -283,10 +285,6 @@ class Snapshot:
         return [
             name for name in names if name not in before or name not in held or not is_same(before[name], held[name])
         ]
-
-    def tensors_hold(self) -> bool:
-        """Weights and buffers lie where they did, and constants have the values that they had."""
-        return list(map(_place_of, self._tensors)) == self.places and self.constants_hold()
 
     def constants_hold(self) -> bool:
         """Small tensors that are neither Parameters nor buffers, and arrays, have the values that they had."""

@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.call_values import call_key
-from autotune.backends.mindspore.compiled_cell import (
-    CompiledCell,
-    Compiling,
-    jitted,
-    whole_graph,
-)
+from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, whole_graph
 from autotune.backends.mindspore.proxy import proxy
 from autotune.backends.mindspore.regions import note_compiled
 from autotune.backends.mindspore.state import Snapshot, initialise
@@ -56,9 +51,8 @@ def training_step(
     called = proxy(model, None, CompiledCell(model, arguments), changes) if scope == "model" else model
     gradients = _gradients_of(called, loss, optimizer)
     if scope == "step":
-        whole = SameState(
-            Compiling(jitted(_pynative_step(gradients, optimizer), arguments), arguments.compiling), model, optimizer
-        )
+        step = jitted(_pynative_step(gradients, optimizer), arguments)
+        whole = SameState(Compiling(step, arguments.compiling), model, optimizer)
         return BeforeAnyWrite(whole, untuned, model, optimizer)
     if scope == "gradients":
         gradients = SameState(Compiling(jitted(gradients, arguments), arguments.compiling), model)

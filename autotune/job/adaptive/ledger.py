@@ -1,10 +1,8 @@
 """`Ledger`: when compiling a shape that the study did not foresee pays off. Pure: seconds in, decisions out.
 
-This is the ski-rental problem: an eager call is the rent, compiling is the price, and nobody knows how many calls will
-come. Compiling once the rent has reached the price never costs more than twice what foresight would have cost (Karlin,
-Manasse, Rudolph, Sleator, "Competitive snoopy caching", Algorithmica 3, 1988). Where the recent calls predict that more
-will come, it is done after a share `trust` of that, which never costs more than 1 + 1/trust times as much (Purohit,
-Svitkina, Kumar, "Improving online algorithms via ML predictions", NeurIPS 2018). The bounds hold for each shape, and so
+This is the ski-rental problem (docs/adaptive.md): an eager call is the rent, compiling is the price. Compiling once the
+rent has reached the price never costs more than twice what foresight would have cost; after a share `trust` of that,
+where the recent calls predict more, never more than 1 + 1/trust times as much. The bounds hold for each shape, and so
 for their sum.
 """
 
