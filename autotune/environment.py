@@ -44,7 +44,7 @@ class Environment(BaseModel):
     system: str
     processor: str
     vector_instructions: str | None = None
-    """Of the processor, see `vector_instructions`; None where the system does not say."""
+    """Those of the processor, see `vector_instructions`; None where the system does not say."""
     num_cores: int
     """Cores that this process may use (affinity and the container's quota), not the machine's total."""
     memory_bytes: int
@@ -53,7 +53,7 @@ class Environment(BaseModel):
     device: str
     """As the framework names it: `cpu`, or e.g. `NVIDIA H200`, `Ascend910B4`."""
     driver: str | None = None
-    """Of the accelerator, as its files on this machine say; None where there is none."""
+    """The accelerator's, as its files on this machine say; None where there is none."""
     packages: dict[str, str]
     variables: dict[str, str]
     """Environment variables that the study declared for every process that it measures."""

@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, which stay as they are; so do tabs."""
+    """Text as `printable` gives it, whose line ends and tabs stay."""
     return _ACTING.sub(lambda match: match[0] if match[0] in "\n\t" else _written_out(match), text)
 
 

@@ -31,7 +31,7 @@ MAX_YAML_BYTES = 4 * 2**20
 MAX_YAML_NODES = 200_000
 """Keys and values, each alias counted as often as it is used."""
 MAX_BYTES = 64 * 2**20
-"""Of any file that is read whole: a model's source, a log of traffic, a manifest."""
+"""Largest file that is read whole: a model's source, a log of traffic, a manifest."""
 MAX_NAME, MAX_TEXT = 300, 20_000
 """Characters of a key of an export, and of a text in any YAML file."""
 

@@ -43,7 +43,7 @@ def leaves(value: Any, path: str = "", depth: int = DEEPEST) -> Iterator[tuple[s
 
 
 def with_leaves(value: Any, change: Callable[[Any], Any], depth: int = DEEPEST) -> Any:
-    """The same nest, whose leaves are what `change` makes of them, called in the order of `leaves`.
+    """This nest with leaves that `change` makes of its own, called in the order of `leaves`.
 
     Containers keep their class, and no `__init__` of a mapping or a dataclass is called. A nest in which nothing
     changes comes back as it is.

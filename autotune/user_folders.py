@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def config_folder() -> Path | None:
-    """Of the user's settings; None where the user has no home, and the environment names no folder."""
+    """Folder of the user's settings; None where the user has no home, and the environment names no folder."""
     return _folder("XDG_CONFIG_HOME", ".config")
 
 
 def cache_folder() -> Path | None:
-    """Of what can be made again; None as above."""
+    """Folder of what can be made again; None where there is no home and no variable names one."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,18 +70,13 @@ def study_of(manifest: Manifest, studies: Studies) -> Study | None:
     """The study of this name, if one is there that goes on. Raises StoreError if it was made with other settings."""
     if manifest.name not in studies.names():
         return None
-    study = studies.open(manifest.name)
-    try:
-        has_evidence = study.has_evidence()
-        if has_evidence:
-            study.manifest.require_same(manifest)
-    except BaseException:
-        study.close()
-        raise
-    if has_evidence:
+    with ExitStack() as stack:
+        study = stack.enter_context(closing(studies.open(manifest.name)))
+        if not study.has_evidence():
+            return None
+        study.manifest.require_same(manifest)
+        stack.pop_all()  # It stays open.
         return study
-    study.close()
-    return None
 
 
 def _by_another(manifest: Manifest, budget: Budget, studies: Studies, known: ExpectedCost) -> ExpectedCost | None:

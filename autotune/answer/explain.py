@@ -17,7 +17,7 @@ from functools import cached_property
 from autotune.answer.result import StudyResult
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Measurement
-from autotune.measure.statistics import Comparison, Speedup
+from autotune.measure.statistics import Comparison, Speedup, inverse
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.importance import Importance, importances
@@ -231,7 +231,7 @@ def _influence(
         return None
     if statistics.median(found.median for found in speedups) >= 1:
         return Influence(knob, second, first, tuple(speedups), bool(confirmed))
-    return Influence(knob, first, second, tuple(found.inverse for found in speedups), bool(confirmed))
+    return Influence(knob, first, second, tuple(map(inverse, speedups)), bool(confirmed))
 
 
 def _first_difference(winner: Config, config: Config, by_importance: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.answer.format import amount, count, interval, num_bytes, seconds, times
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Speedup
+from autotune.measure.statistics import Speedup, inverse
 from autotune.study.records import StopReason, TrialRecord
 
 _RATIOS = {
@@ -53,7 +53,7 @@ def gain(objective: Objective, speedup: Speedup) -> str:
     if what is None:
         is_loss = speedup.median < 1
         what = _GAINS[objective.quantity][is_loss].format(calls=count(objective.num_calls))
-        speedup = speedup.inverse if is_loss else speedup
+        speedup = inverse(speedup) if is_loss else speedup
     ends = interval(speedup).partition(" ")[2]
     return f"{times(speedup.median)}{what} {ends}"
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def tune_tiers(question: Question, terms: Terms, studies: Studies) -> int:
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
+    from autotune.answer.result import StudyResult
     from autotune.answer.tiers import deadline_s, folder_of, share_of, write_tiers
     from autotune.api.running import Terms
 
@@ -42,7 +43,8 @@ def tune_tiers(question: Question, terms: Terms, studies: Studies) -> int:
             left_out[name] = _say_left_out(name, problem)
             continue
         if not question.as_json:
-            _print_one(name, study, profiled=question.profile)
+            print_line(f"tier {name}")
+            print_summary(StudyResult(study), profiled=question.profile, with_next=False)
         study.close()
     if not tiers:
         raise _nothing_tuned()
@@ -98,13 +100,6 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bo
         raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
     with live_display(quiet=quiet) as display, bench_here(study) as bench:
         return confirm_tail(Session(study, budget, bench, display, deadline), best)
-
-
-def _print_one(name: str, study: Study, *, profiled: bool) -> None:
-    from autotune.answer.result import StudyResult
-
-    print_line(f"tier {name}")
-    print_summary(StudyResult(study), profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:

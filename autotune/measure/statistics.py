@@ -74,10 +74,10 @@ class Speedup(Record):
     low: float
     high: float
 
-    @property
-    def inverse(self) -> Speedup:
-        """The speed-up of the base over the config."""
-        return Speedup(median=1 / self.median, low=1 / self.high, high=1 / self.low)
+
+def inverse(speedup: Speedup) -> Speedup:
+    """The speed-up of the base over the config."""
+    return Speedup(median=1 / speedup.median, low=1 / speedup.high, high=1 / speedup.low)
 
 
 @dataclass(frozen=True)

@@ -130,19 +130,13 @@ def describe_spaces(device: str, framework: str | None = None, task: Task = "inf
     if device not in get_args(Device):
         raise InputError(f"{asked('device', device)}: unknown", tip="choose cpu, gpu or ascend")
     names = (framework,) if framework else tuple(sorted(filter(is_installed, bundled_names())))
-    spaces = []
+    described = []
     for name in names:
-        version = framework_version(name)
+        file, version = bundled_space(name), framework_version(name)
         here = Circumstances(version=version, device=device, task=task, process_settings=True)  # type: ignore[arg-type]
-        spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
-    return [_as_plain_data(space) for space in spaces]
-
-
-def _as_plain_data(space: SearchSpace) -> dict[str, Any]:
-    return {
-        "file": str(bundled_space(space.framework)),
-        "framework": space.framework,
-        "version": framework_version(space.framework),
-        "num_configs": sum(1 for _ in space.configs()),
-        "knobs": [knob.model_dump(mode="json") for knob in space.knobs],
-    }
+        space = load_space(file, framework=name, circumstances=here)
+        num_configs, knobs = sum(1 for _ in space.configs()), [knob.model_dump(mode="json") for knob in space.knobs]
+        described.append(
+            {"file": str(file), "framework": name, "version": version, "num_configs": num_configs, "knobs": knobs}
+        )
+    return described
