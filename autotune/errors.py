@@ -131,6 +131,13 @@ def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) ->
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it came from in turn."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 OUTPUT = "standard output"
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import URL, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.command_line import asked
-from autotune.errors import StoreError
+from autotune.errors import StoreError, causes
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -215,13 +215,10 @@ def _require_study_database(path: Path, timeout_s: float) -> None:
 
 def _explain(error: BaseException) -> tuple[str, str]:
     """SQLite's own error code, found in the chain of causes, in words."""
-    current: BaseException | None = error
-    while current is not None:
-        origin = getattr(current, "orig", current)
-        name = getattr(origin, "sqlite_errorname", "") or ""
+    for cause in causes(error):
+        name = getattr(getattr(cause, "orig", cause), "sqlite_errorname", "") or ""
         # Extended codes, e.g. SQLITE_READONLY_DBMOVED, begin with the plain one.
         for code, sentence in _SENTENCES.items():
             if name.startswith(code):
                 return sentence
-        current = current.__cause__ or current.__context__
     return f"gave an error: {type(error).__name__}: {str(error).splitlines()[0]}", "see the cause above"

@@ -21,7 +21,7 @@ from typing import TypeVar
 import psutil
 
 from autotune.backends.registry import entry_of
-from autotune.errors import HarnessError
+from autotune.errors import HarnessError, causes
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 
@@ -94,13 +94,11 @@ def start_when_possible(start: Callable[[], Started]) -> Started:
 
 def lacks_process_resources(error: BaseException | None) -> bool:
     """Whether the error, or one that caused it, says that no process or thread could be started."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
-            return True
-        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        (isinstance(cause, OSError) and cause.errno == errno.EAGAIN)
+        or (isinstance(cause, RuntimeError) and "can't start new thread" in str(cause))
+        for cause in causes(error)
+    )
 
 
 def mark_of(folder: Path) -> str:

@@ -215,7 +215,8 @@ def _in_space(source: PriorSource, space: SearchSpace) -> list[Config]:
     Raises InputError where none of them says anything about this space.
     """
     if source.configs and (
-        source.framework != space.framework or not any(_carried(config, space) for config in source.configs)
+        source.framework != space.framework
+        or not any(config.matches({knob.name: list(knob.values)}) for config in source.configs for knob in space.knobs)
     ):
         raise InputError(
             f"{asked('prior', source.name)}: its configs ({source.origin}) say nothing about the knobs of "
@@ -234,11 +235,6 @@ def project_config(config: Config, space: SearchSpace) -> Config:
         return config[name] if config.matches({name: list(values)}) else defaults[name]
 
     return space.walk(choose)
-
-
-def _carried(config: Config, space: SearchSpace) -> bool:
-    """At least one of its settings is on offer here."""
-    return any(config.matches({knob.name: list(knob.values)}) for knob in space.knobs)
 
 
 def _suggests(name: str, studies: Studies) -> bool:

@@ -13,7 +13,7 @@ from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSett
 from autotune.bench.ray.device_worker import DeviceWorker
 from autotune.bench.ray.links import Cluster, Link, LinkLostError
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InputError, MissingDeviceError
+from autotune.errors import HarnessError, InputError, MissingDeviceError, quoted
 
 LOCAL = "ray"
 """`--on ray`: the cluster that RAY_ADDRESS names, else one of this machine alone, made for the run."""
@@ -122,7 +122,7 @@ class RayCluster:
                 reports = self._ray.get(call)
                 link.open_call = link.actor.reports.remote()
             except self._ray.exceptions.RayError as error:
-                heard.append((link, LinkLostError(_first_line(error))))
+                heard.append((link, LinkLostError(quoted(error))))
             else:
                 heard.append((link, reports))
         return heard
@@ -257,13 +257,6 @@ def _without_shared(links: Sequence[RayLink], settings: WorkerSettings) -> list[
         if settings.device != "cpu" or SLOTS in link.seat.resources or not is_shared:
             kept.append(link)
     return kept
-
-
-def _first_line(error: Exception) -> str:
-    """Ray's messages are long."""
-    name = type(error).__name__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{name}: {lines[0][:200]}" if lines else name
 
 
 def cluster_for(on: str) -> Cluster:

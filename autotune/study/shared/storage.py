@@ -20,7 +20,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from autotune.command_line import asked
-from autotune.errors import InputError, StoreError
+from autotune.errors import InputError, StoreError, causes
 from autotune.study.shared.url import StorageUrl
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
@@ -172,20 +172,10 @@ def _explain(error: BaseException, url: StorageUrl) -> tuple[str, str]:
 
 def _origin(error: BaseException) -> BaseException:
     """The driver's own error, found in the chain of causes."""
-    current: BaseException | None = error
-    while current is not None:
-        origin = getattr(current, "orig", None)
-        if isinstance(origin, BaseException):
-            return origin
-        current = current.__cause__ or current.__context__
-    return error
+    origins = (getattr(cause, "orig", None) for cause in causes(error))
+    return next((origin for origin in origins if isinstance(origin, BaseException)), error)
 
 
 def was_cut_off(error: BaseException) -> bool:
     """The connection broke: the server went away, or something between."""
-    current: BaseException | None = error
-    while current is not None:
-        if isinstance(current, DBAPIError) and current.connection_invalidated:
-            return True
-        current = current.__cause__ or current.__context__
-    return False
+    return any(isinstance(cause, DBAPIError) and cause.connection_invalidated for cause in causes(error))

@@ -19,7 +19,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InputError
+from autotune.errors import HarnessError, InputError, quoted
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
@@ -97,11 +97,6 @@ def _observed(
     except Exception as error:
         # Out of memory too: the message says that this reference cannot be made, and what to do.
         raise HarnessError(
-            f"{request.workload.model}: the untuned model does not run in {dtype}: {_first_line(error)}",
+            f"{request.workload.model}: the untuned model does not run in {dtype}: {quoted(error, max_chars=300)}",
             tip=f"use {asked('reference', 'model')}",
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {line}"[:300]
