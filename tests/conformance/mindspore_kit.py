@@ -50,6 +50,16 @@ class Net(nn.Cell):
         return y
 
 
+class Moving(Net):
+    """Reads a buffer that it moves in each call that trains."""
+
+    def construct(self, x):
+        y = ops.tanh(self.fc(x)) + self.shift
+        if self.training:
+            ops.assign(self.shift, self.shift + 1)
+        return y
+
+
 class Announced(Net):
     known: dict[str, type] = {}
 
@@ -202,6 +212,9 @@ class MindSporeKit(Kit):
         "another plain tensor": lambda net, _: setattr(net, "mask", drawn(8)),
         "a plain tensor": lambda net, _: net.mask.__setitem__(0, 7.0),
         "a buffer": lambda net, _: net.shift.assign_value(drawn(8)),
+        "a buffer by assign": lambda net, _: ops.assign(net.shift, drawn(8)),
+        "a buffer by copy_": lambda net, _: net.shift.copy_(drawn(8)),
+        "an element of a buffer": lambda net, _: net.shift.__setitem__(0, 5.0),
         "another Parameter": lambda net, _: setattr(net.fc, "weight", ms.Parameter(drawn(8, 8), name="fc.weight")),
         "another Cell": lambda net, _: setattr(net, "fc", nn.Dense(8, 8)),
     }
@@ -438,9 +451,9 @@ def loss(model, x, y):
     return ((model(x) - y) ** 2).mean()
 
 
-def losses(kit, make, change):
+def losses(kit, make, change, kind=None):
     """Of five training steps of a new model, with a change after the second one; and the step."""
-    net = kit.model().set_train()
+    net = kit.model(kind).set_train()
     optimizer = nn.Adam(net.trainable_params(), 0.05)
     step, found = make(net, optimizer), []
     for number in range(5):
@@ -469,6 +482,7 @@ STEPS = {
     "weight": lambda net, _: net.fc.weight.set_data(ms.Tensor(FIXED)),
     "rate": lambda _, optimizer: optimizer.learning_rate.set_data(ms.Tensor(0.5, ms.float32)),
     "attribute": lambda net, _: setattr(net, "scale", 5.0),
+    "buffer": lambda net, _: ops.assign(net.shift, ms.Tensor(FIXED[0])),
 }
 
 
@@ -484,12 +498,38 @@ def a_compiled_step_does_not_go_on_with_old_values(change, kit):
         assert ["after the first compiled step" in line for line in kit.lines] == [True]
 
 
+def a_compiled_step_may_write_a_buffer(kit):
+    """It stays tuned, and goes on from what it has written."""
+    loaded = kit.loaded(inputs=[kit.x, kit.x], task="train")
+    found, step = losses(
+        kit, lambda net, optimizer: loaded.training_step(net, loss, optimizer), lambda *_: None, kind=Moving
+    )
+    np.testing.assert_allclose(found, losses(kit, by_hand, lambda *_: None, kind=Moving)[0], atol=1e-4)
+    assert kit.lines == []
+    assert autotune.stats(step).state != "untuned"
+
+
+def a_buffer_that_a_graph_writes_is_live(kit):
+    """No graph for each value; one that only reads the buffer, in another mode, sees what was written."""
+    model, tuned = kit.applied(kit.model(Moving))
+    alone = kit.model(Moving)
+    for trains, num_calls in ((False, 2), (True, 2 * compiled_cell.MAX_STATES), (False, 2)):
+        for net in (model, alone):
+            net.set_train(trains)
+        for _ in range(num_calls):
+            assert kit.apart(tuned(kit.x), alone(kit.x)) < kit.tolerance()
+            assert kit.apart(model.shift, alone.shift) == 0
+    assert kit.lines == []
+    assert compiled_of(model)._num_made == 3
+
+
 OWN = {
     case.__name__: case
     for case in (
         a_class_is_patched_through_what_the_job_holds, what_attributes_hold_at_any_depth_is_seen,
         a_model_that_never_stays_the_same_goes_untuned, half_precision_of_one_cell_is_its_own,
-        what_a_call_leaves_behind_is_the_jobs,
+        what_a_call_leaves_behind_is_the_jobs, a_buffer_that_a_graph_writes_is_live,
+        a_compiled_step_may_write_a_buffer,
     )
 }  # fmt: skip
 CASES = jobs.cases_of(MindSporeKit, **OWN) | jobs.with_values({

@@ -92,7 +92,7 @@ class CompiledCell:
                 "does only when it is made"
             )
         elif left and not compiled:
-            self._current.seen = Snapshot(self._model)
+            self._current.seen = Snapshot(self._model).with_live_buffers_of(self._current.seen)
         self._set_last = compiled
 
     def _follow(self) -> str | None:
@@ -109,7 +109,7 @@ class CompiledCell:
                 # Weights that lie elsewhere now never come back.
                 self._states = [state for state in self._states if state.seen.places == seen.places]
                 known = self._made()
-            known.seen = seen
+            known.seen = seen.with_live_buffers_of(known.seen)
             self._current = known
         return "a Cell of the model has hooks: calls stay untuned" if self._current.seen.has_hooks else None
 
@@ -137,6 +137,9 @@ class _State:
         self.cell = copy_cells(model, copies)
         self._mirror = Mirror(model, copies)
         self._compiled = _compiled_parts(model, arguments)
+        if not self._compiled:
+            self.seen.leave_out_buffers()
+        self._was_called = False
         if arguments.mixed_precision is not None:
             level, dtype = arguments.mixed_precision
             # O2 and O3 put a Cell around it.
@@ -156,6 +159,9 @@ class _State:
         """Returns the result, and what the call has set in Cells."""
         self._mirror.begin()
         result = self._call(*args, **kwargs)
+        if not self._was_called:
+            self._was_called = True
+            self.seen.note_live_buffers()
         return result, self._mirror.bring_back()
 
     def compiles(self, name: str) -> bool:

@@ -3,7 +3,7 @@
 MindSpore compiles attributes as constants, the modes of inner Cells too, and a graph goes on with the memory that
 Parameters had when it was compiled: `set_data`, with it `load_param_into_net` and `load_state_dict`, gives them
 another, and the graph computes with the old values, without a word (measured on 2.10, CPU). What is assigned in place
-it sees.
+it sees. A buffer that a graph writes is like a Parameter; one that it only reads is a constant.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Attributes:
         """These and what is found in them, as part or otherwise. It grows while attributes are copied."""
         self.tensors: dict[int, ms.Tensor] = {}
         self.constants: dict[int, Any] = {}
+        self.buffers: list[ms.Tensor] = []
+        """Those that are small enough to be compared."""
         self.classes: dict[type, dict[str, Any]] = {}
         """Classes of the author's, with what is in them."""
         self._num_left = MAX_VALUES
@@ -60,6 +62,8 @@ class Attributes:
                 self._note_cell(part)
             else:
                 self.note_tensors(part)
+            if isinstance(part, ms.Tensor) and _is_compared(part):
+                self.buffers.append(part)
         return dict(parts)
 
     def note_tensors(self, value: Any) -> None:
@@ -138,7 +142,7 @@ class Attributes:
         cost more than the call."""
         if isinstance(value, ms.Tensor):
             self.tensors[id(value)] = value
-        if not isinstance(value, ms.Parameter) and value.size <= MAX_COMPARED and value.dtype != ms.bfloat16:
+        if _is_compared(value):
             self.constants[id(value)] = value
 
 
@@ -157,6 +161,11 @@ class _Held:
         if isinstance(other, _Held):
             return self.what is other.what and self.then == other.then
         return other is self.what and self.then == self.now
+
+
+def _is_compared(value: Any) -> bool:
+    """A call looks at the content of this tensor or array."""
+    return not isinstance(value, ms.Parameter) and value.size <= MAX_COMPARED and value.dtype != ms.bfloat16
 
 
 def _has_attributes(value: Any) -> bool:
@@ -244,6 +253,10 @@ class Snapshot:
         self.places = list(map(_place_of, self._tensors))
         self._constants = list(attributes.constants.values())
         self._contents = list(map(content_of, self._constants))
+        self._read = {id(buffer): (buffer, content_of(buffer)) for buffer in attributes.buffers}
+        """Buffers that graphs have as constants, with their content, by their identity."""
+        self._live: dict[int, ms.Tensor] = {}
+        """Buffers that graphs read at each call."""
 
     def _add(self, held: dict[str, Any], attributes: Attributes) -> None:
         names = _watched(held)
@@ -260,7 +273,7 @@ class Snapshot:
         """The Cells are as they were, weights and buffers lie where they did, and constants have the values that they
         had. Quick: it is asked at each call."""
         places_hold = self.attributes_hold() and list(map(_place_of, self._tensors)) == self.places
-        return places_hold and self.constants_hold()
+        return places_hold and self.constants_hold() and not self._written()
 
     def attributes_hold(self) -> bool:
         """Their parts, attributes, modes and hooks are; nothing is said about what is in a tensor."""
@@ -290,13 +303,39 @@ class Snapshot:
         """Small tensors that are neither Parameters nor buffers, and arrays, have the values that they had."""
         return list(map(content_of, self._constants)) == self._contents
 
+    def note_live_buffers(self) -> None:
+        """After the first call of a graph: a buffer that it has written it reads at each call as well."""
+        self._leave_out({id(buffer): buffer for buffer in self._written()})
+
+    def leave_out_buffers(self) -> None:
+        """There is no graph that has them as constants."""
+        self._leave_out({id(buffer): buffer for buffer, _ in self._read.values()})
+
+    def with_live_buffers_of(self, other: Snapshot) -> Snapshot:
+        """This one, for the same graph."""
+        self._leave_out(other._live)
+        return self
+
+    def _leave_out(self, live: dict[int, ms.Tensor]) -> None:
+        self._live |= live
+        self._read = {key: read for key, read in self._read.items() if key not in live}
+
+    def _written(self) -> list[ms.Tensor]:
+        """Buffers that are not live and have other values now."""
+        return [buffer for buffer, then in self._read.values() if content_of(buffer) != then]
+
     def classes_hold(self) -> bool:
         """What is in the author's classes is what was in them."""
         return is_same(self._in_classes, self._classes)
 
     def means(self, other: Snapshot) -> bool:
         """One graph serves both."""
-        return self.places == other.places and self._contents == other._contents and self.has_attributes_of(other)
+        return (
+            self.places == other.places
+            and self._contents == other._contents
+            and all(key in other._read and other._read[key][1] == then for key, (_, then) in self._read.items())
+            and self.has_attributes_of(other)
+        )
 
     def has_attributes_of(self, other: Snapshot) -> bool:
         """Hooks apart, since those of other Cells count as well, and one with hooks is not compiled."""

@@ -126,6 +126,7 @@ class SameState:
         self._step = step
         self._cells = cells
         self._seen: Snapshot | None = None
+        self._was_called = False
 
     def __call__(self, *args: Any) -> Any:
         if self._seen is None or not self._seen.holds():
@@ -135,12 +136,16 @@ class SameState:
             if self._seen is not None and not self._seen.means(now):
                 raise UnsuitableCallError(
                     "the model or its optimizer was changed after the first compiled step (values by set_data or "
-                    "load_param_into_net, attributes, or modes), which a compiled step does not see",
-                    tip="load before the first step, or change values in place with ops.assign",
+                    "load_param_into_net, buffers, attributes, or modes), which a compiled step does not see",
+                    tip="load before the first step, or change Parameters in place with ops.assign",
                     lasting=True,
                 )
-            self._seen = now
-        return self._step(*args)
+            self._seen = now if self._seen is None else now.with_live_buffers_of(self._seen)
+        result = self._step(*args)
+        if not self._was_called:
+            self._was_called = True
+            self._seen.note_live_buffers()
+        return result
 
 
 class WithLoss(ms.nn.Cell):  # type: ignore[misc]
