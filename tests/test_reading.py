@@ -1,4 +1,4 @@
-"""What keeps the code quick to read, as rules: lengths and words."""
+"""What keeps the code quick to read, as rules: lengths, rooms with one door, and words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tests.import_graph import PACKAGE, REPOSITORY, parsed, sources
+from tests.import_graph import PACKAGE, REPOSITORY, dotted_name, own_imports, parsed, sources
 
 MOST_FUNCTION_LINES = 60
 LONG_FUNCTION_LINES = 40
 REASONS: dict[str, str] = {}
 """Function of more than forty lines -> why it reads better in one piece."""
+
+ROOM_LINES = 80
+"""A module that only one other imports has as many lines, or belongs into that one."""
+
+LISTED = ("answer/sections/", "models/")
+"""Folders with a list of their modules, each of which is one thing to add or to take away."""
+SMALL = {
+    "autotune.backends.mindspore.compile_cache": "a capability is a module",
+    "autotune.backends.torch.toolchain": "a program, which is started by its path",
+}
+"""Module with one importer that is small for a reason -> the reason."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -38,6 +49,30 @@ def test_no_function_is_long() -> None:
     assert not REASONS.keys() - long.keys()
 
 
+def importers() -> dict[str, set[str]]:
+    """Module -> those that import it."""
+    found: dict[str, set[str]] = {dotted_name(path): set() for path in sources()}
+    for path in sources():
+        for module in own_imports(path):
+            found.setdefault(module.module, set()).add(dotted_name(path))
+    return found
+
+
+def test_a_room_with_one_door_is_large() -> None:
+    """A small module that a single other one imports is a room to walk through: it belongs into the other one."""
+    doors = importers()
+    small = {
+        dotted_name(path): lines
+        for path in sources()
+        if path.name not in ("__init__.py", "__main__.py")
+        and not path.relative_to(PACKAGE).as_posix().startswith(LISTED)
+        and len(doors[dotted_name(path)]) <= 1
+        and (lines := len(path.read_text(encoding="utf-8").splitlines())) < ROOM_LINES
+    }
+    assert not small.keys() - SMALL.keys(), small
+    assert not SMALL.keys() - small.keys()
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     """Place and text of docstrings, also of those below an attribute."""
     for path in sources():
@@ -49,6 +84,12 @@ def docstrings() -> Iterator[tuple[str, str]]:
                 and isinstance(node.value.value, str)
             ):
                 yield f"{place}:{node.lineno}", node.value.value
+
+
+def test_a_docstring_begins_with_its_noun() -> None:
+    """One that begins with "Of" or "The same" cannot be read without its neighbour."""
+    leaning = re.compile(r"(Of|The same|As above|Ditto)\b")
+    assert not [f"{place}: {text.splitlines()[0]}" for place, text in docstrings() if leaning.match(text)]
 
 
 @cache
