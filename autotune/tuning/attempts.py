@@ -1,23 +1,25 @@
 """`TrialQueue`: the trials that were asked for; and `Attempts`: the ladder of attempts at each, and what becomes of
 one that goes wrong by no fault of its config.
 
-A trial is one process at best. The rungs, from the lowest; each may let another process take its place:
+One process is the rule. The rungs, from the lowest; each may let another process take its place:
 
-    its worker was lost      it says nothing. A trial of the search is given back and its config tried by another trial;
-                             lost again, it is recorded as a failure of the harness. All else is run again, which ends:
-                             a worker that is lost twice gets no further work
+    its worker was lost      it says nothing. A trial of the search is given back (`Study.abandon`: it leaves no record)
+                             and its config tried by another trial; lost again, it is recorded as a failure of the
+                             harness. All else is run again, which ends: a worker that is lost twice gets no further
+                             work
     the untuned model        any number of its crashes up to `UNTUNED_ATTEMPTS` processes: it worked before, and some
     crashed                  frameworks die now and then whatever they run (MindSpore's PyNative: 8 of 52 processes)
     the run's time ended it  nobody is blamed: the next run tries it again
-    others used the machine  once more, after a wait, a few times a run; its first figures stand if that fails
+    others used the machine  once more, after a wait, a few times a run, time permitting; its first figures stand if the
+                             second process says nothing of the config
     it failed, from a copy   once more from empty caches: another trial's caches must not be what a config is blamed for
     of caches
     it crashed               once more from empty caches; what the first process left is put aside. Figures:
                              docs/decisions/0019-random-crashes.md
     its compile was cut off  no further process, but a name: it is slow, which its timeout does not say
 
-`once` climbs the first three, `run` all but the last, and `trial` all, for a trial of the search, which it also starts,
-records and tells of. Live processes of blocks have no ladder but a rule, `may_be_random`.
+`once` climbs the first three, `run` all but the last, and `run_and_record` all, for a trial of the search, which it
+also starts, records and tells of. Live processes of blocks have no ladder but a rule, `may_be_random`.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ class Attempts:
         self.harness_failures = 0
         """Trials in a row that ended in one, but for configs that were lost before."""
 
-    def look(self) -> None:
+    def tell_if_busy(self) -> None:
         """Tell whether other programs use this machine right now."""
         if self._session.bench.is_here and (busy := how_busy(self._plan)) is not None:
             self._session.notify(busy)
@@ -121,16 +123,17 @@ class Attempts:
         *,
         may_be_lost: bool = False,
     ) -> Outcome:
-        """Run it, within the run's time and `longest_s`. `Lost` only where it may be."""
+        """Run it, within the run's time and `longest_s`; where it must not be lost, until it is not."""
         session, deadline = self._session, self._session.deadline
         begun, limits = (deadline.clock(), None) if ahead is None else (ahead.begun, ahead.limits)
         limits = limits or deadline.cap(request.limits, longest_s)
         capped = request.limited_to(limits)
         running = session.bench.start(folder, capped) if ahead is None else ahead.running
         outcome = running.finish(session.notify_stage)
+        outcome = run_through_crashes(session.bench, folder, capped, outcome, session.notify_stage)
         while isinstance(outcome, Lost) and not may_be_lost:
             outcome = session.bench.run(folder, capped, on_stage=session.notify_stage)
-        outcome = run_through_crashes(session.bench, folder, capped, outcome, session.notify_stage)
+            outcome = run_through_crashes(session.bench, folder, capped, outcome, session.notify_stage)
         was_cut = limits.total < request.limits.total and deadline.clock() - begun >= limits.total
         return _cut_off(outcome) if was_cut else outcome
 
@@ -143,7 +146,7 @@ class Attempts:
         *,
         may_be_lost: bool = False,
     ) -> Outcome:
-        """Run it, and once more for each rung that asks for that and has the time."""
+        """Run it, and once more for each rung that asks for that."""
         clock = self._session.deadline.clock
         begun = clock()
         most_s = math.inf if longest_s is None else longest_s
@@ -167,8 +170,8 @@ class Attempts:
             outcome = again(request.from_empty_caches()).model_copy(update={"first_crash": str(kept)})
         return outcome
 
-    def trial(self, queued: QueuedTrial, longest_s: float, others: Sequence[int]) -> TrialRecord | None:
-        """Run and record a trial of the search, of at most `longest_s`; `others` are queued. None: its worker was lost
+    def run_and_record(self, queued: QueuedTrial, longest_s: float, others: Sequence[int]) -> TrialRecord | None:
+        """The record of a trial of the search, of at most `longest_s`; `others` are queued. None: its worker was lost
         and it was given back; an interrupted one is given back too.
         """
         session, study, asked = self._session, self._session.study, queued.asked

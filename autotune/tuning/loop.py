@@ -1,8 +1,9 @@
 """The loop over a study: the untuned model, the noise floor, the search, and the confirmation.
 
-The search is a tuple of phases that are gone through again and again; the first one that gives a reason to stop ends
-it. Each phase may ask the bench for fresh processes of any config, in any number and at any time; what they measured
-is evidence wherever it was made. What a bench has to look at for its own sake comes in as phases of its own.
+The search is a tuple of phases that are gone through again and again. The first one that gives a reason to stop ends
+it, and the verdict follows; one that raises ends the run. Each phase may ask the bench for fresh processes of any
+config, in any number and at any time; what they measured is evidence wherever it was made. What a bench has to look at
+for its own sake comes in as phases of its own.
 
 Nothing here prints. One callback receives what happens as events, and the command line shows them.
 """
@@ -138,7 +139,7 @@ class Tuner:
         if self._study.early_stop is not None:
             self._study.early_stop = None
         if self._wants_more():
-            self._attempts.look()
+            self._attempts.tell_if_busy()
             if self._study.reference.exists():
                 require_same_model(self._session, self._attempts)
         try:
@@ -147,7 +148,7 @@ class Tuner:
             self._queue.drop()
         self._require_untuned()
         if reason is not StopReason.TIME:
-            for check in self._checks:
+            for check in self._checks:  # Of what the last trials were measured with, too.
                 check()
         return reason
 
@@ -200,10 +201,10 @@ class Tuner:
 
     def _run_one(self) -> StopReason | None:
         queued = self._queue.pop()
-        self._record = self._attempts.trial(queued, self._longest_s, self._queue.numbers())
+        self._record = self._attempts.run_and_record(queued, self._longest_s, self._queue.numbers())
         if self._record is None:  # It was given back: its config comes last in the queue, as another trial.
             if not self._sampler.excludes(queued.asked.config):
-                self._queue.add(self._begun(queued.asked.config), self._longest_s)
+                self._queue.add(self._opened(queued.asked.config), self._longest_s)
             return None
         return StopReason.TIME if self._record.was_cut_off else None
 
@@ -222,10 +223,11 @@ class Tuner:
         config = self._sampler.suggest()
         if config is None:
             return StopReason.EXHAUSTED
-        self._queue.add(self._begun(config), self._longest_s)
+        self._queue.add(self._opened(config), self._longest_s)
         return None
 
-    def _begun(self, config: Config) -> AskedTrial:
+    def _opened(self, config: Config) -> AskedTrial:
+        """A trial of this config in the study, where it counts as running for as long as it may take."""
         return self._study.ask(config, longest_s=self._budget.limits.total)
 
     def _num_at_once(self) -> int:
@@ -244,8 +246,8 @@ class Tuner:
             longest_s = self._time.spare_trial_s()
             if config is None or longest_s is None or self._sampler.excludes(config):
                 return
-            self._queue.add(self._begun(config), longest_s)
-            if self._attempts.trial(self._queue.pop(), longest_s, ()) is None:
+            self._queue.add(self._opened(config), longest_s)
+            if self._attempts.run_and_record(self._queue.pop(), longest_s, ()) is None:
                 return  # An answer can do without it.
 
     def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
