@@ -203,9 +203,8 @@ class StudyResult:
     @cached_property
     def artifact(self) -> Artifact | None:
         """The best config's compile cache, if it is what was exported last."""
-        exported = EXPORTED_CACHE.read(self)
-        is_best = exported is not None and self.best is not None and exported.trial == self.best.number
-        return exported.artifact if exported is not None and is_best else None
+        exported, best = EXPORTED_CACHE.read(self), self.best
+        return exported.artifact if exported and best and exported.trial == best.number else None
 
     @cached_property
     def effects(self) -> list[Effect]:

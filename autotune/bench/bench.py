@@ -114,8 +114,8 @@ class Run(Protocol):
     def untuned_again(self, name: str, *, is_brief: bool = False) -> tuple[TrialFolder, TrialRequest]:
         """Folder and request of a run of the untuned model that is no trial, with a few samples where it is brief."""
 
-    def note_drift(self, latency_s: float, after: int) -> None:
-        """The untuned model takes so long now, after a trial of this number."""
+    def note_drift(self, latency_s: float) -> None:
+        """The untuned model takes so long now, after the newest trial that has ended."""
 
     def notify(self, event: WorkerEvent, /) -> None:
         """Tell what happens."""

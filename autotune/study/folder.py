@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,17 +104,12 @@ class FolderStudies(Studies):
         with suppress(AutotuneError):
             manifest = read_manifest(folder / "manifest.json")
         with sqlite.exclusive(folder / own_files.LOCK):
-            if only_unmeasured and self._is_measured(name):
-                return None
+            if only_unmeasured:
+                with closing(self.open(name)) as study:
+                    if study.has_evidence():
+                        return None
             own_files.remove_study(folder, manifest)
         return own_files.what_stays(folder)
-
-    def _is_measured(self, name: str) -> bool:
-        study = self.open(name)
-        try:
-            return study.has_evidence()
-        finally:
-            study.close()
 
     def _exists(self, name: str) -> bool:
         return _is_whole(self.folder / name)

@@ -9,7 +9,7 @@ import copy
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -167,6 +167,10 @@ class Study:
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
         return [self._stored.record(trial) for trial in self._trials()]
+
+    def ended(self) -> list[TrialRecord]:
+        """Every trial that is not running, by number."""
+        return [record for record in self.records() if record.state != "running"]
 
     def record(self, number: int) -> TrialRecord:
         """One trial. Raises InputError for an unknown number."""
@@ -435,11 +439,9 @@ class Studies(ABC):
         may hold measurements."""
         found = []
         for name in self.names():
-            with suppress(AutotuneError):
-                study = self.open(name)
+            with suppress(AutotuneError), closing(self.open(name)) as study:
                 if study.database.is_here and not study.has_evidence():
                     found.append(name)
-                study.close()
         return found
 
     def absolute(self) -> Self:

@@ -93,7 +93,7 @@ def require_same_model(session: Session, attempts: Attempts) -> None:
         )
     untuned = session.study.untuned_record()
     if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
-        session.note_drift(outcome.latency.p50, after=session.study.records()[-1].number)
+        session.note_drift(outcome.latency.p50)
 
 
 def measure_noise_floor(session: Session) -> NoiseFloor | None:
@@ -139,13 +139,13 @@ def check_drift(session: Session, attempts: Attempts, has_time: Callable[[], boo
     if untuned is None:
         return
     last = max((check.after for check in study.drift_checks), default=untuned.number)
-    newest = max(record.number for record in study.records() if record.state != "running")
+    newest = study.ended()[-1].number
     if newest - last < session.budget.trials_per_sentinel or not has_time():
         return
     session.notify(DriftCheckStarted())
     outcome = attempts.run(*session.untuned_again(f"sentinel-{newest:04d}", is_brief=True))
     if isinstance(outcome, Measurement):
-        session.note_drift(outcome.latency.p50, newest)
+        session.note_drift(outcome.latency.p50)
 
 
 def _failed(failure: Failure) -> HarnessError:

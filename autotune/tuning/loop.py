@@ -146,10 +146,9 @@ class Tuner:
             reason = self._go_through_phases()
         finally:
             self._queue.drop()
-        self._require_untuned()
-        if reason is not StopReason.TIME:
-            for check in self._checks:  # Of what the last trials were measured with, too.
-                check()
+        # What the last trials were measured with is looked at, too, as long as there is time.
+        for check in (self._require_untuned,) if reason is StopReason.TIME else self._checks:
+            check()
         return reason
 
     def _go_through_phases(self) -> StopReason:
@@ -211,7 +210,7 @@ class Tuner:
     def _look_for_one_cause(self) -> None:
         """An error that comes whatever the config is, ends the search."""
         if self._record is not None:
-            self._breaker.check([record for record in self._study.records() if record.state != "running"], self._record)
+            self._breaker.check(self._study.ended(), self._record)
 
     # What they need.
 

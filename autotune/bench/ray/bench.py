@@ -133,13 +133,14 @@ class RayBench(Bench):
 
     def _note_drift(self) -> None:
         """Tell the run what workers measured of the untuned model between their trials."""
+        drift, self._drift = self._drift, []
+        if not drift:
+            return
         assert self._run is not None, "it has asked for the checks"
         untuned = self._run.study.untuned_record()
         assert untuned is not None, "it is what drifts"
-        newest = max(record.number for record in self._run.study.records() if record.state != "running")
-        drift, self._drift = self._drift, []
         for times in drift:
-            self._run.note_drift(untuned.measurement.latency.p50 * times, newest)
+            self._run.note_drift(untuned.measurement.latency.p50 * times)
 
     def _send_trial(self, member: Member, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False) -> Job:
         """Send a trial of the search, after a reading of the untuned model where one is due."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,7 @@ class SharedStudies(Studies):
             return Study(self, here or home.as_path, manifest, database)
 
     def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
-        study = self.open(name)
-        try:
+        with closing(self.open(name)) as study:
             if not study.database.is_here:
                 raise StoreError(
                     f"the files of study {name!r} are in {study.folder}", tip="remove the study on that machine"
@@ -73,8 +72,6 @@ class SharedStudies(Studies):
                 # First: a folder without records is taken over by the next study of the name.
                 study.database.forget()
                 own_files.remove_study(study.folder, study.manifest)
-        finally:
-            study.close()
         return own_files.what_stays(study.folder)
 
     def _exists(self, name: str) -> bool:
