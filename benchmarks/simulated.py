@@ -8,6 +8,7 @@ life, a machine that drifts, calls that scatter, and calls that something else o
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -134,7 +135,7 @@ class EndedTrial(Running):
         """It is over."""
 
     def turn(self) -> None:
-        """It is over."""
+        """It is over, so there is none."""
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         assert self.outcome is not None
@@ -154,10 +155,14 @@ class SimulatedProcess(Running):
     def warm(self, on_stage: StageCallback | None = None) -> None:
         """It is."""
 
-    def turn(self) -> None:
+    def turn(self) -> float | None:
         """Take one burst of samples."""
+        if self.outcome is not None:
+            return None
         self.machine.pass_time(_BURST_SHARE)
-        self.samples_s += self.machine.call(self.latency_s, self.log_bias, _CALLS_A_BURST)
+        taken_s = self.machine.call(self.latency_s, self.log_bias, _CALLS_A_BURST)
+        self.samples_s += taken_s
+        return statistics.median(taken_s)
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         """A measurement of all samples, or the failure."""

@@ -188,8 +188,12 @@ class ScriptedLive(Running):
     def warm(self, on_stage: object = None) -> None:
         """It is."""
 
-    def turn(self) -> None:
+    def turn(self) -> float | None:
+        """What its measurement says; a process that has failed has no turn."""
+        if self.outcome is not None:
+            return None
         self.num_turns += 1
+        return self._end.latency.p50 if isinstance(self._end, Measurement) else None
 
     def finish(self, on_stage: object = None) -> Outcome:
         self.outcome = self._end

@@ -58,8 +58,9 @@ class Running(Protocol):
     def warm(self, on_stage: StageCallback | None = None) -> None:
         """Wait until it is ready to be timed, or has ended. `on_stage` is told its stages, from the one it is in."""
 
-    def turn(self) -> None:
-        """Make a live one take a burst of samples, and wait. Does nothing if it has ended."""
+    def turn(self) -> float | None:
+        """Make a live one take a burst of samples, and wait. Median seconds of a call in it; None where it has ended,
+        or the bench does not know before the end."""
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         """Let it come to its end, and wait. A live one gives a measurement with the samples of all its turns."""

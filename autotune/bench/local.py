@@ -334,12 +334,14 @@ class _Process(Process):
         self._await(on_stage)
         self.wait_until_ready()
 
-    def turn(self) -> None:
-        if self.outcome is None:
-            self.supervised.settle()
-            self.stage = Stage.RUN
-            self.order(Turn)
-            self.wait_until_ready()
+    def turn(self) -> float | None:
+        if self.outcome is not None:
+            return None
+        self.supervised.settle()
+        self.stage = Stage.RUN
+        self.order(Turn)
+        self.wait_until_ready()
+        return self.folder.read_turn_s() if self.outcome is None else None
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         self._await(on_stage)

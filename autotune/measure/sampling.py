@@ -107,8 +107,10 @@ def take_turns(
     instruments: Instruments | None = None,
     *,
     wait: Callable[[float], object] = time.sleep,
+    tell: Callable[[float], object] = lambda _: None,
 ) -> Samples:
-    """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True.
+    """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True. `tell` is given
+    the median seconds of a call in each.
 
     A turn in which the device was throttled is taken again after a wait, a few times in a process.
 
@@ -124,6 +126,7 @@ def take_turns(
         while not _is_out_of_time(log, calls, plan, clock() - begun) and log.device.repeats(turns[-1]):
             wait(COOLING_S)
             turns.append(_take_turn(calls, plan, clock, log, begun))
+        tell(statistics.median(log.latency_s[turns[-1].start :]))
     if not turns:
         raise RuntimeError("ended before its first turn")
     return log.samples(warmup, steady, "turns", tuple(turns))

@@ -82,7 +82,7 @@ class TrialFolder:
     def write_request(self, request: TrialRequest) -> None:
         """Write the request and remove the files of an earlier run, whose outcome must not be taken for this run's."""
         self.path.mkdir(parents=True, exist_ok=True)
-        logs = (self.stdout, self.stderr, self._stage, self._paused)
+        logs = (self.stdout, self.stderr, self._stage, self._paused, self._turn)
         for stale in (self.outcome_file, *logs, self._profile, self.trace_file):
             stale.unlink(missing_ok=True)
         self.drop_temporary()
@@ -114,6 +114,7 @@ class TrialFolder:
     def drop_leftovers(self) -> None:
         """Remove temporary files, the scratch folder and the caches that lie inside the folder; the record stays."""
         self.drop_temporary()
+        self._turn.unlink(missing_ok=True)  # Its samples are in the outcome.
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.rmtree(self.path / "cache", ignore_errors=True)
 
@@ -131,6 +132,21 @@ class TrialFolder:
             return float(self._paused.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return 0.0
+
+    def write_turn(self, latency_s: float) -> None:
+        """What a live process measured in its latest turn: median seconds of a call."""
+        write_whole(self._turn, repr(latency_s))
+
+    def read_turn_s(self) -> float | None:
+        """None before the first turn."""
+        try:
+            return float(self._turn.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def _turn(self) -> Path:
+        return self.path / "turn"
 
     @property
     def _paused(self) -> Path:

@@ -203,6 +203,21 @@ class TestTurns:
         assert samples.turns == (expected,) * 4
         assert len(samples.latency_s) == 4 * expected
 
+    def test_each_turn_tells_its_median(self) -> None:
+        """Of its own samples, before the next turn is asked for."""
+        script = Script([1.0, 1.0, 1.0, *(float(n) for n in range(10, 100, 10))])
+        told: list[float] = []
+        told_before: list[int] = []
+
+        def next_turn() -> bool:
+            told_before.append(len(told))
+            return len(told_before) < 4
+
+        plan = SamplingPlan(turn_s=1.0, fewest_in_turn=2)
+        take_turns([script.call], plan, next_turn, clock=script.clock, tell=told.append)
+        assert told == pytest.approx([25, 55, 85])
+        assert told_before == [0, 1, 2, 3]
+
     def test_no_precision_ends_a_turn_early(self) -> None:
         """All contestants get the same time, however sure a median already is."""
         assert Script([], then=(0.001,)).in_turns(1, turn_s=2.0).turns[0] > 1000

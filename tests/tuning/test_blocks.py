@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import time
 from pathlib import Path
 
@@ -398,9 +399,20 @@ class TestSeveralAtOnce:
         assert isinstance(runner.run(TrialFolder(tmp_path / "d"), make_request({"latency_ms": 1})), Measurement)
         one.turn()
         assert isinstance(one.finish(), Measurement)
-        bad.turn()  # Nothing happens.
+        assert bad.turn() is None  # Nothing happens.
         other.turn()
         assert isinstance(other.finish(), Measurement)
+
+    def test_each_turn_says_what_it_measured(self, hold):
+        """At once, and not what an earlier one did; the outcome has the same samples."""
+        live = hold("a")
+        told = [live.turn() for _ in range(3)]
+        outcome = live.finish()
+        assert isinstance(outcome, Measurement)
+        left = iter(outcome.samples.latency_s)
+        medians = [statistics.median([next(left) for _ in range(num)]) for num in outcome.samples.turns]
+        assert told == medians
+        assert live.turn() is None
 
     def test_closing_the_runner_leaves_nothing(self, hold, runner):
         """Closed in the middle, all live processes are gone, and each is told as lost and not as a config's fault."""

@@ -56,6 +56,7 @@ class Job(Process):
         self.wait_until_ready()
 
     def turn(self) -> None:
+        """What it measured comes with the outcome."""
         self.begin_turn()
         self.wait_until_ready()
 

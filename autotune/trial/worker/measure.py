@@ -237,7 +237,8 @@ def _take(trial: _Trial, step: Step) -> Samples:
     if turns is None:
         device.take()
         return take_samples(one_pass, plan, backend.clock, backend.instruments)
-    return take_turns(one_pass, plan, partial(_next_turn, turns, device), backend.clock, backend.instruments)
+    next_turn = partial(_next_turn, turns, device)
+    return take_turns(one_pass, plan, next_turn, backend.clock, backend.instruments, tell=turns.tell)
 
 
 def _next_turn(turns: Turns, device: DeviceLock) -> bool:

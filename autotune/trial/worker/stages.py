@@ -31,7 +31,7 @@ class StageReporter:
     """The stage that the child is in, reported to the folder and the supervisor, and the seconds spent in each."""
 
     def __init__(self, folder: TrialFolder) -> None:
-        self._folder = folder
+        self.folder = folder
         self._pipe = take_pipe(STAGE_FD_VARIABLE)
         self.stage = Stage.START
         self.running_s = self.without_pauses(time.monotonic)
@@ -42,7 +42,7 @@ class StageReporter:
     def enter(self, stage: Stage) -> None:
         self._note_time()
         self.stage = stage
-        self._folder.write_stage(stage)
+        self.folder.write_stage(stage)
         self._tell(stage.value)
 
     @contextmanager
@@ -81,11 +81,11 @@ class StageReporter:
 
         def read() -> float:
             nonlocal latest
-            paused_s = self._folder.read_paused_s()
+            paused_s = self.folder.read_paused_s()
             while True:
                 now, before = clock(), paused_s
                 # A pause between the two readings is not in the clock's yet.
-                if (paused_s := self._folder.read_paused_s()) == before:
+                if (paused_s := self.folder.read_paused_s()) == before:
                     break
             latest = max(latest, now - paused_s)
             return latest
@@ -125,6 +125,10 @@ class Turns:
         received = os.read(self._pipe, 1)
         self._progress.enter(Stage.RUN)
         return bool(received)
+
+    def tell(self, latency_s: float) -> None:
+        """What the turn measured that is over now: the next one is waited for after that."""
+        self._progress.folder.write_turn(latency_s)
 
     def alone(self) -> AbstractContextManager[None]:
         """For what a compiler times itself, before the first turn."""
