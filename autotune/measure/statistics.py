@@ -98,7 +98,7 @@ class Comparison:
     (docs/decisions/0017-blocks-alike-in-time.md).
     """
 
-    values: tuple[tuple[float, ...], ...]
+    values: tuple[tuple[float | None, ...], ...]
     num_looks: int = 1
     """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
 

@@ -69,6 +69,27 @@ class DriftCheck(Record):
     """The median."""
 
 
+class BlockRow(Record):
+    """One block of live processes: what each of them measured. It is evidence whatever became of the run."""
+
+    number: int
+    values: dict[int, float]
+    """The objective's (seconds or bytes), by trial; the untuned model's trial is always among them."""
+    control: float | None = None
+    """The value of another process of the untuned model, which took its turns in the same block."""
+
+
+class AnswerStep(Record):
+    """A config that was proven to be faster and became the answer, while the run went on."""
+
+    after_s: float
+    """Seconds of the run until then."""
+    trial: int
+    speedup: Speedup
+    num_blocks: int
+    """Blocks in which it had taken part."""
+
+
 class Confirmation(Record):
     """The verdict and what it rests on: values of the objective, a row for each block of live processes."""
 
@@ -77,12 +98,14 @@ class Confirmation(Record):
     """Number of the trial that the verdict is about: the winner, or what came closest."""
     contestants: tuple[int, ...] = ()
     """Trial numbers, a column each; the untuned model's first."""
-    blocks: tuple[tuple[float, ...], ...] = ()
-    """Seconds (of a call, an item, the first call or the whole job) or bytes."""
+    blocks: tuple[tuple[float | None, ...], ...] = ()
+    """Seconds (of a call, an item, the first call or the whole job) or bytes; None where a config took no part."""
     speedups: tuple[Speedup, ...] = ()
     """Speed-up of each contestant but the first over the untuned model; the intervals hold for all at once."""
     margin: float = MARGIN
     """Share by which the whole interval had to exceed 1."""
+    confidence: float | None = None
+    """Probability that the candidate gains more than the margin, by the blocks that there are; None: there are none."""
     compile_warm_s: float | None = None
     """First call minus a steady call in a new process, with the compile caches of an earlier one kept."""
     num_trials: int
@@ -109,11 +132,12 @@ class Confirmation(Record):
         return () if self.candidate is None else self.pairs_of(self.candidate)
 
     def pairs_of(self, trial: int) -> tuple[tuple[float, float], ...]:
-        """Values of the untuned model and a trial, block by block; empty for one that did not take part to the end."""
+        """Values of the untuned model and a trial, a pair for each block in which it took part."""
         if trial not in self.contestants:
             return ()
         column = self.contestants.index(trial)
-        return tuple((row[0], row[column]) for row in self.blocks)
+        pairs = ((row[0], row[column]) for row in self.blocks)
+        return tuple((untuned, value) for untuned, value in pairs if untuned is not None and value is not None)
 
     @property
     def values(self) -> tuple[float, float]:
@@ -124,7 +148,7 @@ class Confirmation(Record):
 
     def values_at(self, speedup: Speedup) -> tuple[float, float]:
         """The untuned median, and that over any of the speed-ups."""
-        untuned = statistics.median(row[0] for row in self.blocks)
+        untuned = statistics.median(row[0] for row in self.blocks if row[0] is not None)
         return untuned, untuned / speedup.median
 
 

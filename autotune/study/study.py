@@ -30,7 +30,16 @@ from autotune.study.budget import Budget
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
-from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord, Tried
+from autotune.study.records import (
+    AnswerStep,
+    BlockRow,
+    Confirmation,
+    DriftCheck,
+    NoiseFloor,
+    StopReason,
+    TrialRecord,
+    Tried,
+)
 from autotune.study.slots import list_slot, value_slot
 from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials
 from autotune.trial.folder import TrialFolder
@@ -101,6 +110,10 @@ class Study:
     """None until the untuned model was compared with itself."""
     drift_checks = list_slot("sentinels", DriftCheck)
     """Readings of the untuned model between the trials, in the order taken."""
+    blocks = list_slot("blocks", BlockRow)
+    """The blocks that were measured, in their order."""
+    answers = list_slot("answers", AnswerStep)
+    """How the answer came about: each config that was proven and stood until a better one was."""
     early_stop = value_slot("early_stop", ExpectedGain)
     """The forecast with which the search stopped before its budget was used; None if it did not."""
     stop_reason = value_slot("stop", StopReason)

@@ -12,7 +12,7 @@ from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
-from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
+from autotune.study.records import AnswerStep, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.tuning.failure_rules import FailureRule
 from autotune.workload.traffic import Traffic
 
@@ -194,6 +194,33 @@ class ConfirmationLooked:
 
 
 @dataclass(frozen=True)
+class BlockStarted:
+    """The processes of a block are about to start: the untuned model's, and one of each of these trials."""
+
+    number: int
+    finalists: tuple[TrialRecord, ...]
+
+
+@dataclass(frozen=True)
+class AnswerProven:
+    """A config is proven to be faster, and is the answer from now on; the run goes on to look for a better one."""
+
+    step: AnswerStep
+    record: TrialRecord
+    replaced: AnswerStep | None
+    """The answer until now."""
+
+
+@dataclass(frozen=True)
+class BudgetShort:
+    """The time of the run is not expected to hold a single block: nothing can be proven in it."""
+
+    needed_s: float
+    """What a run would take that can prove a large gain."""
+    wall_s: float
+
+
+@dataclass(frozen=True)
 class TimeLeftEstimated:
     """How long the run will go on, told anew after each trial and each block."""
 
@@ -232,6 +259,9 @@ Event = (
     | ConfirmationStarted
     | BlockMeasured
     | ConfirmationLooked
+    | BlockStarted
+    | AnswerProven
+    | BudgetShort
     | TimeLeftEstimated
     | TrialLost
     | WorkerEvent

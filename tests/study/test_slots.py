@@ -23,7 +23,8 @@ def test_the_names_are_those_of_studies_on_disk():
     """A slot under another name would not find what an earlier version stored."""
     slots = [each for each in vars(Study).values() if isinstance(each, Slot)]
     assert {each.name for each in (*slots, EXPORTED_CACHE)} == {
-        "artifact", "budget", "confirmation", "early_stop", "noise_floor", "queue", "sentinels", "stop",
+        "answers", "artifact", "blocks", "budget", "confirmation", "early_stop",
+        "noise_floor", "queue", "sentinels", "stop",
     }  # fmt: skip
 
 
