@@ -22,7 +22,7 @@ from autotune.study.budget import Budget
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason
+from autotune.study.records import AnswerStep, BlockRow, Confirmation, DriftCheck, NoiseFloor, StopReason
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact, Key
 from autotune.tuning import priors
@@ -80,7 +80,7 @@ def make_all(folder: Path) -> None:
         }
         return FolderStudies(folder / "studies").create(Manifest.model_validate({**fields, **more}))
 
-    for make in (_earlier, _rich, _shapes, _infeasible):
+    for make in (_earlier, _rich, _shapes, _infeasible, _noisy):
         make(make_study, space).close()
 
 
@@ -196,6 +196,16 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
         workers, pairs = ("here:0", "here:1"), ((0.01, 0.0112),) * 3
         NEIGHBOURS.write(study, [Neighbours(host="here", workers=workers, pairs=pairs, noise_floor=0.012)])
         LOST_TRIALS.write(study, ["there:0"])
+        for number, x in enumerate((1.0, 1.01, 0.99, 1.0), 1):
+            values = {0: 0.01 * x, best: 0.005 * x}
+            # The other one was tried when the first was proven already.
+            more = {} if number < 3 else {other: 0.0052 * x}
+            row = BlockRow(number=number, values=values | more, control=0.0101 * x if number < 4 else None)
+            study.blocks = [*study.blocks, row]
+        study.answers = [
+            AnswerStep(after_s=31.2, trial=1, speedup=Speedup(median=1.25, low=1.1, high=1.42), num_blocks=3),
+            AnswerStep(after_s=58.4, trial=best, speedup=Speedup(median=2.0, low=1.95, high=2.05), num_blocks=2),
+        ]
         study.stop_reason = StopReason.UNPROMISING
         study.early_stop = ExpectedGain(num_trials=9, num_untried=3, expected_gain=0.0004, num_idle=5)
         study.confirmation = Confirmation(
@@ -203,7 +213,7 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             candidate=best,
             contestants=(0, best, other),
             num_trials=study.num_recorded(),
-            blocks=tuple((0.01 * x, 0.005 * x, 0.0052 * x) for x in (1.0, 1.01, 0.99, 1.0)),
+            blocks=tuple((row.values[0], row.values[best], row.values.get(other)) for row in study.blocks),
             compile_warm_s=0.8,
             speedups=(Speedup(median=2.0, low=1.95, high=2.05), Speedup(median=1.92, low=1.85, high=1.99)),
             note="one process crashed and was started again",
@@ -297,4 +307,22 @@ def _infeasible(make_study: Callable[..., Study], space: SearchSpace) -> Study:
         _search(study, _configs(space)[:2])
         study.stop_reason = StopReason.TRIALS
         study.confirmation = Confirmation(verdict=Verdict.INFEASIBLE, num_trials=4)
+    return study
+
+
+def _noisy(make_study: Callable[..., Study], space: SearchSpace) -> Study:
+    """A config looks faster, but not beyond doubt."""
+    study = make_study("noisy")
+    with study.writing():
+        _search(study, _configs(space)[:2])
+        study.stop_reason = StopReason.TRIALS
+        study.confirmation = Confirmation(
+            verdict=Verdict.UNDECIDED,
+            candidate=3,
+            contestants=(0, 3),
+            num_trials=4,
+            blocks=((0.01, 0.0096), (0.012, 0.0101), (0.0098, 0.0097), (0.011, 0.0099)),
+            speedups=(Speedup(median=1.07, low=0.91, high=1.27),),
+            confidence=0.947,
+        )
     return study

@@ -26,7 +26,7 @@ from tests import golden_studies
 from tests.conftest import REPOSITORY, run_here
 
 GOLDEN = REPOSITORY / "tests" / "golden"
-STUDIES = ("earlier", "rich", "shapes", "infeasible")
+STUDIES = ("earlier", "rich", "shapes", "infeasible", "noisy")
 COMMANDS = {
     **{f"{name}.json": ("show", name, "--json") for name in STUDIES},
     **{f"{name}.txt": ("show", name) for name in STUDIES},

@@ -22,7 +22,7 @@ from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
-from autotune.study.records import Confirmation, TrialRecord
+from autotune.study.records import BlockRow, Confirmation, TrialRecord
 from autotune.tuning.finalists import uncertainty
 
 
@@ -163,11 +163,12 @@ def explain(answer: StudyResult) -> Explanation | None:
 
 @dataclass(frozen=True)
 class TrialComparisons:
-    """How trials compare, as far as the study can tell: in the confirmation's blocks, else by undisturbed processes."""
+    """How trials compare, as far as the study can tell: in blocks of live processes, else by undisturbed processes."""
 
     value: Callable[[Measurement], float]
     untuned: TrialRecord | None = None
     confirmation: Confirmation | None = None
+    blocks: Sequence[BlockRow] = ()
     noise: float = 0.0
     """Share by which two processes of one config may differ in the search."""
     is_of_calls: bool = True
@@ -177,17 +178,13 @@ class TrialComparisons:
     def of(cls, answer: StudyResult) -> TrialComparisons:
         untuned, objective = answer.untuned, answer.objective
         noise = 0.0 if untuned is None else uncertainty(objective, answer.noise_floor, answer.drift)
-        return cls(objective.value, untuned, answer.confirmation, noise, objective.is_latency)
+        return cls(objective.value, untuned, answer.confirmation, answer.blocks, noise, objective.is_latency)
 
     def confirmed(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
-        """`one` over `other`; None unless both took part to the end."""
-        numbers = () if self.confirmation is None else self.confirmation.contestants
-        if self.confirmation is None or one.number not in numbers or other.number not in numbers:
-            return None
-        if len(self.confirmation.blocks) < 2:
-            return None
-        columns = numbers.index(one.number), numbers.index(other.number)
-        return Comparison(self.confirmation.blocks).between(*columns)
+        """`one` over `other`; None where fewer than two blocks had both."""
+        found = ((block.values.get(other.number), block.values.get(one.number)) for block in self.blocks)
+        rows = tuple((theirs, mine) for theirs, mine in found if theirs is not None and mine is not None)
+        return Comparison(rows).speedups[0] if len(rows) > 1 else None
 
     def in_search(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
         """`one` over `other`, by one process each; None where either was disturbed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.early_stop import NOTABLE, ExpectedGain
@@ -48,6 +50,11 @@ def count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
+def num_blocks(value: int) -> str:
+    """So many blocks, e.g. `1 block`."""
+    return f"{count(value)} block{'' if value == 1 else 's'}"
+
+
 def times(value: float) -> str:
     """A ratio, e.g. `1.53x`; a small one keeps two digits."""
     return f"{value:.2f}x" if value >= 0.095 or value <= 0 else f"{value:.2g}x"
@@ -88,6 +95,11 @@ def about(value: float) -> str:
         return f"{max(5 * round(value / 5), 5)} s"
     minutes = round(value / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def as_budget(value: float) -> str:
+    """Seconds as a budget that holds them: `75s`, `3m`."""
+    return f"{5 * math.ceil(value / 5)}s" if value <= 120 else f"{math.ceil(value / 60)}m"
 
 
 def short_interval(speedup: Speedup) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.answer.format import amount, count, interval, num_bytes, seconds, times
+from autotune.answer.format import amount, count, interval, num_bytes, percent, seconds, times
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, inverse
-from autotune.study.records import StopReason, TrialRecord
+from autotune.study.records import Confirmation, StopReason, TrialRecord
 
 _RATIOS = {
     "latency": "",
@@ -49,13 +49,27 @@ def faster(objective: Objective, speedup: Speedup) -> str:
 
 def gain(objective: Objective, speedup: Speedup) -> str:
     """A speed-up with what it is one of, e.g. `1.30x less peak memory (98 % interval 1.28x to 1.31x)`."""
-    what = _RATIOS.get(objective.quantity)
-    if what is None:
-        is_loss = speedup.median < 1
-        what = _GAINS[objective.quantity][is_loss].format(calls=count(objective.num_calls))
-        speedup = inverse(speedup) if is_loss else speedup
-    ends = interval(speedup).partition(" ")[2]
-    return f"{times(speedup.median)}{what} {ends}"
+    is_turned = objective.quantity in _GAINS and speedup.median < 1
+    ends = interval(inverse(speedup) if is_turned else speedup).partition(" ")[2]
+    return f"{ratio(objective, speedup)} {ends}"
+
+
+def ratio(objective: Objective, speedup: Speedup) -> str:
+    """A speed-up without its interval, e.g. `1.30x less peak memory`."""
+    if objective.quantity not in _GAINS:
+        return times(speedup.median) + _RATIOS.get(objective.quantity, "")
+    is_loss = speedup.median < 1
+    what = _GAINS[objective.quantity][is_loss].format(calls=count(objective.num_calls))
+    return times(1 / speedup.median if is_loss else speedup.median) + what
+
+
+def how_sure(confirmation: Confirmation) -> str:
+    """How probable it is that the candidate gains enough, e.g. `94 % sure to gain more than 1.0 %`; empty if nothing is
+    known of it."""
+    confidence = confirmation.confidence
+    return (
+        "" if confidence is None else f"{int(100 * confidence)} % sure to gain more than {percent(confirmation.margin)}"
+    )
 
 
 def to_be_better(objective: Objective, margin: str = "") -> str:

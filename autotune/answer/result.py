@@ -16,6 +16,8 @@ from autotune.study.early_stop import ExpectedGain
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.records import (
+    AnswerStep,
+    BlockRow,
     Confirmation,
     DriftCheck,
     NoiseFloor,
@@ -105,6 +107,23 @@ class StudyResult:
     def confirmation(self) -> Confirmation | None:
         """The verdict with what it rests on; None as long as nothing was confirmed."""
         return Study.confirmation.read(self)
+
+    @cached_property
+    def answers(self) -> list[AnswerStep]:
+        """The configs that were proven while the study ran, each the answer until the next one was."""
+        return Study.answers.read(self)
+
+    @cached_property
+    def blocks(self) -> list[BlockRow]:
+        """The blocks of live processes. Those of a study that stored none are the confirmation's."""
+        stored = Study.blocks.read(self)
+        if stored or self.confirmation is None:
+            return stored
+        rows = (zip(self.confirmation.contestants, row, strict=True) for row in self.confirmation.blocks)
+        return [
+            BlockRow(number=number, values={trial: value for trial, value in row if value is not None})
+            for number, row in enumerate(rows, 1)
+        ]
 
     @property
     def verdict(self) -> Verdict | None:

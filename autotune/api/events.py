@@ -9,7 +9,10 @@ from autotune.bench.workers import NeighboursFound, NeighboursStarted, WorkerCha
 from autotune.measure.objective import Objective
 from autotune.tuning import events as of_a_study
 from autotune.tuning.events import (
+    AnswerProven,
     BlockMeasured,
+    BlockStarted,
+    BudgetShort,
     ConfigProbed,
     ConfirmationLooked,
     ConfirmationStarted,
@@ -36,7 +39,10 @@ from autotune.tuning.events import (
 )
 
 __all__ = [
+    "AnswerProven",
     "BlockMeasured",
+    "BlockStarted",
+    "BudgetShort",
     "Callback",
     "ConfigProbed",
     "ConfirmationLooked",

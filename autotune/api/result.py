@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from contextlib import closing
+from contextlib import closing, suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,9 @@ from autotune.answer.export import export, export_cache, tuned_config
 from autotune.answer.result import StudyResult
 from autotune.answer.sections.trials import trial_row
 from autotune.answer.sections.verdict import headline
-from autotune.errors import InputError, shown_at_the_call
+from autotune.errors import InputError, StoreError, shown_at_the_call
 from autotune.job.load import Loaded
-from autotune.measure.statistics import Speedup, Verdict
+from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.render import notebook
 from autotune.render.console import PlainConsole
 from autotune.render.json import document
@@ -173,3 +173,12 @@ class TuneResult:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return notebook.result_html(self._answer)
+
+
+def answer_so_far(study: Study) -> str | None:
+    """The answer that an interrupted run leaves, as a sentence; None as long as nothing was proven."""
+    with suppress(StoreError):
+        answer = StudyResult(study)
+        if answer.verdict in COMPILED and answer.best is not None:
+            return f"trial {answer.best.number}, {headline(answer)}"
+    return None

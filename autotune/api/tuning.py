@@ -13,7 +13,7 @@ from autotune.api.both import is_both, open_both, require_plain, tune_both
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model, split_inputs
-from autotune.api.result import TuneResult
+from autotune.api.result import TuneResult, answer_so_far
 from autotune.api.running import Terms, profile_best, reopen, require_cluster, search, terms_of
 from autotune.api.studies import studies_at
 from autotune.errors import InputError, shown_at_the_call
@@ -170,6 +170,8 @@ def _run(study: Study, terms: Terms, tell: Notify, *, profile: bool = False, on:
         return TuneResult(study)
     except KeyboardInterrupt:
         kept = f"study {study.name!r} in {study.folder.parent}/ keeps what is recorded"
-        raise KeyboardInterrupt(f"{kept}: autotune.resume({study.name!r}) goes on") from None
+        found = answer_so_far(study)
+        so_far = "" if found is None else f"; its answer so far is that of autotune.load_study({study.name!r}): {found}"
+        raise KeyboardInterrupt(f"{kept}: autotune.resume({study.name!r}) goes on{so_far}") from None
     finally:
         study.close()

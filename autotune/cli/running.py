@@ -24,7 +24,7 @@ def run_study(study: Study, terms: Terms, question: Question) -> int:
     try:
         search(study, terms, quiet=question.quiet, on=question.on)
     except KeyboardInterrupt:
-        return interrupted(f"Resume with:\n  {study.command('resume')}")
+        return _interrupted_in(study)
     except AutotuneError as problem:
         if not question.as_json:
             raise
@@ -45,10 +45,21 @@ def run_study(study: Study, terms: Terms, question: Question) -> int:
     return 0 if answer.best is not None else 1
 
 
+def _interrupted_in(study: Study) -> int:
+    """Say what is kept of the study, its answer so far too, and what continues it. Returns the exit status."""
+    from autotune.api.result import answer_so_far
+
+    status = interrupted(f"Resume with:\n  {study.command('resume')}")
+    found = answer_so_far(study)
+    if found is not None:
+        say(f"the answer so far is kept: {found}\n  {study.command('export')}")
+    return status
+
+
 def interrupted(then: str = "The same command resumes the run") -> int:
     """Say that a run was stopped, and what continues it. Returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-    say(f"interrupted; all recorded trials are kept. {then}")
+    say(f"interrupted; all that was measured is kept. {then}")
     return 130
 
 

@@ -29,6 +29,7 @@ from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,
+    BlockStarted,
     ConfirmationStarted,
     DeviceTaken,
     Event,
@@ -133,6 +134,8 @@ class LiveDisplay:
                 return [f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"]
             case ConfirmationStarted():
                 self._block = 0
+            case BlockStarted():
+                self._block = event.number - 1
             case BlockMeasured():
                 self._block += 1
                 gains = (f"trial {number} {times(event.untuned / value)}" for number, value in event.others.items())

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from autotune.answer.format import about, clock, short_interval
+from autotune.answer.format import about, clock, num_blocks, short_interval, times
 from autotune.answer.objectives import shown
 from autotune.bench.workers import NeighboursStarted, WorkerChanged
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.objective import LATENCY
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
+    AnswerProven,
     BlockMeasured,
+    BlockStarted,
     ConfigProbed,
     ConfirmationLooked,
     ConfirmationStarted,
@@ -55,6 +57,8 @@ class Progress:
         self._objective = LATENCY
         self._best: float | None = None
         self._interval: str | None = None
+        self._answer: str | None = None
+        """What is proven, as far as something is."""
         self._num_blocks = self._most_blocks = 0
         self._is_measured = self._takes_turns = self._is_off = False
         self._workers: dict[str, str] = {}
@@ -80,6 +84,11 @@ class Progress:
                 self._done += event.record.counts
                 self._note_best(event.record)
                 self._begin(self._what)
+            case AnswerProven():
+                blocks = num_blocks(event.step.num_blocks)
+                self._answer = f"{times(event.step.speedup.median)}, proven by {blocks}; Ctrl-C keeps it"
+            case BlockStarted():
+                self._begin(_block(event), takes_turns=True)
             case ConfirmationStarted() | BlockMeasured() | ConfirmationLooked():
                 self._note_confirmation(event)
             case TrialDisturbed():
@@ -99,6 +108,9 @@ class Progress:
         elif event.speedups:
             number, best = max(event.speedups.items(), key=lambda gain: gain[1].median)
             self._interval = f"trial {number} {short_interval(best)} after {event.num_blocks} blocks"
+        if not self._most_blocks:  # A race: what comes next is not known yet.
+            self._begin("choosing what comes next")
+            return
         is_clear = isinstance(event, ConfirmationLooked) and event.is_clear
         self._is_measured = is_clear or self._num_blocks >= self._most_blocks
         block = f"confirming, block {self._num_blocks + 1} of at most {self._most_blocks}"
@@ -126,12 +138,16 @@ class Progress:
 
     @property
     def figures(self) -> str:
-        """Trials, or the interval so far; seconds that have passed, and those that are left."""
+        """What is known now: the answer that is proven, else the interval so far, else trials and the best of them. And
+        the seconds that have passed, and those that are left."""
+        clocks = ", ".join([clock(self._now() - self._begun), *self._to_go()])
+        return f"{self._answer}; {clocks}" if self._answer else f"{self._interval or self._searched}, {clocks}"
+
+    @property
+    def _searched(self) -> str:
         of = "" if self._wanted is None else f"/{self._wanted}"
-        parts = [f"{self._done}{of} trials"] if self._interval is None else [self._interval]
-        if self._best is not None and self._interval is None:
-            parts.append(f"best {shown(self._objective, self._best)}")
-        return ", ".join([*parts, clock(self._now() - self._begun), *self._to_go()])
+        best = "" if self._best is None else f", best {shown(self._objective, self._best)}"
+        return f"{self._done}{of} trials{best}"
 
     @property
     def phases(self) -> list[str]:
@@ -160,6 +176,15 @@ class Progress:
         return None if self._left is None else self._left[0] - (self._now() - self._left[1])
 
 
+def _block(event: BlockStarted) -> str:
+    return f"block {event.number} of {_listed([record.number for record in event.finalists])}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"trials {', '.join(others)} and {last}" if others else f"trial {last}"
+
+
 _BEGINNINGS: dict[type, str] = {
     ModelChecked: "the untuned model against the reference",
     NoiseFloorStarted: "noise floor, the untuned model against itself",
@@ -172,8 +197,7 @@ def _beginning(event: Event) -> str | None:
     """What begins with this event; None if nothing does."""
     match event:
         case TrialsCompiling():
-            numbers = list(map(str, event.numbers))
-            return f"trials {', '.join(numbers[:-1])} and {numbers[-1]}, compiling"
+            return f"{_listed(event.numbers)}, compiling"
         case TrialStarted():
             return f"trial {event.number}"
         case ConfigProbed():

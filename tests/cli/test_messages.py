@@ -9,8 +9,12 @@ import sys
 import pytest
 
 import autotune
+from autotune.cli import running
 from autotune.errors import InputError
-from tests.conftest import cli_environment
+from autotune.measure.statistics import Speedup, Verdict
+from autotune.study.records import Confirmation
+from tests.asking import ask
+from tests.conftest import cli_environment, with_latency
 
 PROGRAM = [sys.executable, "-P", "-m", "autotune"]
 
@@ -95,3 +99,25 @@ def test_what_runs_on_this_machine_alone_is_refused_with_a_cluster(cli, flags, n
     if named == "--profile":
         with pytest.raises(InputError, match=f"profile and on: {told}"):
             autotune.tune("vit", on="ray", profile=True)
+
+
+def test_ctrl_c_names_what_goes_on_and_the_answer_so_far(make_study, measurement, monkeypatch, capsys):
+    """Before anything is proven the study alone is kept; after it, the answer can be exported at once."""
+    monkeypatch.setattr(running.signal, "signal", lambda *_: None)
+    study = make_study()
+    with study.writing():
+        for latency_s in (0.008, 0.004):
+            study.tell(ask(study, 1), with_latency(measurement, latency_s))
+        assert running._interrupted_in(study) == 130
+        assert "export" not in capsys.readouterr().err
+        gain = Speedup(median=2.0, low=1.9, high=2.1)
+        study.confirmation = Confirmation(
+            verdict=Verdict.FASTER, candidate=1, contestants=(0, 1), num_trials=2, blocks=((8.0, 4.0),) * 2,
+            speedups=(gain,),
+        )  # fmt: skip
+        assert running._interrupted_in(study) == 130
+    said = capsys.readouterr().err
+    assert "the answer so far is kept: trial 1, faster: 2.00x (98 % interval 1.90x to 2.10x)" in said
+    assert f"  {study.command('export')}\n" in said
+    assert f"  {study.command('resume')}\n" in said
+    study.close()

@@ -11,6 +11,7 @@ import pytest
 
 from autotune.answer.format import about, clock
 from autotune.bench.workers import WorkerChanged
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
@@ -19,14 +20,19 @@ from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay, Ticker
 from autotune.render.notebook import NotebookDisplay
 from autotune.render.progress import Progress
+from autotune.study.records import AnswerStep
 from autotune.tuning.events import (
+    AnswerProven,
     BlockMeasured,
+    BlockStarted,
+    BudgetShort,
     ConfirmationLooked,
     ConfirmationStarted,
     SearchStarted,
     StageEntered,
     TimeLeftEstimated,
     TrialEnded,
+    TrialsCompiling,
     TrialStarted,
 )
 from tests.conftest import trial_record, with_latency
@@ -59,6 +65,11 @@ def record(measurement, number=3, latency_s=0.008):
 def left(seconds):
     """An estimate of so many seconds."""
     return TimeLeftEstimated(seconds)
+
+
+def proven(record, replaced=None):
+    step = AnswerStep(after_s=31.0, trial=record.number, speedup=GAIN, num_blocks=2)
+    return AnswerProven(step, record, replaced)
 
 
 def begin(space, **more):
@@ -118,6 +129,23 @@ class TestTheWords:
         assert progress.phases == ["confirming, block 2 of at most 2"]
         progress.note(BlockMeasured(1.0, {3: 0.9}))
         assert progress.phases == ["making the verdict"]
+
+    def test_an_answer_stands_beside_what_is_tried(self, progress, time, measurement):
+        """What is proven stays in view while the search goes on, until a better one is."""
+        progress.note(BlockStarted(1, (record(measurement, 3),)))
+        progress.note(StageEntered(Stage.WAIT))
+        assert progress.phases == ["block 1 of trial 3: timing in turns"]
+        progress.note(BlockMeasured(1.0, {3: 0.6}))
+        assert progress.phases == ["choosing what comes next"]
+        progress.note(proven(record(measurement, 3)))
+        progress.note(TrialsCompiling((5, 6)))
+        time.now += 31
+        assert progress.figures == "1.21x, proven by 2 blocks; Ctrl-C keeps it; 0:31"
+        assert progress.lines == ["trials 5 and 6, compiling, 0:31"]
+        progress.note(left(120))
+        progress.note(BlockStarted(3, (record(measurement, 3), record(measurement, 5), record(measurement, 6))))
+        assert progress.figures.endswith("Ctrl-C keeps it; 0:31, about 2 min to go")
+        assert progress.phases == ["block 3 of trials 3, 5 and 6"]
 
     @pytest.mark.parametrize(
         ("seconds", "words"), [(3, "5 s"), (88, "90 s"), (200, "3 min"), (3600, "1 h 0 min"), (4230, "1 h 10 min")]
@@ -235,6 +263,25 @@ def test_a_log_has_a_line_for_each_look(space, measurement):
     assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x); not clear yet\n" in text
     assert "━" not in text
     assert "0:00" not in text
+
+
+def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
+    """With its interval, blocks and seconds; and that a time is too short for one."""
+    file = io.StringIO()
+    display = LiveDisplay(PlainConsole(file=file, width=80))
+    first = proven(record(measurement, 3))
+    for event in (BlockStarted(4, (record(measurement, 3),)), BlockMeasured(0.01, {3: 0.008}), first):
+        display(event)
+    display(proven(record(measurement, 5), first.step))
+    display(BudgetShort(128.0, 30.0))
+    assert file.getvalue().splitlines() == [
+        "  block  4: untuned 10 ms; trial 3 1.25x",
+        "proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the search goes on, Ctrl-C keeps it",
+        "proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
+        "the search goes on, Ctrl-C keeps it",
+        "short       30 s hold no block of live processes and can prove nothing; 2 min may prove a large gain "
+        f"({asked('budget', '3m')})",
+    ]
 
 
 def test_a_notebook_shows_the_same(space, measurement):

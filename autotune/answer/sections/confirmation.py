@@ -14,8 +14,8 @@ from autotune.measure.statistics import COMPILED, Verdict
 from autotune.study.records import StopReason
 from autotune.tuning.events import ConfirmationLooked, ConfirmationStarted, Event
 
-Column = tuple[str, Role, str, Sequence[float]]
-"""A name, what it is, its mark, and the objective's value of its process in each block."""
+Column = tuple[str, Role, str, Sequence[float | None]]
+"""A name, what it is, its mark, and the objective's value of its process in each block; None: it took no part."""
 
 
 class ConfirmationSection(Section):
@@ -58,30 +58,36 @@ class ConfirmationSection(Section):
                 yield 'model = autotune.load("best.yaml").apply(model)'
 
     def figures(self) -> Iterator[Figure]:
-        confirmation = self.answer.confirmation
-        if confirmation is None or not confirmation.blocks:
+        if not self.answer.blocks:
             return
-        columns: list[Column] = []
-        for number, values in zip(confirmation.contestants, zip(*confirmation.blocks, strict=True), strict=True):
-            if number == confirmation.contestants[0]:
-                columns.append(("untuned", "untuned", "s", values))
-            elif number == confirmation.candidate:
-                columns.append((f"trial {number}", "best", "D", values))
-            else:
-                columns.append((f"trial {number}", "other", "o", values))
-        yield by_block(self.answer.objective, columns, "Processes of the confirmation")
+        columns = [
+            self._column(number) for number in dict.fromkeys(n for row in self.answer.blocks for n in row.values)
+        ]
+        controls = [row.control for row in self.answer.blocks]
+        if any(controls):
+            columns.insert(1, ("untuned again", "muted", "d", controls))
+        yield by_block(self.answer.objective, columns, "Blocks of live processes")
+
+    def _column(self, number: int) -> Column:
+        values = [row.values.get(number) for row in self.answer.blocks]
+        if self.answer.untuned is not None and number == self.answer.untuned.number:
+            return "untuned", "untuned", "s", values
+        confirmation = self.answer.confirmation
+        is_named = confirmation is not None and number == confirmation.candidate
+        return f"trial {number}", "best" if is_named else "other", "D" if is_named else "o", values
 
     def document(self) -> dict[str, Any]:
         confirmation = self.answer.confirmation
         return {
             "confirmation": confirmation and confirmation.model_dump(mode="json"),
             "confirmation_outdated": self.answer.is_outdated,
+            "blocks": [row.model_dump() for row in self.answer.blocks],
         }
 
 
 def by_block(objective: Objective, columns: Sequence[Column], caption: str) -> Figure:
-    """What each process measured, block by block."""
-    blocks = range(1, len(columns[0][3]) + 1)
+    """What each process measured, block by block. A line passes over the blocks in which its config took no part."""
+    rows = list(zip(*(values for *_, values in columns), strict=True))
     words = (
         f"The {objective.name} of each fresh process. The processes of a block run in the same minutes and take "
         "turns; the verdict compares within blocks."
@@ -90,19 +96,21 @@ def by_block(objective: Objective, columns: Sequence[Column], caption: str) -> F
         caption,
         ("block", *(name for name, *_ in columns)),
         [
-            (str(n), *(shown(objective, value) for value in row))
-            for n, row in zip(blocks, zip(*(values for *_, values in columns), strict=True), strict=True)
+            (str(number), *("-" if value is None else shown(objective, value) for value in row))
+            for number, row in enumerate(rows, 1)
         ],
     )
+    most = max(value for row in rows for value in row if value is not None)
     plot = Curves(
         Axis("block", lambda value: f"{value:g}", is_whole=True),
-        Axis(
-            "",
-            lambda value: shown(objective, value) if value > 0 else "0",
-            limits=(0, 1.1 * max(max(values) for *_, values in columns)),
-        ),
-        [Series(blocks, values, role, name, "-", marker) for name, role, marker, values in columns],
+        Axis("", lambda value: shown(objective, value) if value > 0 else "0", limits=(0, 1.1 * most)),
+        [_line(*column) for column in columns],
         3.2,
         "lower left",
     )
     return Figure("processes", "Process by process", words, plot, table)
+
+
+def _line(name: str, role: Role, marker: str, values: Sequence[float | None]) -> Series:
+    known = {number: value for number, value in enumerate(values, 1) if value is not None}
+    return Series(list(known), list(known.values()), role, name, "-", marker)

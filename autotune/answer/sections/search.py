@@ -8,10 +8,11 @@ from itertools import accumulate
 from typing import Any
 
 from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
-from autotune.answer.format import promise, times
+from autotune.answer.format import about, as_budget, promise, seconds, times
 from autotune.answer.objectives import as_good_as, shown, stopped
+from autotune.command_line import asked
 from autotune.study.records import StopReason, TrialRecord
-from autotune.tuning.events import Event, SearchEnded
+from autotune.tuning.events import BudgetShort, Event, SearchEnded
 
 
 class SearchSection(Section):
@@ -24,12 +25,17 @@ class SearchSection(Section):
         if isinstance(event, SearchEnded):
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             yield f"the search ends: {why}"
+        elif isinstance(event, BudgetShort):
+            proves = f"{about(event.needed_s)} may prove a large gain ({asked('budget', as_budget(event.needed_s))})"
+            yield f"short       {seconds(event.wall_s)} hold no block of live processes and can prove nothing; {proves}"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer
-        if answer.stop_reason is None:
-            return
         of_all = "" if answer.num_configs is None else f" of {answer.num_configs}"
+        if answer.stop_reason is None:
+            if answer.verdict is not None:
+                yield "searched", f"{answer.num_tried}{of_all} configs so far; `resume` goes on"
+            return
         more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
         why = stopped(answer.stop_reason) if answer.early_stop is None else promise(answer.early_stop)
         yield "searched", f"{answer.num_tried}{of_all} configs: {why}{more}"

@@ -9,7 +9,7 @@ from typing import Any
 from autotune.answer.content import Axis, Curves, Fact, Figure, Intervals, Section, Series, Table
 from autotune.answer.export import figures_of
 from autotune.answer.format import count, misses, percent, seconds, times
-from autotune.answer.objectives import as_good_as, described, faster, gain, to_be_better
+from autotune.answer.objectives import as_good_as, described, faster, gain, how_sure, ratio, to_be_better
 from autotune.answer.result import StudyResult
 from autotune.measure.statistics import COMPILED, MARGIN, Verdict
 from autotune.study.records import Confirmation, TrialRecord, closest_miss
@@ -56,12 +56,22 @@ def _why_untuned(answer: StudyResult) -> str:
         better = to_be_better(objective, f"{confirmation.margin if confirmation else MARGIN:.1%}")
         return f"tie: {_nothing_tried(answer)} is shown to {better} the untuned model; keep it untuned"
     if answer.verdict is Verdict.UNDECIDED:
-        was_cut = confirmation is not None and confirmation.cut_short
-        why = "the time did not hold the whole confirmation" if was_cut else "this machine is too noisy to tell"
-        return f"undecided: {(confirmation and confirmation.why) or why}; the model is kept untuned"
+        return f"undecided: {_best_known(answer)}; the model is kept untuned"
     if objective.quantity == "latency":
         return f"keep untuned: {_nothing_tried(answer)} is faster than leaving the model as it is"
     return f"keep untuned: {_nothing_tried(answer)} is shown to {to_be_better(objective)} leaving the model as it is"
+
+
+def _best_known(answer: StudyResult) -> str:
+    """What came closest as far as it was compared, and why no more is known."""
+    confirmation = answer.confirmation
+    assert confirmation is not None, "there is a verdict"
+    noise = "this machine is too noisy to tell"
+    why = confirmation.why or ("the time did not hold all of the comparison" if confirmation.cut_short else noise)
+    sure = how_sure(confirmation)
+    if answer.speedup is None or not sure:
+        return why
+    return f"trial {confirmation.candidate} looks {ratio(answer.objective, answer.speedup)}, {sure}; {why}"
 
 
 def _nothing_tried(answer: StudyResult) -> str:

@@ -1,0 +1,55 @@
+"""How the answer came about: which config was proven when, and by how many blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.answer.content import Fact, Section, Table
+from autotune.answer.format import num_blocks, seconds, short_interval, times
+from autotune.tuning.events import AnswerProven, Event
+
+
+class AnswersSection(Section):
+    """The answers of a study in the order in which they were proven; each stood until the next one."""
+
+    place = 45
+    name, title, is_long = "answers", "How the answer came about", True
+
+    @classmethod
+    def news(cls, event: Event) -> Iterator[str]:
+        if isinstance(event, AnswerProven):
+            step, before = event.step, event.replaced
+            found = f"trial {step.trial} {short_interval(step.speedup)}, by {num_blocks(step.num_blocks)}"
+            better = "" if before is None else f", better than trial {before.trial} ({times(before.speedup.median)})"
+            kept = "the search goes on, Ctrl-C keeps it"
+            yield f"proven after {seconds(step.after_s)}: {found}{better}; {kept}"
+
+    def facts(self) -> Iterator[Fact]:
+        told = [
+            f"after {seconds(step.after_s)} trial {step.trial}, {times(step.speedup.median)} "
+            f"({num_blocks(step.num_blocks)})"
+            for step in self.answer.answers
+        ]
+        if told:
+            yield "proven", "; ".join(told)
+
+    def words(self) -> str:
+        return "A config is the answer from the moment when it is proven. Only a better one that is proven replaces it."
+
+    def tables(self) -> list[Table]:
+        steps = self.answer.answers
+        configs = {record.number: self.config(record) for record in self.answer.records}
+        rows = [
+            (
+                *(seconds(step.after_s), str(step.trial)),
+                *map(times, (step.speedup.median, step.speedup.low, step.speedup.high)),
+                *(str(step.num_blocks), configs[step.trial]),
+            )
+            for step in steps
+        ]
+        columns = ("after", "trial", "ratio", "from", "to", "blocks", "config")
+        return [Table("Seconds of the run until each answer", columns, rows)] if rows else []
+
+    def document(self) -> dict[str, Any]:
+        return {"answers": [step.model_dump() for step in self.answer.answers]}
