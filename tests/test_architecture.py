@@ -59,7 +59,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pynvml": ("backends/torch/instruments.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/"),
     "optuna": ("study/", "planning/"),
-    "scipy": ("study/sampler/",),
+    "scipy": ("study/sampler/", "measure/early_look.py"),
     "sqlalchemy": ("study/sqlite.py", "study/shared/"),
     "psycopg": ("study/shared/",),
     "ray": ("bench/ray/cluster.py",),

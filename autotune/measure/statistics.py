@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.measure.early_look import EARLY_BLOCKS, Gains, Posterior, is_proven_early, noise_of, whitened
 from autotune.schema import Record
 
 MARGIN = 0.01
@@ -29,6 +30,8 @@ SMALL_GAIN = 0.05
 what more blocks could prove of it is next to nothing (docs/decisions/0044-when-nothing-looks-faster.md)."""
 RULED_OUT_ERROR = 0.05
 """One look rules out a gain that a config truly has so often at most."""
+FIRST_LOOK = 4
+"""Blocks of a config before it is looked at with the whole rule; each further look doubles them."""
 NUM_RESAMPLES = 20_000
 BLOCKS_PER_OUTLIER = 6
 """One block in so many is set aside on either side."""
@@ -83,7 +86,7 @@ def inverse(speedup: Speedup) -> Speedup:
 @dataclass(frozen=True)
 class Comparison:
     """Blocks of what is minimised (latencies in seconds, or bytes): one row a block, the base in the first column, the
-    configs in the others.
+    configs in the others; None where a config took no part.
 
     A config's interval is `centre -+ q * scale` of its log ratios over blocks. Centre and scale are a trimmed mean and
     its standard error: from six blocks on, the most extreme ones on either side are set aside, since on a shared
@@ -96,57 +99,145 @@ class Comparison:
     a few blocks is: a config's small variance is moderated by that of all (Smyth, Statistical Applications in Genetics
     and Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
     (docs/decisions/0017-blocks-alike-in-time.md).
+
+    Configs join a race at different times, and leave it, so each has its own number of blocks, and its own looks: after
+    `first_look` of its blocks, twice as many, and so on. The intervals of a look hold for all configs that have
+    `first_look` blocks by then; a drawn row has the same gaps as the measured one. With fewer blocks a config has an
+    interval of its own, from a posterior that stands on what scatter is usual (`early_look`), and may be proven early.
+    What a look has proven stays proven: the error of all looks together was paid for.
     """
 
     values: tuple[tuple[float | None, ...], ...]
     num_looks: int = 1
     """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
+    searched: tuple[float | None, ...] = ()
+    """Speed-up of each config over the base in its own trial of the search: a ratio, None if there is none. Chosen for
+    being large, it is never a block; an early look needs it, and who is the best is judged with it."""
+    controls: tuple[float | None, ...] = ()
+    """One a block: the value of a second process of the base, if one took its turns too."""
+    first_look: int = FIRST_LOOK
+    """Blocks of a config from which on it has an interval by the bootstrap."""
+
+    def num_blocks(self, config: int) -> int:
+        """Blocks in which a config took part."""
+        return len(self._rows_of(config))
 
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
-        """Each config's speed-up over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
-        return _simultaneous(self._logs, self._errors, ERROR / self.num_looks)
+        """Each config's speed-up over the base, in the order of the columns. ValueError where one has no block."""
+        found = [self.speedup_of(config) for config in range(self._num_configs)]
+        missing = [config for config, speedup in enumerate(found) if speedup is None]
+        if missing or not self.values:
+            raise ValueError(f"no block holds the configs {missing or 'at all'}")
+        return tuple(speedup for speedup in found if speedup is not None)
+
+    def speedup_of(self, config: int) -> Speedup | None:
+        """One config's speed-up; None without a block."""
+        if config in self._looked_at:
+            return self._intervals[config]
+        return _speedup_by(self._posterior(config)) if self.num_blocks(config) else None
+
+    def is_proven(self, config: int, margin: float = MARGIN, *, is_last: bool = False) -> bool:
+        """Some look has proven that the config gains more than the margin.
+
+        The looks come early, and then after `first_look` of its blocks, twice as many and so on. `is_last`: no block
+        follows, so that those since the latest look are looked at in place of the next one.
+        """
+        num_blocks = self.num_blocks(config)
+        early = [num for num in EARLY_BLOCKS if num <= num_blocks and num < self.first_look]
+        if any(self._at_look(config, num)._is_proven_early(config, margin) for num in early):
+            return True
+        looks = {self.first_look << look for look in range(self.num_looks)} | ({num_blocks} if is_last else set())
+        return any(
+            verdict_of(self._at_look(config, num)._intervals[config], margin) is Verdict.FASTER
+            for num in sorted(looks)
+            if self.first_look <= num <= num_blocks
+        )
+
+    def confidence(self, config: int, margin: float = MARGIN) -> float | None:
+        """Probability that the config gains more than the margin, by its blocks alone; None without a block."""
+        return self._posterior(config).above(math.log(1 + margin)) if self.num_blocks(config) else None
+
+    def expected_regret(self, config: int | None) -> float:
+        """Expected log gain that the best of all configs would bring over this one (None: over the base), by blocks and
+        the search's trials.
+
+        It is what it would be worth to know the best for sure. Every column counts that has a figure, so leave out the
+        configs that may not be chosen.
+        """
+        return self._gains.of_best_over(0 if config is None else config + 1)
+
+    def expected_gains(self, config: int | None) -> tuple[float, ...]:
+        """Expected log gain that each config would bring over this one (None: over the base), where it is better."""
+        return tuple(self._gains.of_each_over(0 if config is None else config + 1)[1:].tolist())
+
+    @cached_property
+    def noise(self) -> float:
+        """Scale of a log ratio of two processes of the base: what the controls showed, and what is usual."""
+        return noise_of(self._logs_of_controls)
 
     @cached_property
     def upper_limits(self) -> tuple[float, ...]:
-        """The largest speed-up that each config may have: one-sided, at 95 %, for that config and this look alone.
+        """The largest speed-up that each config may have: one-sided, at 95 %, for that config and this look alone;
+        infinite before its first look.
 
         It says when to stop looking for a gain, and never proves one, so no share of its error is set aside for the
         other configs and looks.
         """
-        centres, scales = _centre_and_scale(self._logs)
-        quantiles = np.quantile(self._errors, 1 - 2 * RULED_OUT_ERROR, axis=0)
-        return tuple(np.exp(centres + quantiles * scales).tolist())
+        limits = np.full(self._num_configs, np.inf)
+        if self._looked_at:
+            centres, scales = _centre_and_scale(self._logs, np.isfinite(self._logs))
+            quantiles = np.quantile(self._errors, 1 - 2 * RULED_OUT_ERROR, axis=0)
+            limits[list(self._looked_at)] = np.exp(centres + quantiles * scales)
+        return tuple(limits.tolist())
 
     def verdict(self, config: int, margin: float = MARGIN) -> Verdict:
-        """About one config: `verdict_of` its speed-up; but where a gain is ruled out a wide interval is no obstacle."""
-        verdict = verdict_of(self.speedups[config], margin)
+        """About one config, when no block follows: `verdict_of` its speed-up. What a look has proven stays proven, what
+        none has is not `faster`, and where a gain is ruled out a wide interval is no obstacle."""
+        if self.is_proven(config, margin, is_last=True):
+            return Verdict.FASTER
+        speedup = self.speedup_of(config)
+        verdict = Verdict.UNDECIDED if speedup is None else verdict_of(speedup, margin)
         if verdict is Verdict.UNDECIDED and self.rules_out(config):
             return Verdict.TIE if self.upper_limits[config] >= 1 else Verdict.KEEP_UNTUNED
-        return verdict
+        return Verdict.UNDECIDED if verdict is Verdict.FASTER else verdict
 
     def rules_out(self, config: int) -> bool:
         """The config does not look faster than the base, and a gain of `SMALL_GAIN` is ruled out."""
-        return self.speedups[config].median <= 1 + MARGIN and self.upper_limits[config] <= 1 + SMALL_GAIN
+        is_small = self.upper_limits[config] <= 1 + SMALL_GAIN
+        return is_small and self._intervals[config].median <= 1 + MARGIN
 
     def is_clear(self, margin: float = MARGIN) -> bool:
         """More blocks would not change the verdict: one is proven faster, or none even looks it and none may be."""
-        if any(verdict_of(speedup, margin) is Verdict.FASTER for speedup in self.speedups):
+        configs = range(self._num_configs)
+        if any(self.is_proven(config, margin) for config in configs):
             return True
-        return all(
-            _cannot_win(speedup, margin) or self.rules_out(config) for config, speedup in enumerate(self.speedups)
-        )
+        return all(self.rules_out(config) or self._cannot_win(config, margin) for config in configs)
+
+    def _cannot_win(self, config: int, margin: float) -> bool:
+        """It was looked at, and its interval leaves no gain, or does not look like one and is narrow."""
+        return config in self._looked_at and _leaves_no_gain(self._intervals[config], margin)
 
     @cached_property
     def inverse(self) -> Comparison:
         """The base compared with the config, where there are two."""
-        return Comparison(tuple(row[::-1] for row in self.values), self.num_looks)
+        rows = tuple(row[::-1] for row in self.values)
+        return Comparison(rows, num_looks=self.num_looks, first_look=self.first_look)
 
     def between(self, config: int, other: int) -> Speedup:
-        """How many times as fast as `other` is `config` (both columns), with an interval of its own."""
-        values = self._array()
-        logs = np.log(values[:, [other]] / values[:, [config]])
-        return _simultaneous(logs, _studentised_errors(logs), ERROR / self.num_looks)[0]
+        """How many times as fast as `other` is `config` (both columns), with an interval of its own.
+
+        It rests on the blocks that both took part in; ValueError where there is none.
+        """
+        values = self._array[:, [other, config]]
+        values = values[np.isfinite(values).all(axis=1)]
+        logs = np.log(values[:, :1] / values[:, 1:])
+        if len(logs) >= self.first_look:
+            errors = _studentised_errors(logs)
+            return _simultaneous(logs, errors, ERROR / self.num_looks)[0]
+        if not len(logs):
+            raise ValueError(f"no block holds both {config} and {other}")
+        return _speedup_by(Posterior(logs[:, 0], CORRELATIONS))
 
     @cached_property
     def correlation(self) -> float:
@@ -156,55 +247,140 @@ class Comparison:
 
     def has_faster_finalist(self, answer: int) -> bool:
         """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
-        least = (1 + AS_GOOD) * self.speedups[answer].median
-        others = (other for other, speedup in enumerate(self.speedups) if speedup.median > least)
-        return any(self.between(other + 1, answer + 1).high > 1 + AS_GOOD for other in others)
+        found = [self.speedup_of(config) for config in range(self._num_configs)]
+        medians = [0.0 if speedup is None else speedup.median for speedup in found]
+        least = (1 + AS_GOOD) * medians[answer]
+        return any(self._may_be_faster(other, answer) for other, median in enumerate(medians) if median > least)
+
+    def _may_be_faster(self, config: int, answer: int) -> bool:
+        """By a share worth having. Two that never met in a block may always."""
+        if not np.isfinite(self._array[:, [config + 1, answer + 1]]).all(axis=1).any():
+            return True
+        return self.between(config + 1, answer + 1).high > 1 + AS_GOOD
+
+    @property
+    def _num_configs(self) -> int:
+        return len(self.values[0]) - 1 if self.values else len(self.searched)
+
+    @cached_property
+    def _array(self) -> NDArray[np.float64]:
+        """All values; NaN in a gap."""
+        return np.array(self.values, dtype=float).reshape(len(self.values), self._num_configs + 1)
+
+    def _rows_of(self, config: int) -> list[int]:
+        """Numbers of the rows that hold a config."""
+        return [int(row) for row in np.flatnonzero(np.isfinite(self._array[:, config + 1]))]
+
+    @cached_property
+    def _looked_at(self) -> tuple[int, ...]:
+        """Configs that have enough blocks for an interval by the bootstrap."""
+        return tuple(config for config in range(self._num_configs) if self.num_blocks(config) >= self.first_look)
 
     @cached_property
     def _logs(self) -> NDArray[np.float64]:
-        """Log speed-ups: one row a block, one column a config."""
-        values = self._array()
-        return np.asarray(np.log(values[:, :1] / values[:, 1:]))
+        """Log speed-ups of the configs that are looked at: one row a block that one of them has, one column a config;
+        NaN in a gap."""
+        logs = np.log(self._array[:, :1] / self._array[:, [1 + config for config in self._looked_at]])
+        return np.asarray(logs[np.isfinite(logs).any(axis=1)])
 
     @cached_property
     def _errors(self) -> NDArray[np.float64]:
         return _studentised_errors(self._logs)
 
-    def _array(self) -> NDArray[np.float64]:
-        if len(self.values) < 2:
-            raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.values)}")
-        return np.asarray(self.values, dtype=float)
+    @cached_property
+    def _intervals(self) -> dict[int, Speedup]:
+        """Speed-ups of the configs that are looked at; the intervals hold for all at once."""
+        if not self._looked_at:
+            return {}
+        found = _simultaneous(self._logs, self._errors, ERROR / self.num_looks)
+        return dict(zip(self._looked_at, found, strict=True))
+
+    def _posterior(self, config: int) -> Posterior:
+        rows = self._rows_of(config)
+        return Posterior(np.log(self._array[rows, 0] / self._array[rows, config + 1]), CORRELATIONS)
+
+    def _at_look(self, config: int, num_blocks: int) -> Comparison:
+        """The comparison as it was when the config had so many blocks."""
+        end = self._rows_of(config)[num_blocks - 1] + 1
+        return _known(replace(self, values=self.values[:end], controls=self.controls[:end]))
+
+    def _is_proven_early(self, config: int, margin: float) -> bool:
+        """By all of its blocks here, one to three."""
+        rows = self._rows_of(config)
+        base = self._array[:, 0]
+        controls = [control if control is not None else math.inf for control in self.controls] or [math.inf] * len(base)
+        # A process of the base that was hit must not prove anything: the faster of the two is the one to beat.
+        logs = np.log(np.minimum(base, controls)[rows] / self._array[rows, config + 1])
+        searched = self.searched[config] if self.searched else None
+        return is_proven_early(
+            Posterior(logs, CORRELATIONS),
+            None if searched is None else math.log(searched),
+            self.noise,
+            math.log(1 + margin),
+            sum(self.num_blocks(other) > 0 for other in range(self._num_configs)),
+        )
+
+    @cached_property
+    def _logs_of_controls(self) -> list[float]:
+        pairs = zip(self.controls, self._array[:, 0].tolist(), strict=False)
+        return [math.log(base / control) for control, base in pairs if control is not None]
+
+    @cached_property
+    def _gains(self) -> Gains:
+        searched = [math.nan if ratio is None else 1 / ratio for ratio in self.searched] or [
+            math.nan
+        ] * self._num_configs
+        return Gains(np.log(np.vstack([self._array, [1.0, *searched]])))
+
+
+@lru_cache(maxsize=64)
+def _known(comparison: Comparison) -> Comparison:
+    """An equal comparison, with whatever was computed of it: each new block asks for all looks so far again."""
+    return comparison
+
+
+def _speedup_by(posterior: Posterior) -> Speedup:
+    low, high = (math.exp(posterior.quantile(share)) for share in (ERROR / 2, 1 - ERROR / 2))
+    return Speedup(median=min(max(math.exp(float(np.median(posterior.logs))), low), high), low=low, high=high)
 
 
 def _simultaneous(logs: NDArray[np.float64], errors: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
     """Intervals of the columns' centres that hold together with 1 - `error`."""
-    centres, scales = _centre_and_scale(logs)
+    centres, scales = _centre_and_scale(logs, np.isfinite(logs))
     half = float(np.quantile(errors.max(axis=-1), 1 - error)) * scales
     lows, highs = np.exp(centres - half), np.exp(centres + half)
     # The middle block speaks for the point, but never from outside of the interval.
-    medians = np.clip(np.exp(np.median(logs, axis=0)), lows, highs)
+    medians = np.clip(np.exp(np.nanmedian(logs, axis=0)), lows, highs)
     return tuple(Speedup(median=m, low=lo, high=hi) for m, lo, hi in zip(medians, lows, highs, strict=True))
 
 
-def _centre_and_scale(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Trimmed mean and its standard error (from the winsorised, moderated deviation) over the last axis but one."""
-    num_blocks, num_columns = logs.shape[-2:]
+def _centre_and_scale(
+    logs: NDArray[np.float64], has: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Trimmed mean and its standard error (from the winsorised, moderated deviation) over the last axis but one; `has`
+    says which rows each column has."""
+    centres, variances = [], []
+    num_blocks = has.sum(axis=0)
     num_aside = num_blocks // BLOCKS_PER_OUTLIER
-    ordered = np.sort(logs, axis=-2)
-    kept = ordered[..., num_aside : num_blocks - num_aside, :]
-    own = np.clip(ordered, kept[..., :1, :], kept[..., -1:, :]).var(axis=-2, ddof=1)
-    middle = (num_columns - 1) // 2
+    for column, (num, aside) in enumerate(zip(num_blocks, num_aside, strict=True)):
+        ordered = np.sort(logs[..., has[:, column], column], axis=-1)
+        kept = ordered[..., aside : num - aside]
+        centres.append(kept.mean(axis=-1))
+        variances.append(np.clip(ordered, kept[..., :1], kept[..., -1:]).var(axis=-1, ddof=1))
+    own = np.stack(variances, axis=-1)
+    middle = (len(num_blocks) - 1) // 2
     pooled = np.sort(own, axis=-1)[..., middle : middle + 1]
     freedom = num_blocks - 2 * num_aside - 1
     variance = (freedom * own + POOLED_FREEDOM * np.maximum(own, pooled)) / (freedom + POOLED_FREEDOM)
-    return kept.mean(axis=-2), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
+    return np.stack(centres, axis=-1), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 
 def _studentised_errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """|centre / scale| of each column in so many drawn sets of blocks whose true centres are 0."""
+    """|centre / scale| of each column in so many drawn sets of blocks, with the gaps of `logs`, whose true centres are
+    0."""
     draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape))
     _make_alike(draws, _weights_of_correlations(logs))
-    centres, scales = _centre_and_scale(draws @ _root(logs))
+    centres, scales = _centre_and_scale(draws @ _root(logs), np.isfinite(logs))
     return np.asarray(np.abs(centres) / scales)
 
 
@@ -218,32 +394,35 @@ def _make_alike(draws: NDArray[np.float64], weights: NDArray[np.float64]) -> Non
 
 def _weights_of_correlations(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """How likely each of `CORRELATIONS` is: its prior times its likelihood, level and scale of each column unknown."""
-    num_blocks, num_columns = logs.shape
+    has = np.isfinite(logs)
+    separate = logs - np.nanmean(logs, axis=0)
     # All ratios share the base: without this step its blocks would be counted once for each config.
-    separate = logs - (1 - 1 / math.sqrt(num_columns + 1)) * logs.mean(axis=1, keepdims=True)
-    separate = separate - separate.mean(axis=0)
-    separate = separate[:, np.abs(separate).max(axis=0) > NO_SCATTER]
-    log_weights = []
-    for correlation, prior in CORRELATIONS.items():
-        ones = _innovations(np.ones((num_blocks, 1)), correlation)
-        steps = _innovations(separate, correlation)
-        ones_squared = float((ones**2).sum())
-        squares = (steps**2).sum(axis=0) - (ones * steps).sum(axis=0) ** 2 / ones_squared
-        level = 0.5 * math.log((1 - correlation**2) / ones_squared)
-        log_weights.append(math.log(prior) + len(squares) * level - (num_blocks - 1) / 2 * float(np.log(squares).sum()))
+    shared = 1 - 1 / np.sqrt(has.sum(axis=1, keepdims=True) + 1)
+    separate = separate - shared * np.nanmean(separate, axis=1, keepdims=True)
+    columns = [separate[has[:, column], column] for column in range(logs.shape[1])]
+    columns = [column - column.mean() for column in columns]
+    columns = [column for column in columns if np.abs(column).max() > NO_SCATTER]
+    log_weights = [
+        math.log(prior) + sum(_log_likelihood(column, correlation) for column in columns)
+        for correlation, prior in CORRELATIONS.items()
+    ]
     weights = np.exp(np.array(log_weights) - max(log_weights))
     return np.asarray(weights / weights.sum())
 
 
-def _innovations(columns: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
-    """What is new in each block, if every block repeats so much of the one before."""
-    first = math.sqrt(1 - correlation**2) * columns[:1]
-    return np.concatenate([first, columns[1:] - correlation * columns[:-1]])
+def _log_likelihood(column: NDArray[np.float64], correlation: float) -> float:
+    """Log likelihood of a correlation, from the blocks of one config."""
+    ones = whitened(np.ones(len(column)), correlation)
+    steps = whitened(column, correlation)
+    ones_squared = float(ones @ ones)
+    squares = float(steps @ steps) - float(ones @ steps) ** 2 / ones_squared
+    level = 0.5 * math.log((1 - correlation**2) / ones_squared)
+    return level - (len(column) - 1) / 2 * math.log(squares)
 
 
 def _root(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """A matrix that gives independent standard normal columns the correlations of `logs`."""
-    deviations = logs - logs.mean(axis=0)
+    deviations = np.nan_to_num(logs - np.nanmean(logs, axis=0))
     norms = np.linalg.norm(deviations, axis=0)
     unit = np.divide(deviations, norms, out=np.zeros_like(deviations), where=norms > 0)
     values, vectors = np.linalg.eigh(unit.T @ unit + np.diag((norms == 0).astype(float)))
@@ -265,7 +444,7 @@ def verdict_of(speedup: Speedup, margin: float = MARGIN) -> Verdict:
     return Verdict.TIE
 
 
-def _cannot_win(speedup: Speedup, margin: float) -> bool:
+def _leaves_no_gain(speedup: Speedup, margin: float) -> bool:
     """The interval leaves no gain, or does not look like one and is narrow."""
     return speedup.high <= 1 + margin or (speedup.median <= 1 + margin and speedup.high <= TOO_WIDE * speedup.low)
 

@@ -136,7 +136,7 @@ class BlockedRun:
         rows = tuple(
             tuple(self.value(block[contestant.name]) for contestant in self.contestants) for block in self.blocks
         )
-        return Comparison(rows, num_looks=self.plan.num_looks)
+        return Comparison(rows, num_looks=self.plan.num_looks, first_look=self.plan.first_look)
 
     def _measure_block(self) -> None:
         begun = self.deadline.clock()
