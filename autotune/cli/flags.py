@@ -14,7 +14,11 @@ from pydantic.fields import FieldInfo
 from autotune.command_line import flag
 from autotune.question.question import Question
 
-_SPELLED = {"quiet": ("--quiet", "-q"), "early_stop": ("--early-stop/--no-early-stop",)}
+_SPELLED = {
+    "quiet": ("--quiet", "-q"),
+    "early_stop": ("--early-stop/--no-early-stop",),
+    "portfolio": ("--portfolio/--no-portfolio",),
+}
 """Field -> its flags, where it has more than one."""
 Command = Callable[..., int | None]
 

@@ -179,6 +179,9 @@ class Question(Record):
     )
     seed: int = ask(0, "Seed of weights, inputs and the order of trials.", by="anybody", ge=0, le=2**32 - 1)
     prior: Texts = ask((), "STUDY or exported YAML whose best configs are tried first; repeatable.")
+    portfolio: bool | None = ask(
+        None, "Begin with configs that were best on other models. [portfolio; of `resume`: as before]", by="anybody"
+    )
     sampler: str | None = ask(
         None, "An Optuna sampler in place of the tool's own: tpe, random, gp, ... or PACKAGE.MODULE:CLASS."
     )
@@ -297,6 +300,7 @@ class Asked(AskedAgain, total=False):
     fixed_precision: bool
     process_settings: bool
     prior: str | Sequence[str]
+    portfolio: bool | None
     sampler: str | None
     seed: int
     env: Mapping[str, str] | None

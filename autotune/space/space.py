@@ -119,6 +119,16 @@ class SearchSpace(Record):
 
         return self.walk(choose) == config and self.forbidden(config) is None
 
+    def projected(self, config: Config) -> Config:
+        """A config of another space as far as it can be said in this one: what is not on offer, or not set, has its
+        default."""
+        defaults = {knob.name: knob.default for knob in self.knobs}
+
+        def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
+            return config[name] if config.matches({name: list(values)}) else defaults[name]
+
+        return self.walk(choose)
+
     def compiled_part(self, config: Config) -> Config:
         """The config without the knobs that only change how compiled code runs."""
         runtime = {knob.name for knob in self.knobs if knob.runtime}

@@ -61,6 +61,8 @@ class Budget(Record):
     """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
     stop_early: bool = True
     """Leave trials unused that promise too little (`forecast`)."""
+    portfolio: bool = True
+    """Begin with configs that were best on other models."""
     num_jobs: PositiveInt | None = None
     """Trials that are compiled at the same time, where that changes nothing that is compared. None: as many as fit."""
     limits: Limits = Limits()
@@ -84,6 +86,7 @@ class Budget(Record):
         num_trials: int | None = None,
         wall_s: float | None = None,
         stop_early: bool | None = None,
+        portfolio: bool | None = None,
         num_jobs: int | None = None,
         compile_s: float | None = None,
         total_s: float | None = None,
@@ -97,6 +100,7 @@ class Budget(Record):
                 "num_trials": num_trials or (None if wall_s else self.num_trials),
                 "wall_s": wall_s or self.wall_s,
                 "stop_early": self.stop_early if stop_early is None else stop_early,
+                "portfolio": self.portfolio if portfolio is None else portfolio,
                 "num_jobs": num_jobs or self.num_jobs,
                 "limits": self.limits.model_copy(update={**of_compile, **of_trial}),
                 "cuts_slow_compiles": self.cuts_slow_compiles and compile_s is None,

@@ -25,6 +25,7 @@ from autotune.command_line import asked, command
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
+from autotune.space.portfolio import Portfolio
 from autotune.study import own_files
 from autotune.study.budget import Budget
 from autotune.study.early_stop import ExpectedGain
@@ -106,6 +107,8 @@ class Study:
     """What the study was last run with, so that `resume` needs nothing but the study's name."""
     queue = list_slot("queue", Config)
     """The configs that were enqueued, tried since or not."""
+    portfolio = value_slot("portfolio", Portfolio)
+    """The configs that it began with; None where nothing was known, or wanted."""
     noise_floor = value_slot("noise_floor", NoiseFloor)
     """None until the untuned model was compared with itself."""
     drift_checks = list_slot("sentinels", DriftCheck)

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.command_line import asked
-from autotune.config import Config, Scalar
+from autotune.config import Config
 from autotune.errors import AutotuneError, InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.statistics import Verdict
 from autotune.schema import Record
+from autotune.space.portfolio import Portfolio, portfolio_for
 from autotune.space.space import SearchSpace
+from autotune.study.budget import Budget
 from autotune.study.equivalence import run_same_program
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, fastest
@@ -87,10 +89,13 @@ _GIVEN = list_slot("priors", Prior)
 
 
 def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify) -> None:
-    """Enqueue what the sources suggest, once; offer other studies of the same model to one that has no prior.
+    """Enqueue what the sources suggest, once; offer other studies of the same model to one that has no prior. A study
+    without a trial gets its portfolio, unless its budget says otherwise.
 
     Raises InputError for a source that has nothing in common with this study's space.
     """
+    if not study.records() and (study.budget or Budget()).portfolio:
+        study.portfolio = _portfolio_of(study.manifest)
     already = {prior.name for prior in priors_of(study)}
     new = _projected([source for source in sources if source.name not in already], study)
     if new:
@@ -102,6 +107,14 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
         offered = related_studies(study.studies, study.manifest)
         if offered:
             notify(PriorsOffered(offered))
+
+
+def _portfolio_of(manifest: Manifest) -> Portfolio | None:
+    """What was recorded is how long steady calls of one shape take."""
+    workload = manifest.workload
+    if workload.shapes is not None or not manifest.objective.needs_turns:
+        return None
+    return portfolio_for(manifest.space, workload.device, workload.task)
 
 
 def priors_of(study: Readable) -> list[Prior]:
@@ -223,18 +236,8 @@ def _in_space(source: PriorSource, space: SearchSpace) -> list[Config]:
             f"{space.framework}",
             tip=f"give a study or an exported YAML of {space.framework}",
         )
-    projected = (project_config(config, space) for config in source.configs)
+    projected = (space.projected(config) for config in source.configs)
     return [config for config in dict.fromkeys(projected) if space.forbidden(config) is None]
-
-
-def project_config(config: Config, space: SearchSpace) -> Config:
-    """The config as far as it can be said in this space: what is not on offer, or not set, has its default."""
-    defaults = {knob.name: knob.default for knob in space.knobs}
-
-    def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
-        return config[name] if config.matches({name: list(values)}) else defaults[name]
-
-    return space.walk(choose)
 
 
 def _suggests(name: str, studies: Studies) -> bool:

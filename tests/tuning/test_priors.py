@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 
 import pytest
 
@@ -12,14 +13,17 @@ from autotune.answer.sections.priors import PriorsSection
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure
+from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
+from autotune.space.portfolio import Entry, PortfolioTable
+from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning import priors
 from autotune.tuning.events import PriorsGiven, PriorsOffered
-from autotune.tuning.priors import MOST_CONFIGS, near_best_after, priors_of, project_config, read_prior, related_studies
+from autotune.tuning.priors import MOST_CONFIGS, near_best_after, priors_of, read_prior, related_studies
 from tests.asking import ask
 from tests.conftest import REPOSITORY, fake_space, with_latency
 from tests.tuning.test_failure_rules import SPACE, knob
@@ -172,8 +176,8 @@ class TestProjection:
         """Knobs that are not there are dropped, values not on offer fall back, what is missing has its default."""
         default = {knob.name: knob.default for knob in space.knobs}
         expected = space.walk(lambda name, _: {**default, **here}[name])
-        assert project_config(Config(there), space) == expected
-        assert project_config(project_config(Config(there), space), space) == expected
+        assert space.projected(Config(there)) == expected
+        assert space.projected(space.projected(Config(there))) == expected
 
     def test_what_is_known_double_or_forbidden_here_is_dropped(self, make_study, space, earlier, studies_dir):
         """The default, two that fall together, and a forbidden one leave their places to the next best."""
@@ -362,3 +366,71 @@ def test_a_prior_is_no_part_of_the_question(make_study, make_manifest, space, se
     study = make_study(space=space)
     give(study, read_prior("earlier", FolderStudies(studies_dir)))
     assert study.manifest.differences(make_manifest(space=space)) == []
+
+
+def known_table(space):
+    """Two configs of the landscape, and the default, as if they had been recorded."""
+    entry = partial(Entry, best_on=())
+    return PortfolioTable(
+        framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space=space.fingerprint,
+        models=("one", "other"), kinds=("one", "other"),
+        entries=(
+            entry(config=Config({"execution": "compile"}), seconds=5.0, gains=(1.0, 1.1)),
+            entry(config=Config({"execution": "compile", "freezing": True}), seconds=9.0, gains=(1.6, 1.0)),
+            entry(config=Config({"execution": "compile", "fusion": 2}), seconds=2.0, gains=(1.3, 1.4)),
+        ),
+    )  # fmt: skip
+
+
+class TestPortfolio:
+    """What a study begins with."""
+
+    @pytest.fixture(autouse=True)
+    def _known(self, monkeypatch, space):
+        monkeypatch.setattr("autotune.space.portfolio.recorded", lambda: (known_table(space),))
+
+    def test_it_comes_right_after_the_untuned_model(self, make_study, space, search):
+        """The cheapest first, the default at its place."""
+        study = make_study(space=space)
+        assert give(study) == []
+        configs = [each.config for each in search(study, 5).records()]
+        told = [Config({"execution": "compile", **more}) for more in ({"fusion": 2}, {}, {"freezing": True})]
+        assert configs[:4] == [space.untuned(), *map(space.projected, told)]
+        assert study.portfolio.num_models == 2
+        assert worth(StudyResult(study)) == ["from configs that were best on 2 models"]
+
+    def test_it_changes_the_order_of_trials_and_nothing_else(self, make_study, space, search):
+        """The same configs are tried in the end, each once, and the same question is asked."""
+        small = fake_space(SPACE.replace("[0, 1, 2]", "[0, 2]"))
+        with_it, without = make_study("with", space=small), make_study("without", space=small)
+        give(with_it)
+        for study in (with_it, without):
+            search(study, 10_000)
+        tried = [[each.config for each in study.records()] for study in (with_it, without)]
+        assert tried[0] != tried[1]
+        assert sorted(map(str, tried[0])) == sorted(map(str, tried[1]))
+        assert with_it.manifest.differences(without.manifest) == []
+
+    def test_what_the_user_gives_comes_before_it(self, make_study, space, search, earlier, studies_dir):
+        study = make_study(space=space)
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
+        configs = [each.config for each in search(study, 8).records()]
+        given = priors_of(study)[0].configs
+        assert configs[: 1 + len(given)] == [space.untuned(), *given]
+
+    def test_not_where_it_is_not_wanted(self, make_study, space):
+        study = make_study(space=space)
+        study.budget = Budget(portfolio=False)
+        give(study)
+        assert study.portfolio is None
+
+    def test_a_study_that_began_without_it_goes_on_without(self, make_study, space, search):
+        study = search(make_study(space=space), 3)
+        give(study)
+        assert study.portfolio is None
+
+    def test_not_where_what_was_recorded_is_not_what_is_asked(self, make_study, space):
+        """It was recorded for calls of one shape, and how long they take."""
+        study = make_study(space=space, objectives=(Objective(quantity="memory"),))
+        give(study)
+        assert study.portfolio is None

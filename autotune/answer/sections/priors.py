@@ -8,6 +8,8 @@ from typing import Any
 
 from autotune.answer.content import Fact, Section
 from autotune.command_line import asked
+from autotune.space.portfolio import Portfolio
+from autotune.study.study import Study
 from autotune.tuning.events import Event, PriorsGiven, PriorsOffered
 from autotune.tuning.priors import PriorUse, near_best_after, prior_uses
 
@@ -37,7 +39,13 @@ class PriorsSection(Section):
     def _near_best_after(self) -> int | None:
         return near_best_after(self.answer.manifest, self.answer.records)
 
+    @cached_property
+    def _portfolio(self) -> Portfolio | None:
+        return Study.portfolio.read(self.answer)
+
     def facts(self) -> Iterator[Fact]:
+        if self._portfolio is not None:
+            yield "start", f"from configs that were best on {self._portfolio.num_models} models"
         for use in self._uses:
             yield "prior", f"{use.prior.name} ({use.prior.origin}): {self._worth(use)}"
         if self._uses and self._near_best_after is not None:
@@ -57,7 +65,9 @@ class PriorsSection(Section):
         return self.answer.best is not None and self.answer.best.number in use.trials
 
     def document(self) -> dict[str, Any]:
+        portfolio = self._portfolio
         return {
+            "portfolio": portfolio and {"num_models": portfolio.num_models, "num_configs": len(portfolio.configs)},
             "priors": [
                 {
                     "name": use.prior.name,

@@ -68,11 +68,16 @@ class Sampler:
     def _survey(self) -> list[Tried]:
         """What was tried, after an update of what is planned and what is excluded."""
         study = self._study
-        self._own.planned = [*study.manifest.space.anchors(), *study.queue]
+        self._own.planned = self._planned()
         fruitless = Counter(record.config for record in study.records() if _failed_through_harness(record))
         given_up = frozenset(config for config, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
         self._excluded = self._own.excluded = replace(self._excluded, given_up=given_up)
         return study.tried()
+
+    def _planned(self) -> list[Config]:
+        """What comes first: with a portfolio the default has its place in it, after what the user gave."""
+        space, queue, portfolio = self._study.manifest.space, self._study.queue, self._study.portfolio
+        return [*space.anchors(), *queue] if portfolio is None else [space.untuned(), *queue, *portfolio.configs]
 
     @cached_property
     def _given(self) -> OptunaSampler | None:

@@ -1,0 +1,137 @@
+"""`portfolio_for`: configs that complement each other, with which a study of a new model begins.
+
+What the package knows is a table for each framework, device and task: how much faster than untuned each of a dozen or
+two of configs made models of many kinds (`portfolio.json`, recorded and rebuilt by `benchmarks/portfolio.py`). From it
+a few are chosen for the space of a study, one after the other: the next is the one that makes the most models faster
+than those before did. So a config that is good where another is good as well takes no place, and a space without
+some settings gets what is best without them. It changes the order of trials and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from autotune.config import Config
+from autotune.schema import Record
+from autotune.space.space import SearchSpace
+from autotune.workload.workload import Device, Task
+
+FILE = Path(__file__).with_name("portfolio.json")
+MOST_CHOSEN = 4
+"""Configs beside the untuned and the default one."""
+LEAST_GAIN = 0.02
+"""Share by which a config must make a model faster than those before it to count: less is how repeats differ."""
+WORTH_A_PLACE = 0.004
+"""Mean over the kinds of models of what a config adds, as a logarithm; with less it is not taken."""
+COST_POWER = 0.25
+"""What a config adds is divided by the seconds of its trial to this power."""
+
+
+class Entry(Record):
+    """A config, by the settings in which it is not the default, and what it did for each model of the table."""
+
+    config: Config
+    seconds: PositiveFloat
+    """CPU seconds of a trial, the median over the models: the cheapest come first."""
+    gains: tuple[PositiveFloat | None, ...]
+    """How many times as fast as untuned each model was; None: it failed, was wrong, or was not tried."""
+    best_on: tuple[str, ...]
+    """Models on which no other config of the table was notably faster."""
+
+
+class PortfolioTable(Record):
+    """What was recorded for a framework, a device and a task."""
+
+    framework: str
+    release: str
+    device: Device
+    task: Task
+    processor: str
+    num_cores: PositiveInt
+    space: str
+    """Fingerprint of the space for which the configs were written."""
+    models: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """The kind of each model: kinds count alike, however many models they have."""
+    entries: tuple[Entry, ...]
+
+
+class PortfolioFile(Record):
+    """All tables."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    tables: tuple[PortfolioTable, ...]
+
+
+class Portfolio(Record):
+    """The configs that a study begins with, in order, as they are stored with it."""
+
+    configs: Annotated[tuple[Config, ...], Field(min_length=1)]
+    """The untuned one, then the cheapest first, with the default among them."""
+    num_models: PositiveInt
+    """So many models they were chosen on."""
+
+
+@cache
+def recorded() -> tuple[PortfolioTable, ...]:
+    """What the package knows."""
+    return PortfolioFile.model_validate_json(FILE.read_bytes()).tables
+
+
+def portfolio_for(
+    space: SearchSpace, device: str, task: str, tables: Sequence[PortfolioTable] | None = None
+) -> Portfolio | None:
+    """What to begin with in this space; None where nothing is known but the untuned and the default config."""
+    known = (table for table in (recorded() if tables is None else tables) if table.device == device)
+    table = next((table for table in known if (table.framework, table.task) == (space.framework, task)), None)
+    if table is None:
+        return None
+    offered = {config: entry for entry in table.entries if (config := _in_space(entry, space)) is not None}
+    untuned, default = space.untuned(), space.default()
+    base = offered.get(default)
+    free = {config: entry for config, entry in offered.items() if config not in (untuned, default)}
+    chosen = choose(table, [] if base is None else [base], list(free.values()))
+    if not chosen:
+        return None
+    seconds = {config: entry.seconds for config, entry in offered.items() if config == default or entry in chosen}
+    order = sorted({default: 0.0, **seconds}.items(), key=lambda pair: pair[1])
+    return Portfolio(configs=(untuned, *(config for config, _ in order)), num_models=len(table.models))
+
+
+def choose(table: PortfolioTable, taken: Sequence[Entry], free: Sequence[Entry]) -> list[Entry]:
+    """At most `MOST_CHOSEN` of the free entries, each the one that adds most to those before it for its cost."""
+    reached = [0.0] * len(table.models)
+    for entry in taken:
+        reached = _reached(reached, entry)
+    left, chosen = list(free), list[Entry]()
+    weights = [1 / table.kinds.count(kind) / len(set(table.kinds)) for kind in table.kinds]
+
+    def adds(entry: Entry) -> float:
+        gained = (after - before for after, before in zip(_reached(reached, entry), reached, strict=True))
+        return sum(weight * gain for weight, gain in zip(weights, gained, strict=True) if gain >= LEAST_GAIN)
+
+    while left and len(chosen) < MOST_CHOSEN:
+        best = max(left, key=lambda entry: adds(entry) / entry.seconds**COST_POWER)
+        if adds(best) < WORTH_A_PLACE:
+            break
+        left.remove(best)
+        chosen.append(best)
+        reached = _reached(reached, best)
+    return chosen
+
+
+def _reached(before: Sequence[float], entry: Entry) -> list[float]:
+    """The best logarithm of a gain on each model; a config that is slower than untuned, or unknown, gains nothing."""
+    return [max(known, math.log(gain or 1.0)) for known, gain in zip(before, entry.gains, strict=True)]
+
+
+def _in_space(entry: Entry, space: SearchSpace) -> Config | None:
+    """The entry's config, made whole; None where a setting of it is not on offer or the whole is forbidden."""
+    config = space.projected(entry.config)
+    return config if config.matches(entry.config.root) and space.forbidden(config) is None else None

@@ -1,0 +1,122 @@
+"""The portfolio: complementary configs, as far as a space can say them, and what the package knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.config import Config
+from autotune.planning.spaces import bundled_space
+from autotune.space import portfolio
+from autotune.space.load import Circumstances, load_space
+from autotune.space.portfolio import MOST_CHOSEN, Entry, PortfolioTable, portfolio_for, recorded
+from tests.conftest import fake_space
+
+SPACE = fake_space(
+    "  execution: {doc: 'https://e.org', values: [eager, compile], untuned: eager, default: compile}\n"
+    "  freezing: {doc: 'https://e.org', values: [false, true], default: false, when: {execution: compile}}\n"
+    "  fusion: {doc: 'https://e.org', values: [0, 1, 2], default: 0, when: {execution: compile}}\n"
+    "  allocator: {doc: 'https://e.org', values: [null, keep], default: null}\n"
+)
+COMPILED = {"execution": "compile"}
+FROZEN = {**COMPILED, "freezing": True}
+
+
+def entry(settings, *gains, seconds=10.0):
+    return Entry(config=Config(settings), seconds=seconds, gains=gains, best_on=())
+
+
+def table(*entries, kinds=("a", "b", "c")):
+    return PortfolioTable(
+        framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space="none",
+        models=tuple(f"model {n}" for n in range(len(kinds))), kinds=kinds, entries=entries,
+    )  # fmt: skip
+
+
+def settings_of(found):
+    """What they set beside the defaults."""
+    return [{name: value for name, value in config.root.items() if value} for config in found.configs]
+
+
+def chosen(*entries, space=SPACE, **more):
+    return portfolio_for(space, "cpu", "infer", [table(*entries, **more)])
+
+
+class TestWhatIsChosen:
+    def test_what_is_good_where_another_is_good_takes_no_place(self):
+        """Two near-duplicates are the fastest of all; the second adds nothing to the first."""
+        best, twin = entry(FROZEN, 2.0, 2.0, 1.0), entry({**FROZEN, "allocator": "keep"}, 1.99, 1.99, 1.0)
+        other = entry({**COMPILED, "fusion": 2}, 1.0, 1.0, 1.3)
+        assert settings_of(chosen(twin, best, other))[2:] == [FROZEN, {**COMPILED, "fusion": 2}]
+
+    def test_the_cheapest_come_first_and_the_default_has_its_place(self):
+        found = chosen(
+            entry(COMPILED, 1.1, 1.1, 1.1, seconds=8.0),
+            entry(FROZEN, 2.0, 1.0, 1.0, seconds=12.0),
+            entry({"execution": "eager", "allocator": "keep"}, 1.0, 1.5, 1.0, seconds=1.0),
+        )
+        assert settings_of(found) == [
+            {"execution": "eager"}, {"execution": "eager", "allocator": "keep"}, COMPILED, FROZEN,
+        ]  # fmt: skip
+        assert found.num_models == 3
+
+    def test_what_the_space_cannot_say_is_left_out(self):
+        """It is not bent into something else, of which nothing is known."""
+        unknown = entry({**FROZEN, "cpp_wrapper": True}, 9.0, 9.0, 9.0)
+        not_offered = entry({**COMPILED, "fusion": 3}, 9.0, 9.0, 9.0)
+        assert settings_of(chosen(unknown, not_offered, entry(FROZEN, 1.5, 1.5, 1.5)))[2:] == [FROZEN]
+        assert chosen(unknown, not_offered) is None
+
+    def test_a_forbidden_config_is_left_out(self):
+        space = SPACE.model_copy(update={"forbid": (({"freezing": True}, "so"),)})
+        assert chosen(entry(FROZEN, 2.0, 2.0, 2.0), space=space) is None
+
+    def test_kinds_count_alike(self, monkeypatch):
+        """Three models of one kind are one voice: where one place is left, the other kind's larger gain has it."""
+        monkeypatch.setattr(portfolio, "MOST_CHOSEN", 1)
+        many, one = entry(FROZEN, 1.3, 1.3, 1.3, 1.0), entry({**COMPILED, "fusion": 1}, 1.0, 1.0, 1.0, 1.5)
+        assert settings_of(chosen(many, one, kinds=("mlp", "mlp", "mlp", "other")))[2:] == [{**COMPILED, "fusion": 1}]
+        assert settings_of(chosen(many, one, kinds=("a", "b", "c", "d")))[2:] == [FROZEN]
+
+    def test_gains_below_the_noise_take_no_place(self):
+        assert chosen(entry(FROZEN, 1.01, 1.015, None)) is None
+
+    def test_there_are_six_at_most(self):
+        settings = [{**COMPILED, "freezing": freezing, "fusion": n} for freezing in (False, True) for n in (0, 1, 2)]
+        gains = [[3.0 if n == place else None for n in range(6)] for place in range(6)]
+        entries = [entry(one, *own) for one, own in zip(settings, gains, strict=True)]
+        found = chosen(*entries, kinds=tuple("abcdef"))
+        assert len(found.configs) == 2 + MOST_CHOSEN == len(set(found.configs))
+
+    def test_nothing_is_known_of_other_devices_and_tasks(self):
+        known = [table(entry(FROZEN, 2.0, 2.0, 2.0))]
+        assert portfolio_for(SPACE, "gpu", "infer", known) is None
+        assert portfolio_for(SPACE, "cpu", "train", known) is None
+
+
+class TestWhatThePackageKnows:
+    @pytest.mark.parametrize("known", recorded(), ids=lambda known: f"{known.framework}-{known.task}")
+    def test_every_config_can_be_said_in_the_bundled_space(self, known):
+        here = Circumstances(
+            version=known.release, device=known.device, task=known.task, tolerance=2e-2, process_settings=True
+        )
+        space = load_space(bundled_space(known.framework), framework=known.framework, circumstances=here)
+        for entry in known.entries:
+            assert space.holds(space.projected(entry.config)), entry.config
+            assert space.projected(entry.config).matches(entry.config.root)
+            assert len(entry.gains) == len(known.models) == len(known.kinds)
+            assert set(entry.best_on) <= set(known.models)
+
+    @pytest.mark.parametrize("half", [False, True])
+    @pytest.mark.parametrize("process", [False, True])
+    def test_it_fits_the_study(self, process, half):
+        """Half precision and settings of the process come only where the study allows them."""
+        here = Circumstances(version="2.13", device="cpu", tolerance=2e-2 if half else 1e-3, process_settings=process)
+        space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+        found = portfolio_for(space, "cpu", "infer")
+        assert found is not None
+        assert found.configs[0] == space.untuned()
+        assert space.default() in found.configs
+        assert 3 <= len(found.configs) == len(set(found.configs)) <= 6
+        assert all(space.holds(config) for config in found.configs)
+        assert any(config.get("precision") for config in found.configs) == half
+        assert process or not any(config.get("matmul_precision") for config in found.configs)
