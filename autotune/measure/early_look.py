@@ -9,14 +9,15 @@ Student distributions, one a correlation (Gelman et al., Bayesian Data Analysis,
 A posterior after two blocks is only as good as its model: somebody else's work may hit the untuned process of both, and
 a process may stay slow for minutes. What such things can fake is bounded, though, so an early look asks for three
 things at once: the posterior, a mean gain beyond that bound, and a gain as large in the search's own trial, which was
-another process at another time (docs/decisions/0060-early-looks.md). The bound rises with the noise that the blocks
-show themselves.
+another process at another time. The bound is lower the more blocks there are, and rises with the square of the noise
+that the blocks show: where processes scatter widely, nothing but a very large gain is proven early
+(docs/decisions/0060-early-looks.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,14 +28,11 @@ PRIOR_SCALE = 0.05
 """Scale of a log ratio before any block is seen: each of two processes scatters by 3.5 %."""
 PRIOR_FREEDOM = 4
 """Blocks that the prior scale counts as much as."""
-EARLY_BLOCKS = (1, 2, 3)
-"""Blocks of a config after which it is looked at early."""
+EARLY_GAINS = {1: 3.0, 2: 1.5, 3: 1.28}
+"""Blocks of a config after which it is looked at early -> the speed-up that they, and the search, have to show where
+nothing scatters more than usual."""
 EARLY_ERROR = 0.005
 """An early look leaves this probability, shared by all configs that take part, to a gain below the margin."""
-NOISE_UNITS = 5.0
-"""The mean gain that an early look asks for, in scales of a log ratio: 28 % where nothing scatters more than usual."""
-ONE_BLOCK_GAIN = 3.0
-"""Ratio that a single block has to show, and the search too."""
 NUM_DRAWS = 4000
 """Draws of who is the best."""
 
@@ -98,10 +96,10 @@ def whitened(columns: NDArray[np.float64], correlation: float) -> NDArray[np.flo
     return np.concatenate([first, columns[1:] - correlation * columns[:-1]])
 
 
-def noise_of(logs_of_equals: Sequence[float]) -> float:
-    """Scale of a log ratio: the prior one, and what processes of one and the same config showed against each other."""
-    squares = PRIOR_FREEDOM * PRIOR_SCALE**2 + sum(log**2 for log in logs_of_equals)
-    return math.sqrt(squares / (PRIOR_FREEDOM + len(logs_of_equals)))
+def noise_of(squares: float, freedom: int) -> float:
+    """Scale of a log ratio: the usual one, together with a sum of squares that was seen, of so many degrees of
+    freedom."""
+    return math.sqrt((PRIOR_FREEDOM * PRIOR_SCALE**2 + squares) / (PRIOR_FREEDOM + freedom))
 
 
 def is_proven_early(
@@ -109,11 +107,10 @@ def is_proven_early(
 ) -> bool:
     """Whether one to three blocks prove that a config gains more than the margin; `num_configs` take part."""
     num_blocks = len(posterior.logs)
-    if log_searched is None or num_blocks not in EARLY_BLOCKS:
+    if log_searched is None or num_blocks not in EARLY_GAINS:
         return False
-    least = NOISE_UNITS * noise
-    if num_blocks == 1:
-        least = max(least, math.log(ONE_BLOCK_GAIN))
+    # One block says little of the noise, and asks for a gain far beyond it as it is.
+    least = math.log(EARLY_GAINS[num_blocks]) * max(1.0, noise / PRIOR_SCALE) ** min(num_blocks, 2)
     if min(float(posterior.logs.mean()), log_searched) < least:
         return False
     return posterior.above(log_margin) >= 1 - EARLY_ERROR / num_configs

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.early_look import EARLY_BLOCKS, Gains, Posterior, is_proven_early, noise_of, whitened
+from autotune.measure.early_look import EARLY_GAINS, Gains, Posterior, is_proven_early, noise_of, whitened
 from autotune.schema import Record
 
 MARGIN = 0.01
@@ -144,15 +144,10 @@ class Comparison:
         follows, so that those since the latest look are looked at in place of the next one.
         """
         num_blocks = self.num_blocks(config)
-        early = [num for num in EARLY_BLOCKS if num <= num_blocks and num < self.first_look]
-        if any(self._at_look(config, num)._is_proven_early(config, margin) for num in early):
-            return True
         looks = {self.first_look << look for look in range(self.num_looks)} | ({num_blocks} if is_last else set())
-        return any(
-            verdict_of(self._at_look(config, num)._intervals[config], margin) is Verdict.FASTER
-            for num in sorted(looks)
-            if self.first_look <= num <= num_blocks
-        )
+        early = {num for num in EARLY_GAINS if num < self.first_look}
+        due = sorted(num for num in early | looks if num in early or self.first_look <= num)
+        return any(self._at_look(config, num)._proves(config, margin) for num in due if num <= num_blocks)
 
     def confidence(self, config: int, margin: float = MARGIN) -> float | None:
         """Probability that the config gains more than the margin, by its blocks alone; None without a block."""
@@ -173,8 +168,18 @@ class Comparison:
 
     @cached_property
     def noise(self) -> float:
-        """Scale of a log ratio of two processes of the base: what the controls showed, and what is usual."""
-        return noise_of(self._logs_of_controls)
+        """Scale of a log ratio of two processes: the usual one, together with how the base and the controls differ, and
+        how each config's blocks do."""
+        logs = np.log(self._array[:, 1:] / self._array[:, :1])
+        nums = np.isfinite(logs).sum(axis=0)
+        within = [float(np.nanvar(column)) * num for column, num in zip(logs.T, nums, strict=True) if num > 1]
+        between = [math.log(one / other) ** 2 for one, other in self._controlled]
+        return noise_of(sum(within) + sum(between), sum(int(num) - 1 for num in nums if num > 1) + len(between))
+
+    def margin_of(self, config: int, least: float = MARGIN) -> float:
+        """What its gain must exceed: `least`, or what controls show that the base may gain over itself."""
+        pairs = self._controlled
+        return max(least, margin_above(spread_of_pairs(pairs), self.num_blocks(config))) if pairs else least
 
     @cached_property
     def upper_limits(self) -> tuple[float, ...]:
@@ -304,26 +309,27 @@ class Comparison:
         end = self._rows_of(config)[num_blocks - 1] + 1
         return _known(replace(self, values=self.values[:end], controls=self.controls[:end]))
 
-    def _is_proven_early(self, config: int, margin: float) -> bool:
-        """By all of its blocks here, one to three."""
-        rows = self._rows_of(config)
-        base = self._array[:, 0]
-        controls = [control if control is not None else math.inf for control in self.controls] or [math.inf] * len(base)
-        # A process of the base that was hit must not prove anything: the faster of the two is the one to beat.
-        logs = np.log(np.minimum(base, controls)[rows] / self._array[rows, config + 1])
+    def _proves(self, config: int, margin: float) -> bool:
+        """The blocks, all of which are looked at, prove that the config gains more than the margin."""
+        margin = self.margin_of(config, margin)
+        if config in self._looked_at:
+            return verdict_of(self._intervals[config], margin) is Verdict.FASTER
         searched = self.searched[config] if self.searched else None
-        return is_proven_early(
-            Posterior(logs, CORRELATIONS),
-            None if searched is None else math.log(searched),
-            self.noise,
-            math.log(1 + margin),
-            sum(self.num_blocks(other) > 0 for other in range(self._num_configs)),
-        )
+        if searched is None:
+            return False
+        base = self._array[:, 0]
+        controls = [control or math.inf for control in self.controls] or math.inf
+        # A process of the base that was hit must not prove anything: the faster of the two is the one to beat.
+        logs = np.log(np.minimum(base, controls) / self._array[:, config + 1])
+        posterior = Posterior(logs[self._rows_of(config)], CORRELATIONS)
+        num_configs = sum(self.num_blocks(other) > 0 for other in range(self._num_configs))
+        return is_proven_early(posterior, math.log(searched), self.noise, math.log(1 + margin), num_configs)
 
-    @cached_property
-    def _logs_of_controls(self) -> list[float]:
-        pairs = zip(self.controls, self._array[:, 0].tolist(), strict=False)
-        return [math.log(base / control) for control, base in pairs if control is not None]
+    @property
+    def _controlled(self) -> list[tuple[float, float]]:
+        """The base's value and its control's, of each block that has one."""
+        pairs = zip(self._array[:, 0].tolist(), self.controls, strict=bool(self.controls))
+        return [(base, control) for base, control in pairs if control is not None]
 
     @cached_property
     def _gains(self) -> Gains:

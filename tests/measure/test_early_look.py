@@ -1,0 +1,286 @@
+"""Blocks with gaps, what few of them prove, and what is left to gain. All seeded: no test is chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autotune.measure import statistics
+from autotune.measure.early_look import PRIOR_SCALE, Posterior
+from autotune.measure.statistics import AS_GOOD, ERROR, MARGIN, Comparison, Verdict
+
+INDEPENDENT = {0.0: 1.0}
+T_4, T_6 = 3.7469, 3.1427
+"""0.99 quantiles of Student's distribution with 4 and 6 degrees of freedom, from the printed table."""
+
+
+def raced(
+    *ratios: Sequence[float | None],
+    searched: Sequence[float | None] = (),
+    controls: Sequence[float | None] = (),
+    num_looks: int = 3,
+) -> Comparison:
+    """Blocks in which each config was so many times as fast as the base: one sequence a block."""
+    rows = tuple((1.0, *(None if ratio is None else 1 / ratio for ratio in row)) for row in ratios)
+    return Comparison(rows, num_looks, tuple(searched), tuple(controls))
+
+
+def alone(*ratios: float, searched: float | None = None, controls: Sequence[float | None] = ()) -> Comparison:
+    """Blocks of one config."""
+    return raced(*([ratio] for ratio in ratios), searched=[searched], controls=controls)
+
+
+class TestPosterior:
+    """What few blocks say of a config."""
+
+    def test_one_block_has_the_usual_scatter(self) -> None:
+        """Nothing else is known of it: Student's interval with 4 degrees of freedom, 5 % wide."""
+        posterior = Posterior(np.array([0.3]), INDEPENDENT)
+        assert posterior.quantile(0.99) == pytest.approx(0.3 + T_4 * PRIOR_SCALE, rel=1e-3)
+        assert posterior.above(0.3) == pytest.approx(0.5)
+        assert posterior.above(posterior.quantile(0.2)) == pytest.approx(0.8)
+
+    def test_more_blocks_bring_their_own(self) -> None:
+        """Three blocks add two degrees of freedom, and their squares."""
+        logs = np.array([0.2, 0.3, 0.4])
+        scale = math.sqrt((4 * PRIOR_SCALE**2 + 0.02) / 6 / 3)
+        assert Posterior(logs, INDEPENDENT).quantile(0.99) == pytest.approx(0.3 + T_6 * scale, rel=1e-3)
+
+    def test_blocks_that_may_be_alike_say_less(self) -> None:
+        """With a correlation of 0.9 three blocks are hardly more than one."""
+        logs = np.array([0.3, 0.3, 0.3])
+        widths = [
+            Posterior(logs, correlations).quantile(0.99) - 0.3
+            for correlations in (INDEPENDENT, {0.0: 0.85, 0.9: 0.15}, {0.9: 1.0})
+        ]
+        assert widths[0] < widths[1] < widths[2]
+
+    def test_it_is_the_interval_of_a_config_with_few_blocks(self) -> None:
+        """98 %, about the middle block; from the first look on the interval is the one of today's rule."""
+        (found,) = alone(1.5).speedups
+        assert found.median == pytest.approx(1.5)
+        assert math.log(found.high / found.low) / 2 == pytest.approx(T_4 * PRIOR_SCALE, rel=1e-3)
+        three, four = alone(1.5, 1.5, 1.5).speedups[0], alone(1.5, 1.5, 1.5, 1.5).speedups[0]
+        assert three.low < 1.45
+        assert (four.low, four.high) == pytest.approx((1.5, 1.5))
+
+    def test_confidence(self) -> None:
+        """Probability of a gain beyond the margin; there is none before the first block."""
+        assert raced([1.5, None]).confidence(1) is None
+        equal = alone(1.0 + MARGIN).confidence(0)
+        assert equal == pytest.approx(0.5)
+        few, more = alone(1.1).confidence(0), alone(1.1, 1.1, 1.1).confidence(0)
+        assert few is not None
+        assert more is not None
+        assert 0.5 < few < more < 1
+
+
+EARLY = {
+    "three blocks and the search": (alone(1.4, 1.38, 1.42, searched=1.4), True),
+    "no figure of the search": (alone(1.4, 1.38, 1.42), False),
+    "the search says less": (alone(1.4, 1.38, 1.42, searched=1.2), False),
+    "the blocks say less": (alone(1.25, 1.25, 1.25, searched=1.4), False),
+    "two blocks need more": (alone(1.4, 1.4, searched=1.4), False),
+    "two blocks of 1.6x": (alone(1.6, 1.62, searched=1.6), True),
+    "two blocks of 1.6x, less in the search": (alone(1.6, 1.62, searched=1.45), False),
+    "one block": (alone(2.5, searched=2.5), False),
+    "one block of 4x": (alone(4.0, searched=4.0), True),
+    "one block of 4x, less in the search": (alone(4.0, searched=2.5), False),
+    "blocks that differ widely": (alone(1.02, 2.2, searched=1.6), False),
+    "the control is as fast as the config": (alone(1.6, 1.6, 1.6, searched=1.6, controls=[0.62, 0.62, 0.62]), False),
+    "the control agrees": (alone(1.6, 1.6, 1.6, searched=1.6, controls=[1.01, 0.99, 1.0]), True),
+    "a control that differs by 15 %": (alone(1.5, 1.5, 1.5, searched=1.5, controls=[1.15, 1.15, 1.15]), False),
+    "an unsteady config beside it": (raced([1.5, 0.7], [1.5, 1.3], [1.5, 0.9], searched=[1.5, 1.0]), False),
+    "a steady config beside it": (raced([1.5, 1.0], [1.5, 1.0], [1.5, 1.0], searched=[1.5, 1.0]), True),
+}
+
+
+@pytest.mark.parametrize(("compared", "is_proven"), EARLY.values(), ids=EARLY)
+def test_what_an_early_look_asks_for(compared: Comparison, is_proven: bool) -> None:
+    """Gain and certainty in the blocks, gain in the search, against both processes of the base, for the noise seen."""
+    assert compared.is_proven(0) is is_proven
+    assert (compared.verdict(0) is Verdict.FASTER) is is_proven
+    assert compared.is_clear() is is_proven
+
+
+class TestLooks:
+    """When what is looked at."""
+
+    STEADY = (1.1, 1.11, 1.09, 1.1, 1.1, 1.11, 1.09, 1.1)
+
+    def test_a_proof_stays(self) -> None:
+        """The look that proved it was paid for: later blocks do not undo it, whatever they show."""
+        assert alone(1.6, 1.62, *[1.0] * 6, searched=1.6).is_proven(0)
+        assert alone(*self.STEADY[:4], 0.7, 1.5, 0.7, 0.9).is_proven(0)
+
+    def test_blocks_prove_in_their_order(self) -> None:
+        """The very same blocks, the unsteady ones first, prove nothing at any look."""
+        assert not alone(*[1.0] * 6, 1.6, 1.62, searched=1.6).is_proven(0)
+
+    @pytest.mark.parametrize("num_blocks", range(4, 9))
+    def test_blocks_between_two_looks_count_at_the_end(self, num_blocks: int) -> None:
+        """One process was hit in the second block, so that four do not prove it: the next look is at eight, or at the
+        last block of the study."""
+        compared = alone(self.STEADY[0], 0.9, *self.STEADY[2:num_blocks])
+        assert compared.is_proven(0) is (num_blocks == 8)
+        assert compared.is_proven(0, is_last=True) is (num_blocks >= 6)
+        assert (compared.verdict(0) is Verdict.FASTER) is (num_blocks >= 6)
+
+    def test_the_margin_rises_with_what_controls_show(self) -> None:
+        """A gain of 10 % is no more than what the base gains over itself."""
+        noisy = [0.8, 1.2, 0.8, 1.2]
+        assert alone(*self.STEADY[:4], controls=[1.0] * 4).is_proven(0)
+        compared = alone(*self.STEADY[:4], controls=noisy)
+        assert not compared.is_proven(0)
+        assert compared.margin_of(0) == pytest.approx(0.204 / 2, abs=1e-3)
+        assert alone(1.1).margin_of(0) == MARGIN
+
+    def test_fewer_blocks_than_the_first_look_rule_nothing_out(self) -> None:
+        """A config that looks slower after three blocks has no limit yet."""
+        compared = alone(0.9, 0.9, 0.9)
+        assert compared.upper_limits == (math.inf,)
+        assert not compared.rules_out(0)
+        assert not compared.is_clear()
+        assert alone(0.9, 0.9, 0.9, 0.9).rules_out(0)
+
+
+class TestGaps:
+    """Configs that take part in some blocks only."""
+
+    def test_each_has_its_own_looks(self) -> None:
+        """A config that joins in the fifth block is proven by its own first three."""
+        rows: list[list[float | None]] = [[1.1, None]] * 4 + [[1.1, 1.5], [None, 1.52], [1.1, 1.5]]
+        compared = raced(*rows, searched=[1.1, 1.5])
+        assert (compared.num_blocks(0), compared.num_blocks(1)) == (6, 3)
+        assert compared.is_proven(1)
+        assert not raced(*rows[:-1], searched=[1.1, 1.45]).is_proven(1)
+
+    def test_who_has_few_blocks_does_not_widen_the_others(self) -> None:
+        """The interval holds for all that are looked at, and those are not yet."""
+        ratios = (1.2, 1.25, 1.18, 1.22, 1.21)
+        beside = raced(*([ratio, 1.3] for ratio in ratios[:3]), *([ratio, None] for ratio in ratios[3:]))
+        assert beside.speedups[0] == raced(*([ratio] for ratio in ratios)).speedups[0]
+
+    def test_a_block_of_others_changes_nothing(self) -> None:
+        """Rows in which none of the configs that are looked at took part say nothing about them."""
+        rows = [
+            [ratio, other, None] for ratio, other in zip((1.2, 1.25, 1.18, 1.22), (1.1, 1.12, 1.1, 1.09), strict=True)
+        ]
+        compared = raced(*rows[:2], [None, None, 1.3], *rows[2:])
+        assert compared.speedups[:2] == raced(*(row[:2] for row in rows)).speedups
+        assert compared.correlation == raced(*(row[:2] for row in rows)).correlation
+
+    @pytest.mark.parametrize("scatter", [0.02, 0.1])
+    def test_intervals_hold_for_all_at_once(self, monkeypatch: pytest.MonkeyPatch, scatter: float) -> None:
+        """In at most 2 % of studies, by 300 of them: two configs that met in four blocks of eight."""
+        monkeypatch.setattr(statistics, "NUM_RESAMPLES", 1000)
+        generator = np.random.default_rng(2)
+        truth, num_missed = (1.3, 0.9), 0
+        for _ in range(300):
+            noise = np.exp(generator.normal(0.0, scatter, (8, 3)))
+            rows = tuple(
+                (one, two / 1.3 if block < 6 else None, three / 0.9 if block >= 2 else None)
+                for block, (one, two, three) in enumerate(noise.tolist())
+            )
+            found = Comparison(rows).speedups
+            num_missed += not all(each.low <= true <= each.high for each, true in zip(found, truth, strict=True))
+        assert num_missed <= 300 * ERROR + 3 * math.sqrt(300 * ERROR)
+
+    def test_two_configs_are_compared_where_they_met(self) -> None:
+        """And not at all where they never did."""
+        compared = raced([1.5, 1.2], [1.5, None], [None, 1.0], [1.5, 1.2])
+        assert compared.between(1, 2).median == pytest.approx(1.25)
+        with pytest.raises(ValueError, match="no block holds both 1 and 2"):
+            raced([1.5, None], [None, 1.2]).between(1, 2)
+
+    def test_one_that_never_met_the_answer_may_be_faster(self) -> None:
+        """If it looks it."""
+        assert raced([1.5, None], [None, 1.6]).has_faster_finalist(0)
+        assert not raced([1.5, None], [None, 1.5 * (1 + AS_GOOD / 2)]).has_faster_finalist(0)
+        assert not raced([1.5, None], [1.5, None]).has_faster_finalist(0)
+
+    def test_a_config_without_a_block_has_no_speedup(self) -> None:
+        """Though it has a figure of the search."""
+        compared = raced([1.5, None], searched=[1.5, 1.6])
+        assert compared.speedup_of(1) is None
+        assert not compared.is_proven(1)
+        assert compared.verdict(1) is Verdict.UNDECIDED
+        with pytest.raises(ValueError, match=r"\[1\]"):
+            _ = compared.speedups
+
+
+class TestRegret:
+    """What it would be worth to know the best for sure."""
+
+    def test_of_two_that_look_equal_it_is_that_of_a_normal_difference(self) -> None:
+        """0.4 standard deviations: one row each, both processes scatter by 5 % / sqrt(2)."""
+        compared = raced([1.3, 1.3])
+        expected = PRIOR_SCALE / math.sqrt(2 * math.pi)
+        assert compared.expected_regret(0) == pytest.approx(expected, rel=0.05)
+        assert compared.expected_gains(0) == pytest.approx((0, expected), rel=0.05)
+
+    def test_blocks_and_the_search_s_trial_lower_it(self) -> None:
+        """Each is one more look at the difference."""
+        found = [
+            raced(*rows, searched=searched).expected_regret(0)
+            for rows, searched in (
+                ([[1.5, 1.45]], ()),
+                ([[1.5, 1.45]], (1.5, 1.45)),
+                ([[1.5, 1.45], [1.5, 1.45]], (1.5, 1.45)),
+                ([[1.5, 1.45], [1.5, 1.45], [1.5, 1.45]], (1.5, 1.45)),
+            )
+        ]
+        assert found == sorted(found, reverse=True)
+        assert found[-1] < found[0] / 3
+
+    def test_a_config_without_any_figure_has_none(self) -> None:
+        """And one with the search's alone counts as one that was seen once."""
+        assert raced([1.5, None]).expected_regret(0) == 0
+        assert raced([1.5, None], searched=[1.5, None]).expected_gains(0) == (0, 0)
+        assert raced([1.5, None], searched=[1.5, 1.5]).expected_regret(0) > 0.01
+
+    def test_of_the_base_it_is_the_whole_gain(self) -> None:
+        """Nothing of it is known for the base: it stays as it is."""
+        assert raced([1.5, 0.8]).expected_regret(None) == pytest.approx(math.log(1.5), rel=0.02)
+
+
+class TestErrorRates:
+    """What early looks prove where nothing is faster, and where something is; 400 studies of three configs."""
+
+    @staticmethod
+    def share_proven(gain: float, sd: float, share_hit: float = 0.0, num_blocks: int = 3) -> float:
+        """Of 400 studies the share in which some config is proven within so many blocks."""
+        generator = np.random.default_rng(1)
+        num_proven = 0
+        for _ in range(400):
+            logs = generator.normal(0.0, sd, (num_blocks + 1, 5))
+            logs += math.log(1.5) * (generator.random(logs.shape) < share_hit)
+            logs[:, 2] -= math.log(gain)
+            logs[1:, 0] = logs[
+                0, 0
+            ]  # The control is one process, and the one that the search's trials were held against.
+            control, *others = np.exp(logs).T
+            rows = np.array(others).T
+            compared = Comparison(
+                tuple(map(tuple, rows[1:].tolist())),
+                num_looks=3,
+                searched=tuple((control[0] / rows[0, 1:]).tolist()),
+                controls=tuple(control[1:].tolist()),
+            )
+            num_proven += any(compared.is_proven(config) for config in range(3))
+        return num_proven / 400
+
+    @pytest.mark.parametrize(("sd", "share_hit"), [(0.03, 0.0), (0.06, 0.0), (0.18, 0.0), (0.03, 0.1), (0.06, 0.1)])
+    def test_equal_configs_are_not_proven(self, sd: float, share_hit: float) -> None:
+        """At most one study in 400 (13,000 of each kind show less than 0.1 %, decision 60)."""
+        assert self.share_proven(1.0, sd, share_hit) <= 1 / 400
+
+    @pytest.mark.parametrize(
+        ("gain", "sd", "num_blocks"), [(6, 0.03, 1), (1.7, 0.015, 2), (2, 0.03, 2), (1.4, 0.015, 3)]
+    )
+    def test_large_gains_are(self, gain: float, sd: float, num_blocks: int) -> None:
+        """Nearly always, after so few blocks."""
+        assert self.share_proven(gain, sd, num_blocks=num_blocks) > 0.95
