@@ -8,8 +8,9 @@ for its user in three ways (`Waits`):
     live    it becomes warm, takes a burst of samples at each `turn`, and ends at `finish`.
 
 Any user may ask for a fresh process of any config at any time, in any of these ways, and several can be there at once;
-what each of them measured is an outcome like any other. A bench sees to it that nothing runs beside a process that is
-being timed, unless it has shown that this does no harm.
+what each of them measured is an outcome like any other. Gated and live ones start, compile and become warm beside each
+other, in any mix. A bench sees to it that nothing runs beside a process that is being timed, unless it has shown that
+this does no harm: what is at work is paused until then, once for all turns inside of `quiet`.
 
 Nothing here raises because of what a process did: an end of any kind is an `Outcome`. One of them says nothing of the
 config, nor of this machine: `Lost`, whose worker died. Only a bench whose workers can die on their own gives it, and
@@ -19,6 +20,7 @@ it is for `tuning.attempts` to say what becomes of it. What raises is HarnessErr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
@@ -151,6 +153,11 @@ class Bench(Protocol):
         """Live processes that start from now on may share what is alike in all, such as imports, with those until the
         next call, and share nothing with earlier ones."""
         return
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """What is at work stays paused from one turn to the next in here, and goes on behind it, or when something is
+        waited for that is not ready."""
+        return nullcontext()
 
     def drop(self, started: Sequence[Running]) -> None:
         """End these, whose outcomes nobody needs any more."""

@@ -6,7 +6,8 @@ is being timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -47,7 +48,7 @@ class LocalBench(Bench):
     and live processes before the first `new_block`, get a new Python anyway. The supervisors' output goes to the file
     `log`; with None it goes to this process's stderr, and so does the trials' output.
 
-    Gated trials compile beside each other and beside the one that is run, and are paused whenever a process is timed.
+    On a CPU whatever is at work is paused while a process is timed (`_Quiet`).
     `on_queued` is called, once, when a trial waits for the device, which a trial of another run has.
     """
 
@@ -67,6 +68,7 @@ class LocalBench(Bench):
         self._log = log
         self._on_queued = cache(on_queued)
         self._of_frameworks: dict[str, _Supervised] = {}
+        self._quiet = _Quiet(self._of_frameworks)
 
     def __enter__(self) -> LocalBench:
         return self
@@ -89,6 +91,8 @@ class LocalBench(Bench):
     def first_ready(self, started: Sequence[Running]) -> Running:
         """The first one that is ready. All are of one framework: nothing is started ahead for two."""
         processes = [running for running in started if isinstance(running, _Process)]
+        if not any(process.is_ready for process in processes):
+            self._quiet.end()
         while True:
             for process in processes:
                 if process.is_ready:
@@ -101,6 +105,9 @@ class LocalBench(Bench):
         nothing was imported ahead."""
         for supervised in self._of_frameworks.values():
             supervised.new_block()
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return self._quiet.lasting()
 
     def drop(self, started: Sequence[Running]) -> None:
         processes = [running for running in started if isinstance(running, _Process)]
@@ -118,9 +125,51 @@ class LocalBench(Bench):
         if framework not in self._of_frameworks:
             preload = self._preload if self._preload is not None else not entry_of(framework).holds_fresh
             self._of_frameworks[framework] = _Supervised(
-                framework, self._variables, preload=preload, log=self._log, on_queued=self._on_queued
+                framework, self._variables, self._quiet, preload=preload, log=self._log, on_queued=self._on_queued
             )
         return self._of_frameworks[framework]
+
+
+class _Quiet:
+    """Who stands still while a process is timed: all others of the bench that are at work, on a CPU.
+
+    They are paused before it begins, and go on behind it; inside of `lasting` they stay paused until its end. Whoever
+    waits for one that is not ready ends the quiet first, since it may be paused; the next process that is timed begins
+    it again.
+    """
+
+    def __init__(self, of_frameworks: Mapping[str, _Supervised]) -> None:
+        self._of_frameworks = of_frameworks
+        self._depth = 0
+
+    @contextmanager
+    def lasting(self) -> Iterator[None]:
+        """See `Bench.quiet`."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self.end()
+
+    @contextmanager
+    def around(self, timed: _Process) -> Iterator[None]:
+        """For what one process is timed in."""
+        with self.lasting():
+            for process in self._processes():
+                if process is not timed:
+                    process.pause()
+            timed.go_on()
+            yield
+
+    def end(self) -> None:
+        """Let all go on."""
+        for process in self._processes():
+            process.go_on()
+
+    def _processes(self) -> list[_Process]:
+        return [process for supervised in self._of_frameworks.values() for process in supervised.running.values()]
 
 
 class _Supervised:
@@ -130,12 +179,14 @@ class _Supervised:
         self,
         framework: str,
         variables: dict[str, str],
+        quiet: _Quiet,
         *,
         preload: bool,
         log: Path | None,
         on_queued: Callable[[], None],
     ) -> None:
         self._entry = entry_of(framework)
+        self.quiet = quiet
         self._on_queued = on_queued
         self._framework = framework
         self._modules = self._entry.preloaded if preload else ()
@@ -145,23 +196,18 @@ class _Supervised:
         self._following = Following()
         self.holds_forks = False
         """Live processes are forks, though the framework's could be new Pythons."""
-        self._running: dict[str, _Process] = {}
-        self._ahead: list[_Process] = []
-        """Gated, and not to be timed yet."""
+        self.running: dict[str, _Process] = {}
         self._toolchain: tuple[Path | None] | None = None
         """In a tuple: (None,) means that it cannot be made."""
 
     def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits, *, fresh: bool) -> _Process:
-        """See `Bench`. What is to run at once beside trials that compile ahead is gated as they are."""
+        """See `Bench`. What is to run at once beside others at work is gated as they are."""
         if waits == "live":
-            self.order_ahead(Pause)
             fresh = self._entry.holds_fresh and not self.holds_forks
-        elif self._ahead:
+        elif any(process.may_be_paused for process in self.running.values()):
             waits = "gated"
         started = _Process(self, folder, self._with_toolchain(request), waits, fresh=fresh)
         self.launch(started)
-        if waits == "gated":
-            self._ahead.append(started)
         return started
 
     def run_program(self, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
@@ -184,23 +230,9 @@ class _Supervised:
         stops = process.waits != "free" and request.workload.device == "cpu"
         self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=self._log is None)
 
-    def time(self, process: _Process) -> None:
-        """Let a gated trial take its samples, once it has compiled, while what compiles ahead is paused."""
-        self.forget(process)
-        process.order(Resume)
-        self.order_ahead(Resume)
-        process.wait_until_ready()
-        self.order_ahead(Pause)
-        process.order(Turn)
-
-    def forget(self, process: _Process) -> None:
-        """It is not to be paused for others any more."""
-        if process in self._ahead:
-            self._ahead.remove(process)
-
     def new_block(self) -> None:
         """See `LocalBench`."""
-        if not self._modules or self._entry.imports_ahead is None or self._running:
+        if not self._modules or self._entry.imports_ahead is None or self.running:
             return
         self.holds_forks = True
         following = self._following.take()
@@ -225,9 +257,9 @@ class _Supervised:
             return
         supervisor, self.supervisor = self.supervisor, None
         supervisor.close()
-        running, self._running = self._running, {}
-        self._ahead.clear()
-        for process in running.values():
+        running = list(self.running.values())
+        self.running.clear()
+        for process in running:
             process.end(None)
 
     def send(self, order: Order) -> None:
@@ -255,22 +287,17 @@ class _Supervised:
             case None:
                 self.close()
             case Exited():
-                self._running.pop(event.job).end(event)
+                self.running.pop(event.job).end(event)
             case Refused():
-                self._running.pop(event.job).refuse(event.error)
+                self.running.pop(event.job).refuse(event.error)
             case StageReached() | Queued():
                 try:
-                    self._on_queued() if isinstance(event, Queued) else self._running[event.job].reach(event.stage)
+                    self._on_queued() if isinstance(event, Queued) else self.running[event.job].reach(event.stage)
                 except BaseException:
                     self.close()
                     raise
             case Ready():
                 """It was waited for already."""
-
-    def order_ahead(self, order: type[Pause | Resume]) -> None:
-        """Let what compiles ahead stand still while something is timed, or go on."""
-        for process in list(self._ahead):
-            process.order(order)
 
     def _send_start(self, process: _Process, limits: Limits, program: str, *, stops: bool, echo: bool) -> None:
         if self.supervisor is None:
@@ -282,7 +309,7 @@ class _Supervised:
                 return
             self.supervisor = starting
         job = str(process.folder.path)
-        self._running[job] = process
+        self.running[job] = process
         self.send(Start(job, limits.model_dump(), program, process.waits, fresh=process.fresh, stops=stops, echo=echo))
 
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
@@ -319,6 +346,7 @@ class _Process(Process):
         """None: it is no trial."""
         self.waits: Waits = waits
         self.fresh = fresh
+        self._is_paused = False
         self._is_awaited = waits == "free"
         """Somebody has begun to wait for it. Before, losing it with its supervisor costs nobody anything."""
         self._must_start_anew = False
@@ -328,36 +356,53 @@ class _Process(Process):
     def is_ready(self) -> bool:
         return self._must_start_anew or super().is_ready
 
+    @property
+    def may_be_paused(self) -> bool:
+        """It is at work, and where that is safe. One that is not gated takes its samples without being told."""
+        at_work = self.outcome is None and self.stage is not Stage.WAIT
+        is_on_cpu = self.request is None or self.request.workload.device == "cpu"
+        return at_work and self.waits != "free" and is_on_cpu
+
+    def pause(self) -> None:
+        """Let it stand still while another one is timed, unless it is at rest."""
+        if self.may_be_paused and not self._is_paused:
+            self._is_paused = True
+            self.order(Pause)
+
+    def go_on(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self.order(Resume)
+
     def warm(self, on_stage: StageCallback | None = None) -> None:
-        if self.waits == "live":
-            self.supervised.order_ahead(Pause)
         self._await(on_stage)
-        self.wait_until_ready()
+        self._wait_for_readiness()
 
     def turn(self) -> float | None:
         if self.outcome is not None:
             return None
         self.supervised.settle()
-        self.stage = Stage.RUN
-        self.order(Turn)
-        self.wait_until_ready()
+        with self.supervised.quiet.around(self):
+            self._begin()
+            self.wait_until_ready()
         return self.folder.read_turn_s() if self.outcome is None else None
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         self._await(on_stage)
         if self.waits == "live":
+            self.go_on()
             self.order(Finish)
             return self.wait()
         if self.waits == "gated":
-            self.supervised.time(self)
-        outcome = self.wait()
-        self.supervised.order_ahead(Resume)
-        return outcome
+            self._wait_for_readiness()
+        with self.supervised.quiet.around(self):
+            if self.waits == "gated":
+                self._begin()
+            return self.wait()
 
     def kill(self) -> None:
         """Nobody needs it."""
         self._is_awaited = True
-        self.supervised.forget(self)
         if self._must_start_anew:
             self.refuse("it is not needed")
         self.order(Kill)
@@ -366,6 +411,7 @@ class _Process(Process):
         """Record that it has ended; None: the supervisor was lost."""
         outcome = outcome_of(self.folder, exited, oom_killed=num_oom_kills() > self._oom_kills)
         self.folder.drop_leftovers()
+        self._is_paused = False
         if exited is None and not self._is_awaited:
             self._must_start_anew = True
         else:
@@ -379,6 +425,16 @@ class _Process(Process):
         """Tell the supervisor, as long as it runs."""
         if self.outcome is None and not self._must_start_anew:
             self.supervised.send(order(str(self.folder.path)))
+
+    def _begin(self) -> None:
+        """Let it take samples."""
+        self.stage = Stage.RUN
+        self.order(Turn)
+
+    def _wait_for_readiness(self) -> None:
+        if not self.is_ready:
+            self.supervised.quiet.end()
+            self.wait_until_ready()
 
     def _await(self, on_stage: StageCallback | None) -> None:
         self._is_awaited = True

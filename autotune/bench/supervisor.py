@@ -6,9 +6,11 @@ on their pipes, for what they print, and for the end of any of them (SIGCHLD wri
 with events on stdout. Orders and events are those of `messages`; what a child may do, and when its limits count, is the
 table of `child`. What is said here is what holds between the children:
 
-* One is timed at a time. That is the parent's doing, who gives one `Turn` and waits, and pauses what compiles ahead
-  (`Pause`, `Resume`). It is stopped (SIGSTOP) between its turns, since threads of a runtime may spin for a while after
-  the last call and disturb the next process (docs/decisions/0008-stopped-between-turns.md).
+* One is timed at a time, and all others stand still meanwhile. That is the parent's doing, who pauses (`Pause`) what
+  starts, compiles or becomes warm, gives one `Turn` and waits, and lets them go on (`Resume`) behind the last of a
+  sequence of turns. What waits for its turn is stopped (SIGSTOP) as long as it does, be it for the whole search, since
+  threads of a runtime may spin for a while after the last call and disturb the next process
+  (docs/decisions/0008-stopped-between-turns.md).
 * A compiler that times candidates is alone. A child that says so waits until it gets the one place there is: all others
   are paused, those that start meanwhile too. One that the parent has paused does not get it, since another one is timed
   then. What would begin a timing, or pause the one that is alone, is put off until it is done (`_deferred`):

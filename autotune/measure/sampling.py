@@ -52,13 +52,17 @@ class SamplingPlan(Record):
     """The warm-up has settled when the medians of its last two windows differ by less than this share."""
     min_samples: PositiveInt = 30
     max_samples: PositiveInt = 500
-    max_sampling_s: PositiveFloat = 2.0
+    max_sampling_s: PositiveFloat = 0.6
     precision: PositiveFloat = 0.005
     """Sampling ends when half the 95 % interval of the median is below this share of the median."""
     min_sampling_s: PositiveFloat = 0.2
     """Samples of very short calls are spread over this time, with calls in between that are not timed."""
     fewest_samples: PositiveInt = 3
-    """Taken even when the time is used up: a model of 10 s a call gets this many."""
+    """Taken even when the time is used up, of a call that is not slow."""
+    slow_call_s: PositiveFloat = 1.0
+    """A call that takes longer is slow: one makes it warm, one is a turn, and one is taken when the time is used up.
+    What it finds in the processor's caches is nothing beside it, and what disturbs a moment is averaged within it. Of a
+    stream it is the pass."""
     longest_s: PositiveFloat | None = None
     """Limit of the process. A model of 60 s a call gets one sample, a stream one pass, instead of none."""
     turn_s: PositiveFloat = 0.1
@@ -109,19 +113,27 @@ def take_turns(
     wait: Callable[[float], object] = time.sleep,
     tell: Callable[[float], object] = lambda _: None,
 ) -> Samples:
-    """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True. `tell` is given
-    the median seconds of a call in each.
+    """Make the first calls, then take one burst of passes each time that `next_turn` (which waits) returns True, and
+    give `tell` the median seconds of a call in it.
+
+    Before the first turn others are at work, and this process may be paused: how long its calls take there says
+    nothing. So the first turn begins with the rest of the warm-up, until calls have settled.
 
     A turn in which the device was throttled is taken again after a wait, a few times in a process.
 
-    Each turn begins with a call that is not counted, because other processes used the processor's caches between turns.
+    Each turn begins with a call that is not counted, because other processes used the processor's caches between turns;
+    a slow one is counted, and is all of the turn.
     Raises RuntimeError if there was no turn at all.
     """
-    warmup, steady = _warm_up(calls, plan, clock, instruments)
+    warmup = _first_calls(calls, plan, clock)
+    steady = False
     log = SampleLog(plan, instruments)
-    turns = []
+    turns: list[range] = []
     while next_turn():
         begun = clock()
+        if not turns and sum(warmup[-len(calls) :]) <= plan.slow_call_s:
+            settling, steady = _warm_up(calls, plan, clock, instruments, num_before=len(warmup))
+            warmup += settling
         turns.append(_take_turn(calls, plan, clock, log, begun))
         while not _is_out_of_time(log, calls, plan, clock() - begun) and log.device.repeats(turns[-1]):
             wait(COOLING_S)
@@ -134,14 +146,16 @@ def take_turns(
 
 def _take_turn(calls: Calls, plan: SamplingPlan, clock: Clock, log: SampleLog, begun: float) -> range:
     """A burst of passes. Returns the numbers of its samples."""
-    calls[-1]()
     num_before = len(log.latency_s)
-    end = clock() + plan.turn_s
     with log.watched():
-        while clock() < end or len(log.latency_s) - num_before < plan.fewest_in_turn:
-            log.time_pass(calls, clock)
-            if _is_out_of_time(log, calls, plan, clock() - begun):
-                break
+        log.time_pass(calls[-1:], clock)
+        if len(calls) > 1 or not log.is_slow():
+            log.forget_last()
+            end = clock() + plan.turn_s
+            while clock() < end or len(log.latency_s) - num_before < plan.fewest_in_turn:
+                log.time_pass(calls, clock)
+                if _is_out_of_time(log, calls, plan, clock() - begun):
+                    break
     return range(num_before, len(log.latency_s))
 
 
@@ -222,6 +236,15 @@ class SampleLog:
         self.page_faults.append(after[1] - before[1])
         self.involuntary_switches.append(after[2] - before[2])
 
+    def is_slow(self) -> bool:
+        """The last call was a slow one."""
+        return self.latency_s[-1] * self.plan.calls_per_sample > self.plan.slow_call_s
+
+    def forget_last(self) -> None:
+        """The last call was no sample."""
+        for readings in (self.latency_s, self.cpu_s, self.page_faults, self.involuntary_switches):
+            del readings[-1:]
+
     def samples(
         self,
         warmup: list[float],
@@ -254,10 +277,23 @@ class SampleLog:
         return round(sum(known), 3) if known and len(known) == len(self.by_others_s) else None
 
 
+def _first_calls(calls: Calls, plan: SamplingPlan, clock: Clock) -> list[float]:
+    """Seconds of each of the fewest calls of a warm-up, in whole passes."""
+    seconds: list[float] = []
+    end = clock() + plan.max_warmup_s
+    while len(seconds) < plan.min_warmup_calls and clock() < end:
+        seconds += [time_once(call, clock) for call in calls]
+        if sum(seconds[-len(calls) :]) > plan.slow_call_s:
+            break
+    return seconds
+
+
 def _warm_up(
-    calls: Calls, plan: SamplingPlan, clock: Clock, instruments: Instruments | None
+    calls: Calls, plan: SamplingPlan, clock: Clock, instruments: Instruments | None, num_before: int = 0
 ) -> tuple[list[float], bool]:
-    """Seconds of each call of the warm-up, and whether the passes settled in time, and the device's clock with them."""
+    """Seconds of each call of the warm-up, and whether the passes settled in time, and the device's clock with them.
+    Of the fewest calls so many were made before."""
+    fewest = max(plan.min_warmup_calls - num_before, 0)
     device_clock = ClockWatch(instruments)
     warmup: list[float] = []
     passes_s: list[float] = []
@@ -268,15 +304,14 @@ def _warm_up(
         passes_s.append(sum(seconds))
         now = clock()
         is_even = device_clock.has_settled(now)
-        if is_even and len(warmup) >= plan.min_warmup_calls and _settled(passes_s, plan, len(calls)):
+        if is_even and len(warmup) >= fewest and _settled(passes_s, plan, max(1, fewest // len(calls) // 2)):
             return warmup, True
-        if now >= end:
+        if now >= end or (is_even and passes_s[-1] > plan.slow_call_s):
             return warmup, False
 
 
-def _settled(passes_s: list[float], plan: SamplingPlan, num_calls: int) -> bool:
-    """True when the last window of passes is as fast as the window before it."""
-    width = max(1, plan.min_warmup_calls // num_calls // 2)
+def _settled(passes_s: list[float], plan: SamplingPlan, width: int) -> bool:
+    """True when the last window of so many passes is as fast as the window before it."""
     if len(passes_s) < 2 * width:
         return False
     before, last = statistics.median(passes_s[-2 * width : -width]), statistics.median(passes_s[-width:])
@@ -302,6 +337,7 @@ def _sample(
         is_long_enough = num_taken >= plan.min_samples and clock() >= min(start + plan.min_sampling_s, end)
         if not is_stream and is_long_enough and relative_half_width(log.latency_s) <= plan.precision:
             return "precision"
+        fewest = fewest if is_stream or not log.is_slow() else 1
         if num_taken >= fewest and num_taken + len(calls) > plan.max_samples:
             return "num_samples"
         if (num_taken >= fewest and clock() >= end) or _is_out_of_time(log, calls, plan, clock() - begun):

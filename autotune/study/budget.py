@@ -30,7 +30,7 @@ class BusyMachinePlan(Record):
 class BlockPlan(Record):
     """How much is measured in a block, and how many blocks there may be."""
 
-    num_rounds: PositiveInt = 8
+    num_rounds: PositiveInt = 4
     fewest_rounds: PositiveInt = 3
     max_sampling_s: PositiveFloat = 15.0
     """For all turns of a block together; after it, and after `fewest_rounds`, no further round begins."""

@@ -106,11 +106,16 @@ def live_process_s(measurement: Measurement, start_s: float, share: float) -> fl
 
 
 def _turns_s(contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan) -> float:
-    """Seconds of all turns of one block. A turn has one call more than it counts."""
-    round_s = sum(
-        measured.steady_call_s + max(sampling.turn_s, _fewest_s(measured, sampling)) for measured in contestants
-    )
+    """Seconds of all turns of one block."""
+    round_s = sum(_turn_s(measured, sampling) for measured in contestants)
     return min(plan.num_rounds * round_s, max(plan.max_sampling_s, plan.fewest_rounds * round_s))
+
+
+def _turn_s(measured: Measurement, sampling: SamplingPlan) -> float:
+    """Seconds of one turn. It has one call more than it counts, unless it is a single slow one."""
+    if measured.replay is None and measured.steady_call_s > sampling.slow_call_s:
+        return measured.steady_call_s
+    return measured.steady_call_s + max(sampling.turn_s, _fewest_s(measured, sampling))
 
 
 def _fewest_s(measurement: Measurement, sampling: SamplingPlan) -> float:

@@ -207,17 +207,73 @@ def test_what_is_dropped_leaves_nothing(runner, trial):
         assert not folder.temporary.exists()
 
 
-def test_a_live_process_is_not_started_beside_it(runner, trial):
-    """Prepared trials are paused before a live process is warm, and go on with the next `run`."""
-    ahead = trial("ahead", {**SLOW_COMPILE, "compile_ms": 300})
-    ahead_started = runner.start(*ahead, "gated")
-    while ahead[0].read_stage() is not Stage.COMPILE:
-        time.sleep(0.01)
+def test_live_and_prepared_ones_are_at_work_side_by_side(runner, trial):
+    """A live process becomes warm while a trial compiles, and the first that is ready is told, whatever it is."""
+    slow, quick = trial("slow", {**SLOW_COMPILE, "compile_ms": 60_000}), trial("quick", {"execution": "compile"})
+    live = trial("live", {"execution": "compile", "latency_ms": 2})
+    slow_started = runner.start(*slow, "gated")
+    wait_until(lambda: slow[0].read_stage() is Stage.COMPILE)
+    live_started = runner.start(*live, "live")
+    assert runner.first_ready([slow_started, live_started]) is live_started
+    quick_started = runner.start(*quick, "gated")
+    assert runner.first_ready([slow_started, quick_started]) is quick_started
+    assert not is_stopped(slow[0])
+    runner.drop([slow_started])
+    assert live_started.turn() is not None
+    assert isinstance(quick_started.finish(), Measurement)
+    assert isinstance(live_started.finish(), Measurement)
+
+
+def test_what_is_at_work_is_paused_for_a_turn(runner, trial):
+    """Trials that compile and live processes that become warm; once for all turns of a quiet time, and what starts in
+    it too. At its end all go on."""
+    ahead, warming = trial("ahead", {**SLOW_COMPILE, "compile_ms": 800}), trial("warming", SLOW_COMPILE)
+    late = trial("late", {**SLOW_COMPILE, "compile_ms": 400})
+    one, other = (runner.hold(*trial(name, {"execution": "compile", "latency_ms": 2})) for name in ("one", "other"))
+    ahead_started, warming_started = runner.start(*ahead, "gated"), runner.start(*warming, "live")
+    wait_until(lambda: {each[0].read_stage() for each in (ahead, warming)} == {Stage.COMPILE})
+    with runner.quiet():
+        one.turn()
+        assert is_stopped(ahead[0])
+        assert is_stopped(warming[0])
+        late_started = runner.start(*late, "gated")
+        wait_until(lambda: states_of(late[0]))
+        other.turn()
+        assert all(is_stopped(each[0]) for each in (ahead, warming, late))
+    assert runner.first_ready([warming_started]) is warming_started
+    assert warming_started.turn() is not None
+    outcomes = [started.finish() for started in (one, other, ahead_started, warming_started, late_started)]
+    assert all(isinstance(outcome, Measurement) for outcome in outcomes), outcomes
+    assert min(each[0].read_paused_s() for each in (ahead, warming, late)) > 0
+    assert outcomes[3].compile_s < 1.0, "less the pause"
+
+
+def test_who_waits_in_a_quiet_time_ends_it(runner, trial):
+    """Else it would wait for a process that is paused; the next turn begins it again."""
     live = runner.hold(*trial("live", {"execution": "compile", "latency_ms": 2}))
-    live.turn()
-    assert states_of(ahead[0]) == [psutil.STATUS_STOPPED]
+    ahead, other = trial("ahead", SLOW_COMPILE), trial("other", {**SLOW_COMPILE, "compile_ms": 60_000})
+    ahead_started, other_started = (runner.start(*each, "gated") for each in (ahead, other))
+    with runner.quiet():
+        live.turn()
+        assert runner.first_ready([ahead_started]) is ahead_started
+        live.turn()
+        wait_until(lambda: is_stopped(other[0]))
+        assert isinstance(ahead_started.finish(), Measurement)
+        assert is_stopped(other[0])
+    wait_until(lambda: not is_stopped(other[0]))
+    runner.drop([other_started])
     assert isinstance(live.finish(), Measurement)
-    assert isinstance(ahead_started.finish(), Measurement)
+
+
+def test_a_live_process_rests_for_as_long_as_it_is_not_asked(runner, trial):
+    """No limit ends it between two turns, and none counts the turns' others."""
+    limits = {"compile": 20, "check": 20, "run": 1.0, "start": 20, "build": 20, "total": 8}
+    live = runner.hold(*trial("live", {"execution": "compile", "latency_ms": 2}, limits=limits))
+    for name in ("a", "b"):
+        live.turn()
+        assert isinstance(runner.run(*trial(name, {**SLOW_COMPILE, "compile_ms": 1500})), Measurement)
+    assert live.turn() is not None
+    assert isinstance(live.finish(), Measurement)
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2, 9])

@@ -35,7 +35,7 @@ class Script:
         return self.now
 
     def sampled(self, **plan: float) -> Samples:
-        return take_samples(self.calls(), SamplingPlan.model_validate(plan), self.clock)
+        return take_samples(self.calls(), SamplingPlan.model_validate({"slow_call_s": 1e6, **plan}), self.clock)
 
 
 def compiled(num_graphs: int, num_given_up: int | None = 0) -> Compilations:
@@ -65,7 +65,7 @@ def test_a_stream_ends_before_its_process_is_out_of_time() -> None:
     samples = Script(STEADY).sampled(max_samples=500, max_warmup_s=100, longest_s=32)
     assert (samples.latency_s, samples.ended_by) == (STEADY, "time")
     script, turns = Script(STEADY), iter([True, False])
-    plan = SamplingPlan(turn_s=100, longest_s=15, max_warmup_s=100)
+    plan = SamplingPlan(turn_s=100, longest_s=15, max_warmup_s=100, slow_call_s=5)
     assert take_turns(script.calls(), plan, lambda: next(turns), script.clock).turns == (3,)
 
 
@@ -78,11 +78,17 @@ def test_warm_up_compares_whole_passes() -> None:
     assert (hurried.warmup_s, hurried.steady) == ((9, 9, 9), False)
 
 
+def test_a_slow_pass_is_warm_after_one() -> None:
+    """Both passes of the samples are taken all the same: each shape needs its own."""
+    slow = Script((9, 9, 9), STEADY).sampled(slow_call_s=20.0, max_warmup_s=100, max_sampling_s=1.0)
+    assert (slow.warmup_s, slow.latency_s) == ((9, 9, 9), STEADY * 2)
+
+
 def test_a_turn_is_one_call_that_does_not_count_and_whole_passes() -> None:
     """As many passes as a turn lasts, one at least: every turn holds the same shapes."""
     for turn_s, num_passes in ((0.1, 1), (12.0, 2)):
         script, turns = Script(STEADY), iter([True, True, False])
-        plan = SamplingPlan(turn_s=turn_s, max_warmup_s=100)
+        plan = SamplingPlan(turn_s=turn_s, max_warmup_s=100, slow_call_s=1e6)
         samples = take_turns(script.calls(), plan, lambda turns=turns: next(turns), script.clock)
         assert samples.turns == (3 * num_passes,) * 2
         assert script.num_calls == len(samples.warmup_s) + 2 * (1 + 3 * num_passes)

@@ -32,11 +32,16 @@ class Script:
         return self.now
 
     def sampled(self, **plan: float) -> Samples:
-        return take_samples([self.call], SamplingPlan.model_validate(plan), clock=self.clock)
+        return take_samples([self.call], plan_of(plan), clock=self.clock)
 
     def in_turns(self, num_turns: int, **plan: float) -> Samples:
         turns = iter([True] * num_turns + [False])
-        return take_turns([self.call], SamplingPlan.model_validate(plan), lambda: next(turns), clock=self.clock)
+        return take_turns([self.call], plan_of(plan), lambda: next(turns), clock=self.clock)
+
+
+def plan_of(plan: dict[str, float]) -> SamplingPlan:
+    """Calls of whole seconds are easy to add up, and not slow unless a test is about that."""
+    return SamplingPlan.model_validate({"max_sampling_s": 2.0, "slow_call_s": 1e6, **plan})
 
 
 def test_warm_up_goes_on_until_calls_settle() -> None:
@@ -154,8 +159,28 @@ def test_a_very_slow_model_fits_its_limit(call_s: float, num_samples: int) -> No
     assert samples.ended_by == "time"
     assert len(samples.latency_s) == num_samples
     assert script.now - 1000.0 <= 162
-    turns = Script([], then=(call_s,)).in_turns(2, longest_s=162)
-    assert turns.turns == (min(num_samples, 2),) * 2
+    assert Script([], then=(call_s,)).in_turns(2, longest_s=162, slow_call_s=1.0).turns == (1, 1)
+
+
+def test_a_slow_call_is_sampled_less_often() -> None:
+    """One makes it warm and one is a sample; in a turn, where the first call counts, it is the only one."""
+    script = Script([], then=(8.0,))
+    samples = script.sampled(slow_call_s=1.0)
+    assert (len(samples.warmup_s), samples.latency_s) == (1, (8.0,))
+    script = Script([8.0, 8.1, 8.2, 8.3])
+    samples = script.in_turns(3, slow_call_s=1.0)
+    assert (samples.warmup_s, samples.latency_s) == (pytest.approx((8.0,)), pytest.approx((8.1, 8.2, 8.3)))
+    assert samples.turns == (1, 1, 1)
+    if samples.usage is not None:
+        assert len(samples.usage.cpu_s) == 3
+
+
+def test_a_call_that_was_slow_once_is_not_a_slow_one() -> None:
+    """Beside others, or paused, a short call may take long; its turns are those of any short call."""
+    samples = Script([8.0, 5.0], then=(0.5,)).in_turns(2, slow_call_s=1.0, turn_s=1.0)
+    assert samples.latency_s == pytest.approx((5.0, *[0.5] * 2))
+    samples = Script([8.0], then=(0.5,)).in_turns(2, slow_call_s=1.0, turn_s=1.0)
+    assert (samples.turns, len(samples.warmup_s)) == ((2, 2), 1)
 
 
 def test_a_call_below_the_clock_s_resolution_is_not_zero() -> None:
@@ -187,9 +212,9 @@ class TestTurns:
 
     def test_samples_of_all_turns_stand_in_order(self) -> None:
         """Every call but the first of each turn is a sample; `turns` says how many each turn took."""
-        durations = [1.0, 1.0, 1.0, *(float(n) for n in range(10, 100, 10))]
+        durations = [1.0] * 5 + [float(n) for n in range(10, 100, 10)]
         samples = Script(durations).in_turns(3, turn_s=1.0, fewest_in_turn=2)
-        assert samples.warmup_s == pytest.approx([1, 1, 1])
+        assert samples.warmup_s == pytest.approx([1] * 5)
         # 10, 40 and 70 are the first calls of a turn: others had the processor's caches meanwhile.
         assert samples.latency_s == pytest.approx([20, 30, 50, 60, 80, 90])
         assert samples.turns == (2, 2, 2)
@@ -205,7 +230,7 @@ class TestTurns:
 
     def test_each_turn_tells_its_median(self) -> None:
         """Of its own samples, before the next turn is asked for."""
-        script = Script([1.0, 1.0, 1.0, *(float(n) for n in range(10, 100, 10))])
+        script = Script([1.0] * 5 + [float(n) for n in range(10, 100, 10)])
         told: list[float] = []
         told_before: list[int] = []
 
@@ -213,7 +238,7 @@ class TestTurns:
             told_before.append(len(told))
             return len(told_before) < 4
 
-        plan = SamplingPlan(turn_s=1.0, fewest_in_turn=2)
+        plan = SamplingPlan(turn_s=1.0, fewest_in_turn=2, slow_call_s=1000)
         take_turns([script.call], plan, next_turn, clock=script.clock, tell=told.append)
         assert told == pytest.approx([25, 55, 85])
         assert told_before == [0, 1, 2, 3]
@@ -227,18 +252,26 @@ class TestTurns:
         with pytest.raises(RuntimeError, match="before its first turn"):
             Script([], then=(1.0,)).in_turns(0)
 
-    def test_it_warms_up_before_it_waits(self) -> None:
-        """The first turn is asked for only when the process is warm."""
-        script = Script([9, 5, 1, 1], then=(1.0,))
+    def test_it_settles_in_its_first_turn(self) -> None:
+        """What the first calls take, beside whatever goes on, is not judged: here they are alike, and slow."""
+        script = Script([9, 9, 9, 5, 2, 1, 1.02], then=(1.0,))
         calls_before: list[int] = []
 
         def next_turn() -> bool:
             calls_before.append(script.num_calls)
-            return len(calls_before) < 2
+            return len(calls_before) < 3
 
-        samples = take_turns([script.call], SamplingPlan(turn_s=2.0, max_warmup_s=1000), next_turn, clock=script.clock)
-        assert samples.warmup_s == pytest.approx([9, 5, 1, 1])
-        assert calls_before == [4, 4 + 1 + 2]
+        plan = SamplingPlan(turn_s=2.0, max_warmup_s=1000, slow_call_s=1000)
+        samples = take_turns([script.call], plan, next_turn, clock=script.clock)
+        assert samples.warmup_s == pytest.approx([9, 9, 9, 5, 2, 1, 1.02])
+        assert samples.steady
+        assert calls_before == [3, 3 + 4 + 3, 3 + 4 + 3 + 3]
+
+    def test_a_process_that_was_paused_in_its_first_calls_makes_the_rest_in_its_turn(self) -> None:
+        """A pause of a minute ends them; the warm-up has its fewest calls all the same."""
+        samples = Script([1, 60, 1, 1, 1], then=(1.0,)).in_turns(1, min_warmup_calls=5, turn_s=2.0)
+        assert samples.warmup_s == pytest.approx([1, 60, 1, 1, 1])
+        assert samples.steady
 
 
 TAKEN: list[Callable[[Script], Samples]] = [
