@@ -324,5 +324,7 @@ def _noisy(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             blocks=((0.01, 0.0096), (0.012, 0.0101), (0.0098, 0.0097), (0.011, 0.0099)),
             speedups=(Speedup(median=1.07, low=0.91, high=1.27),),
             confidence=0.947,
+            why="another block did not fit in the 3 s left",
+            cut_short=True,
         )
     return study

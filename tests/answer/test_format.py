@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autotune.answer import format as formats
+from autotune.answer.sections.confirmation import blocks_to_decide
 from autotune.measure.constraint import Constraint, ConstraintMiss
+from autotune.study.budget import BlockPlan
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,28 @@ def test_an_amount_has_its_unit(value: float | None, unit: str, expected: str) -
 def test_a_miss_says_what_was_measured_and_how_far_it_is(text: str, value: float | None, expected: str) -> None:
     """With units, and the bound in the operator's own words."""
     assert formats.missed(ConstraintMiss(Constraint.parse(text), value)) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1.0, "5s"), (60.0, "60s"), (61.0, "65s"), (120.0, "120s"), (121.0, "3m"), (601.0, "11m")]
+)
+def test_a_budget_holds_the_seconds(value: float, expected: str) -> None:
+    """It is rounded up to what somebody types."""
+    assert formats.as_budget(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_done", "confidence", "more"),
+    [
+        (0, None, 4),  # The first look needs them.
+        (3, 0.99, 1),
+        (4, 0.999, 4),  # It was looked at already, and is not proven.
+        (4, 0.94, 12),
+        (4, 0.6, None),
+        (8, 0.3, None),  # It does not look faster.
+        (16, 0.98, None),
+    ],
+)
+def test_blocks_that_may_decide(num_done: int, confidence: float | None, more: int | None) -> None:
+    """Up to the look by which a gain that goes on like this is proven; none where there would be too many."""
+    assert blocks_to_decide(num_done, confidence, BlockPlan()) == more

@@ -356,7 +356,7 @@ class TestTheConfirmation:
         assert tune.clock.now <= 500
         text = summary_of(study)
         assert text.startswith(f"undecided: {confirmation.why}; the model is kept untuned")
-        assert "confirms again, with more time" in text
+        assert "4 blocks more may decide it" in text
         assert tuned_config(study).is_untuned
         num_trials, again = study.num_recorded(), reopened(study)
         confirmation = tune(2000, num_trials=num_trials, on=again)
@@ -382,7 +382,7 @@ class TestTheConfirmation:
         (left_s,) = _figures(r"the confirmation's next block did not fit in the (\d+) s left", confirmation)
         assert left_s > 0
         assert confirmation.verdict is not Verdict.FASTER
-        assert "`resume` confirms again" in summary_of(study)
+        assert "more may decide it" in summary_of(study)
 
     def test_whom_there_is_no_time_for_is_named(self, study, tune):
         """The fastest takes part before the framework's default; who was left out is in the note."""

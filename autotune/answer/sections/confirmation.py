@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Any
 
 from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, Series, Table
-from autotune.answer.format import short_interval
+from autotune.answer.format import as_budget, num_blocks, short_interval
 from autotune.answer.objectives import shown
 from autotune.command_line import asked
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import COMPILED, Verdict
+from autotune.measure.statistics import COMPILED, ERROR, Verdict
+from autotune.study.budget import BlockPlan, Budget
 from autotune.study.records import StopReason
+from autotune.study.study import Study
+from autotune.tuning.estimate import confirmation_times, trial_s
 from autotune.tuning.events import ConfirmationLooked, ConfirmationStarted, Event
+
+SAFETY = 1.25
+"""The time that is named for further blocks is so many times what they took in the search."""
 
 Column = tuple[str, Role, str, Sequence[float | None]]
 """A name, what it is, its mark, and the objective's value of its process in each block; None: it took no part."""
@@ -34,20 +41,21 @@ class ConfirmationSection(Section):
 
     def facts(self) -> Iterator[Fact]:
         confirmation = self.answer.confirmation
-        if confirmation is not None and confirmation.note:
+        if confirmation is None:
+            return
+        if confirmation.note:
             yield "note", confirmation.note
-        if self.answer.is_outdated:
-            yield "note", "trials were added after this verdict; `resume` confirms again"
-        elif confirmation is not None and confirmation.cut_short:
-            yield "note", "the confirmation is not complete; `resume` confirms again"
+        if confirmation.cut_short and confirmation.verdict is not Verdict.UNDECIDED:
+            yield "note", f"{confirmation.why or 'the time did not hold all blocks'}; `resume` goes on"
+        elif self.answer.is_outdated:
+            yield "note", "trials were added after this verdict; `resume` compares them too"
 
     def advice(self) -> Iterator[str]:
         answer, resume = self.answer, self.answer.command("resume")
         if answer.verdict is None:
             yield resume
         elif answer.verdict is Verdict.UNDECIDED:
-            is_cut = answer.confirmation is not None and answer.confirmation.cut_short
-            yield f"{resume}     (confirms again, {'with more time' if is_cut else 'on a quieter machine'})"
+            yield self._what_decides() or f"{resume}     (on a quieter machine)"
         elif answer.verdict is Verdict.INFEASIBLE:
             relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
             more = f"{answer.command('resume', trials='N')}     (tries further configs), or "
@@ -56,6 +64,23 @@ class ConfirmationSection(Section):
             yield answer.command("export", "-o", "best.yaml")
             if answer.verdict in COMPILED:
                 yield 'model = autotune.load("best.yaml").apply(model)'
+
+    def _what_decides(self) -> str | None:
+        """The command that has time for the blocks that are missing; None where time was not what was missing."""
+        answer, confirmation = self.answer, self.answer.confirmation
+        if confirmation is None or not confirmation.cut_short:
+            return None
+        again = answer.command("resume")
+        candidate = next((record for record in answer.measured if record.number == confirmation.candidate), None)
+        if candidate is None or answer.untuned is None:
+            return f"{again}     (with more time)"
+        budget = Study.budget.read(answer) or Budget()
+        number = blocks_to_decide(len(confirmation.pairs), confirmation.confidence, budget.confirmation)
+        if number is None:
+            return f"{again}     (with more time, on a quieter machine)"
+        times = confirmation_times([answer.untuned, candidate], answer.noise_floor, answer.objective, budget)
+        needed = as_budget(trial_s(answer.untuned) + SAFETY * times.of(number))
+        return f"{answer.command('resume', budget=needed)}     ({num_blocks(number)} more may decide it)"
 
     def figures(self) -> Iterator[Figure]:
         if not self.answer.blocks:
@@ -83,6 +108,20 @@ class ConfirmationSection(Section):
             "confirmation_outdated": self.answer.is_outdated,
             "blocks": [row.model_dump() for row in self.answer.blocks],
         }
+
+
+def blocks_to_decide(num_done: int, confidence: float | None, plan: BlockPlan) -> int | None:
+    """Further blocks after which a gain is likely to be proven, if they are like those that were measured; None: more
+    than there may be."""
+    needed: float = num_done + 1
+    if confidence is not None:
+        normal = NormalDist()
+        shown = normal.inv_cdf(min(confidence, 0.999))
+        if shown <= 0:
+            return None
+        needed = max(needed, num_done * (normal.inv_cdf(1 - ERROR / 2) / shown) ** 2)
+    looks = (plan.first_look << look for look in range(plan.num_looks))
+    return next((look - num_done for look in looks if look >= needed), None)
 
 
 def by_block(objective: Objective, columns: Sequence[Column], caption: str) -> Figure:
