@@ -20,15 +20,20 @@ from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_var
 
 GOAL_RATE = 0.01
 GOAL_RATE_ALIKE = 0.02
-"""Where blocks are alike in time, which nothing can wholly make up for."""
+"""Where blocks are alike in time, or one config is noisier than the others: nothing can wholly make up for it."""
 ALIKE_SD = 0.03
 """Scatter between processes in these studies."""
 OTHER_NOISES = (
     Noise(process_sd=0.03, has_two_modes=True),
     Noise(process_sd=0.06, has_two_modes=True),
     Noise(process_sd=0.03, untuned_factor=3.0),
+    Noise(process_sd=0.03, share_hit=0.1),
+    Noise(process_sd=0.06, share_hit=0.1),
+    Noise(process_sd=0.03, wild_factor=3.0),
+    Noise(process_sd=0.06, wild_factor=3.0),
+    Noise(process_sd=0.03, wild_factor=3.0, block_correlation=0.8),
 )
-"""Which a rule that takes scatter for normal, and alike for all, may get wrong."""
+"""Which a rule that takes scatter for normal, alike for all, and fresh in each process, may get wrong."""
 NOT_COMPARED = "not compared"
 """Also where there is a verdict: `keep_untuned` may follow from configs being one program, without a measurement."""
 NUM_VARIANTS = 12
@@ -115,13 +120,18 @@ def name_of(noise: Noise) -> str:
     if noise.untuned_factor != 1:
         name += f", those of the untuned model {noise.untuned_factor:g} times as much"
     if noise.block_correlation:
-        name += f", correlation {noise.block_correlation} between successive blocks"
+        name += f", correlation {noise.block_correlation} between successive processes of a config"
+    if noise.wild_factor != 1:
+        name += f", those of one config {noise.wild_factor:g} times as much"
+    if noise.share_hit:
+        name += f", {percent(noise.share_hit)} of them slower by half"
     return name
 
 
 def run(case: Case) -> Part:
     """Studies of thirteen equal configs; the study's number is its seed."""
-    part = Part(case.name, goal_rate=GOAL_RATE_ALIKE if case.noise.block_correlation else GOAL_RATE)
+    is_hard = case.noise.block_correlation > 0 or case.noise.wild_factor > 1
+    part = Part(case.name, goal_rate=GOAL_RATE_ALIKE if is_hard else GOAL_RATE)
     space = space_of_variants(NUM_VARIANTS)
     truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
     for seed in range(case.num_studies):

@@ -37,6 +37,9 @@ from autotune.workload.workload import Workload
 UNTUNED_S = 0.010
 """Seconds a call of the untuned model. Any will do: the noise is relative."""
 
+WILD_VARIANT = 1
+HIT = 0.5
+
 _CALLS_A_BURST = 20
 _BURSTS_A_RUN = 5
 _START_SHARE, _BURST_SHARE = 0.5, 0.1
@@ -53,8 +56,13 @@ class Noise:
     """A process is fast or slow by `process_sd`, as often the one as the other."""
     untuned_factor: float = 1.0
     """The biases of the untuned model's processes are so many times as large."""
+    wild_factor: float = 1.0
+    """So are those of one of the configs, the `WILD_VARIANT`."""
     block_correlation: float = 0.0
-    """Of the biases of a contestant's processes from one block to the next (AR(1)); `process_sd` stays what it is."""
+    """Of the biases of a config's processes from one to the next (AR(1)), the trial of the search among them;
+    `process_sd` stays what it is."""
+    share_hit: float = 0.0
+    """Of the processes are slower by `HIT` for life: something else got in their way."""
     call_sd: float = 0.02
     """Of one call (lognormal)."""
     spike_share: float = 0.05
@@ -79,7 +87,7 @@ class Machine:
         self._log_drift += self._generator.normal(0.0, self.noise.drift_sd * math.sqrt(trials))
 
     def draw_bias(self, before: float | None = None) -> float:
-        """The log bias of a new process; `before` is that of the same contestant's process in the block before."""
+        """The log bias of a new process that nothing hits; `before` is that of the process of the config before it."""
         new = float(self._generator.normal(0.0, self.noise.process_sd))
         if self.noise.has_two_modes:
             new = math.copysign(self.noise.process_sd, new)
@@ -87,6 +95,11 @@ class Machine:
             return new
         correlation = self.noise.block_correlation
         return correlation * before + math.sqrt(1 - correlation**2) * new
+
+    def draw_hit(self) -> float:
+        """The log of what a hit costs a new process; mostly 0."""
+        is_hit = self.noise.share_hit > 0 and self._generator.random() < self.noise.share_hit
+        return math.log1p(HIT) if is_hit else 0.0
 
     def call(self, latency_s: float, log_bias: float, num_calls: int) -> list[float]:
         """Seconds that so many calls of a process take just now."""
@@ -170,20 +183,20 @@ class SimulatedProcess(Running):
 
 
 class SimulatedTrials(OneByOne):
-    """Stands in for `LocalBench`. Every process is fresh: each has a bias of its own, which
-    may resemble that of the same contestant in the block before.
+    """Stands in for `LocalBench`. Every process is fresh: each has a bias of its own, which may resemble that of the
+    process of the config before it, be it a trial of the search or one in a block.
     """
 
     def __init__(self, machine: Machine, truth: Truth) -> None:
         self._machine = machine
         self._truth = truth
-        self._log_biases: dict[Path, float] = {}
-        """Of each contestant's latest process, by its contest's folder and its name there."""
+        self._log_biases: dict[Config, float] = {}
+        """Config -> the bias of its latest process."""
 
     def run(
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
-        process = self._process(request, self._machine.draw_bias())
+        process = self._process(request)
         if process.outcome is None:
             for _ in range(_BURSTS_A_RUN):
                 process.turn()
@@ -192,18 +205,19 @@ class SimulatedTrials(OneByOne):
     def hold(
         self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None
     ) -> SimulatedProcess:
-        contestant = folder.path.parent.parent / folder.path.name  # Between the two is the block.
-        self._log_biases[contestant] = self._machine.draw_bias(self._log_biases.get(contestant))
-        return self._process(request, self._log_biases[contestant])
+        return self._process(request)
 
-    def _process(self, request: TrialRequest, log_bias: float) -> SimulatedProcess:
+    def _process(self, request: TrialRequest) -> SimulatedProcess:
         self._machine.pass_time(_START_SHARE)
-        log_bias *= self._machine.noise.untuned_factor if request.untuned else 1.0
+        config, noise = request.config, self._machine.noise
+        self._log_biases[config] = self._machine.draw_bias(self._log_biases.get(config))
+        is_wild = not request.untuned and config.get("variant") == WILD_VARIANT
+        factor = noise.untuned_factor if request.untuned else noise.wild_factor if is_wild else 1.0
         return SimulatedProcess(
             machine=self._machine,
-            latency_s=self._truth.latency_s[request.config],
-            outcome=_WRONG if request.config in self._truth.wrong else None,
-            log_bias=log_bias,
+            latency_s=self._truth.latency_s[config],
+            outcome=_WRONG if config in self._truth.wrong else None,
+            log_bias=factor * self._log_biases[config] + self._machine.draw_hit(),
         )
 
 

@@ -40,32 +40,39 @@ def test_blocks_are_alike_as_stated(correlation):
     assert np.std(biases) == pytest.approx(0.03, rel=0.05)
 
 
-def test_only_blocks_of_one_contest_are_alike(tmp_path):
-    """A contestant keeps its bias (correlation 1); another one, another contest and a trial of the search do not."""
+def biases_of(noise, config, tmp_path, *, num=20, is_untuned=False):
+    """Of so many processes of a config in blocks."""
+    trials = SimulatedTrials(Machine(noise, seed=1), Truth({config: UNTUNED_S}))
+    request = SimpleNamespace(config=config, untuned=is_untuned)
+    return [trials.hold(TrialFolder(tmp_path / f"{n}"), request).log_bias for n in range(num)]
+
+
+def test_all_processes_of_one_config_are_alike_its_trial_of_the_search_among_them(tmp_path):
+    """A config keeps its bias (correlation 1) in whatever process; another one has its own."""
     noise = Noise(process_sd=0.03, call_sd=0, spike_share=0, drift_sd=0, block_correlation=1.0)
-    config = space_of_variants(1).untuned()
-    trials = SimulatedTrials(Machine(noise, seed=1), Truth({config: UNTUNED_S}))
-    request = SimpleNamespace(config=config, untuned=False)
-
-    def bias(place):
-        return trials.hold(TrialFolder(tmp_path / place), request).log_bias
-
-    kept = [bias(f"confirm/block-{number:02d}/trial-0001") for number in (1, 2, 3)]
-    assert kept == [kept[0]] * 3
-    others = [bias(place) for place in ("confirm/block-01/untuned", "noise-floor/block-01/trial-0001")]
-    searched = [trials.run(TrialFolder(tmp_path / "trial-0001"), request).samples.latency_s[0] for _ in range(2)]
-    assert len({kept[0], *others, *searched}) == 5
+    one, other = space_of_variants(1).configs()
+    trials = SimulatedTrials(Machine(noise, seed=1), Truth({one: 1.0, other: 1.0}))
+    request, another = (SimpleNamespace(config=config, untuned=False) for config in (one, other))
+    searched = trials.run(TrialFolder(tmp_path / "trial-0001"), request).samples.latency_s[0]
+    held = [trials.hold(TrialFolder(tmp_path / f"{n}"), request).log_bias for n in range(3)]
+    assert np.exp(held) == pytest.approx(searched)
+    assert trials.hold(TrialFolder(tmp_path / "other"), another).log_bias != held[0]
 
 
-def test_processes_have_two_modes_and_the_untuned_model_more_scatter_where_that_is_asked_for(tmp_path):
-    """Each bias is the scatter up or down; that of the untuned model so many times as much."""
-    noise = Noise(process_sd=0.03, has_two_modes=True, untuned_factor=3.0)
-    config = space_of_variants(1).untuned()
-    trials = SimulatedTrials(Machine(noise, seed=1), Truth({config: UNTUNED_S}))
-    for is_untuned, size in ((False, 0.03), (True, 0.09)):
-        request = SimpleNamespace(config=config, untuned=is_untuned)
-        biases = [trials.hold(TrialFolder(tmp_path / f"{n}"), request).log_bias for n in range(20)]
+def test_processes_have_two_modes_and_one_config_more_scatter_where_that_is_asked_for(tmp_path):
+    """Each bias is the scatter up or down; that of the untuned model, or of the wild one, so many times as much."""
+    noise = Noise(process_sd=0.03, has_two_modes=True, untuned_factor=3.0, wild_factor=5.0)
+    untuned, tame, wild = space_of_variants(2).configs()
+    for config, is_untuned, size in ((untuned, True, 0.09), (tame, False, 0.03), (wild, False, 0.15)):
+        biases = biases_of(noise, config, tmp_path, is_untuned=is_untuned)
         assert sorted({round(each, 6) for each in biases}) == [-size, size]
+
+
+def test_a_share_of_the_processes_is_hit(tmp_path):
+    """Each by half, however long it lives."""
+    biases = np.array(biases_of(Noise(process_sd=0, share_hit=0.1), space_of_variants(1).untuned(), tmp_path, num=4000))
+    assert sorted({round(each, 6) for each in biases}) == [0, round(np.log(1.5), 6)]
+    assert (biases > 0).mean() == pytest.approx(0.1, abs=0.015)
 
 
 def test_calls_scatter_and_are_delayed_as_stated():
