@@ -85,11 +85,11 @@ def _remarks(told: Explanation) -> Iterator[str]:
 
 
 def _against(anchor: Anchor, objective: Objective) -> str:
-    """`1.50x as fast as the default compile (trial 1), side by side in the confirmation`."""
+    """`1.50x as fast as the default compile (trial 1), side by side in blocks`."""
     name = f"{anchor.name} (trial {anchor.trial})"
     if anchor.ratio is None:
         return f"against {name}: other programs kept the machine busy, so the times say nothing"
-    where = "side by side in the confirmation" if anchor.confirmed else "one process each in the search"
+    where = "side by side in blocks" if anchor.confirmed else "one process each in the search"
     return f"{times(anchor.ratio)} {as_good_as(objective)} {name}, {where}"
 
 
@@ -123,7 +123,7 @@ def _effects(told: Explanation) -> Table:
     rows = [
         (
             *(found.knob, setting(found.faster), setting(found.slower), _by(found), str(len(found.ratios))),
-            "confirmation" if found.confirmed else "search",
+            "blocks" if found.confirmed else "search",
         )
         for found in told.effects[:MAX_EFFECTS_SHOWN]
     ]

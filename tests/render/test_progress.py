@@ -20,7 +20,7 @@ from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay, Ticker
 from autotune.render.notebook import NotebookDisplay
 from autotune.render.progress import Progress
-from autotune.study.records import AnswerStep
+from autotune.study.records import AnswerStep, DriftCheck
 from autotune.tuning.events import (
     AnswerProven,
     BlockMeasured,
@@ -28,6 +28,7 @@ from autotune.tuning.events import (
     BudgetShort,
     ConfirmationLooked,
     ConfirmationStarted,
+    DriftChecked,
     SearchStarted,
     StageEntered,
     TimeLeftEstimated,
@@ -281,6 +282,18 @@ def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
         "the search goes on, Ctrl-C keeps it",
         "short       30 s hold no block of live processes and can prove nothing; 2 min may prove a large gain "
         f"({asked('budget', '3m')})",
+    ]
+
+
+def test_a_log_tells_of_drift_that_matters():
+    """The untuned model is read after each trial; a line comes where it is 5 % off."""
+    file = io.StringIO()
+    display = LiveDisplay(PlainConsole(file=file, width=80))
+    for latency_s in (0.0103, 0.0106, 0.0094):
+        display(DriftChecked(DriftCheck(after=3, latency_s=latency_s), first_s=0.01))
+    assert file.getvalue().splitlines() == [
+        "drift       the untuned model takes 10.6 ms now, +6.0% since the start",
+        "drift       the untuned model takes 9.4 ms now, -6.0% since the start",
     ]
 
 

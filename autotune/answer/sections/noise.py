@@ -28,7 +28,8 @@ class NoiseSection(Section):
                 yield f"noise floor {spread}: what two processes of the untuned model differ by here"
             case DriftChecked():
                 now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
-                yield f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"
+                if abs(change) > DRIFTING:
+                    yield f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer
