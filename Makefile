@@ -12,14 +12,15 @@ IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-wor
 TO_TUNE := torch
 TO_WORK := torch,mindspore,dashboard,dev
 
-.PHONY: help setup tune test test-slow test-soak test-all test-versions lint bench device reference docs docs-links clean
+.PHONY: help setup tune test test-slow test-soak test-all test-versions lint bench zoo device reference docs docs-links clean
 
 help:
 	@echo "make tune   set up PyTorch alone, then tune a ViT on this machine's CPU (at most ten minutes; BUDGET=5m)"
 	@echo "make test   set up, then lint, type-check and run the fast tests"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make test-versions  the fast tests of the torch backend under each of TORCH='2.6.0 2.15.0', in a venv of its own"
-	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
+	@echo "make bench  set up, then run all benchmarks (about eight hours; the machine must be idle)"
+	@echo "make zoo    set up, then install what the models of benchmarks/zoo.py are from, in build/zoo"
 	@echo "make device  set up, then try what a GPU or NPU can do, for MINUTES=9; run it again to go on (DEVICE=auto FLAGS=)"
 	@echo "make docs   set up Sphinx, then build the documentation as build/docs/index.html; docs-links checks links to other sites"
 	@echo "make reference  set up, then write the generated parts of docs/ anew"
@@ -76,6 +77,14 @@ test-versions:
 
 bench: setup
 	$(BIN)/python -m benchmarks all
+
+# Beside the environment, not in it: each folder is on the path of the processes that need it.
+zoo: setup
+	@set -e; for name in torch timm mindspore; do \
+	  rm -rf build/zoo/$$name; \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/zoo/$$name \
+	    --requirement benchmarks/models/zoo/$$name.txt; \
+	done
 
 device: setup
 	$(BIN)/python -m benchmarks device --minutes $(MINUTES) --device $(DEVICE) $(FLAGS)

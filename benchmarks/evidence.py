@@ -174,6 +174,9 @@ class Benchmark(Generic[C, R]):
     judge: Callable[[Sequence[R]], Sequence[Goal]]
     section: Callable[[Sequence[R]], str]
     options: Callable[[argparse.ArgumentParser], object] | None = None
+    holds: Callable[[R], bool] | None = None
+    """For a benchmark that takes hours: whether a record of an earlier run still holds, so that its case is not run
+    again. Each record is kept as soon as it is there, and those of cases that are not asked for stay."""
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """The command: measure, or only report, and write records and section."""
@@ -185,6 +188,8 @@ class Benchmark(Generic[C, R]):
         parser = argparse.ArgumentParser(description=(self.question or "").partition("\n")[0])
         if self.options is not None:
             self.options(parser)
+        if self.holds is not None:
+            parser.add_argument("--again", action="store_true", help="run again what was measured at this commit, too")
         parser.add_argument("--quick", action="store_true", help="a smoke run; nothing is written")
         parser.add_argument("--report-only", action="store_true", help="run nothing: the section from kept records")
         return parser
@@ -192,27 +197,51 @@ class Benchmark(Generic[C, R]):
     @errors_in_words()
     def execute(self, given: argparse.Namespace, command: str) -> None:
         """Do what the flags say, and print the section."""
-        file = RESULTS / f"{self.name}.json"
-        kept = read(file) if given.report_only else self.measure(given, command)
+        kept = read(self.file) if given.report_only else self.measure(given, command)
         kept.goals, text = self.report(kept)
         print(text)
         if given.quick:
             return
         if not given.report_only:
-            write_whole(file, json.dumps(kept.model_dump(mode="json"), indent=2) + "\n")
+            self._write(kept)
         docs = DOCS.read_text(encoding="utf-8") if DOCS.exists() else ""
         write_whole(DOCS, with_section(docs, self.name, text))
 
+    @property
+    def file(self) -> Path:
+        """Where the records are kept."""
+        return RESULTS / f"{self.name}.json"
+
     def measure(self, given: argparse.Namespace, command: str) -> Kept:
-        """Run all cases, one after the other."""
-        conditions, begun = Conditions.now(), time.perf_counter()
-        adapter, records, cases = TypeAdapter(self.record), {}, list(self.cases(given))
+        """Run all cases that no kept record answers, one after the other."""
+        adapter, cases = TypeAdapter(self.record), list(self.cases(given))
+        keeps = self.holds is not None and not given.quick
+        earlier = read(self.file) if keeps and self.file.exists() else None
+        kept = Kept(
+            benchmark=self.name,
+            command=command,
+            minutes=earlier.minutes if earlier else 0.0,
+            conditions=Conditions.now(),
+            records=earlier.records if earlier else {},
+        )
         for number, case in enumerate(cases, start=1):
+            told = kept.records.get(case.name)
+            if told is not None and not given.again and self._holds(adapter.validate_python(told)):
+                continue
             start = time.perf_counter()
-            records[case.name] = adapter.dump_python(self.run(case), mode="json")
-            print(f"{self.name} {number}/{len(cases)} {case.name}: {time.perf_counter() - start:.0f} s", flush=True)
-        minutes = (time.perf_counter() - begun) / 60
-        return Kept(benchmark=self.name, command=command, minutes=minutes, conditions=conditions, records=records)
+            kept.records[case.name] = adapter.dump_python(self.run(case), mode="json")
+            seconds = time.perf_counter() - start
+            kept.minutes += seconds / 60
+            print(f"{self.name} {number}/{len(cases)} {case.name}: {seconds:.0f} s", flush=True)
+            if keeps:
+                self._write(kept)
+        return kept
+
+    def _holds(self, record: R) -> bool:
+        return self.holds is not None and self.holds(record)
+
+    def _write(self, kept: Kept) -> None:
+        write_whole(self.file, json.dumps(kept.model_dump(mode="json"), indent=2) + "\n")
 
     def report(self, kept: Kept) -> tuple[list[Goal], str]:
         """The goals, and the section with title, goals, and how it was measured."""

@@ -35,9 +35,13 @@ class ProductError(Exception):
 
 
 class Product:
-    """Runs commands one at a time, in a folder of its own. A context manager: leaving it removes the folder."""
+    """Runs commands one at a time, in a folder of its own. A context manager: leaving it removes the folder.
 
-    def __init__(self) -> None:
+    `libraries`: a folder of packages that its processes find beside those of the environment.
+    """
+
+    def __init__(self, libraries: Path | None = None) -> None:
+        self._libraries = libraries
         self._folder = tempfile.TemporaryDirectory(prefix="autotune-benchmark-")
         self.folder = Path(self._folder.name)
 
@@ -60,7 +64,7 @@ class Product:
         seed: int = 0,
         space: Path | None = None,
         model_arguments: Mapping[str, Scalar] | None = None,
-        budget: Path | None = None,
+        budget: Path | str | None = None,
         shapes: str | None = None,
         objective: str | None = None,
         process_settings: bool = False,
@@ -123,7 +127,7 @@ class Product:
             [sys.executable, str(REPOSITORY / "cli.py"), *arguments],
             cwd=self.folder,
             # Another checkout that is on the path must not be measured in place of this one.
-            env={**os.environ, "PYTHONPATH": ""},
+            env={**os.environ, "PYTHONPATH": str(self._libraries or "")},
             capture_output=True,
             text=True,
             check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class Squares:
     def __init__(self) -> None:
         self.ran: list[int] = []
         self.broken: int | None = None
+        self.holds: Callable[[Square], bool] | None = None
 
     def run(self, case: Case) -> Square:
         if case.number == self.broken:
@@ -59,6 +61,7 @@ class Squares:
             lambda records: (
                 "About.\n\n" + evidence.table(["n", "n^2"], [[str(r.number), str(r.square)] for r in records])
             ),
+            holds=self.holds,
         )
 
 
@@ -112,6 +115,21 @@ def test_a_run_that_breaks_off_leaves_what_was_there(tmp_path, command, squares)
         command()
     assert (tmp_path / "benchmarks.md").read_text() == before
     assert (tmp_path / "squares.json").read_text() == kept
+
+
+def test_a_long_run_goes_on_where_it_broke_off(tmp_path, command, squares):
+    """Records that hold are not taken again unless that is asked for, others are, and a smoke run is of its own."""
+    squares.holds, squares.broken = lambda record: record.number != 2, 3
+    with pytest.raises(RuntimeError, match="broken"):
+        command()
+    assert [*json.loads((tmp_path / "squares.json").read_text())["records"]] == ["case 1", "case 2"]
+    squares.broken = None
+    assert "| 3 | 9 |" in command()
+    assert squares.ran == [1, 2, 2, 3]
+    command("--quick")
+    assert squares.ran[4:] == [1]
+    command("--again")
+    assert squares.ran[5:] == [1, 2, 3]
 
 
 def test_report_only_makes_the_same_section_from_kept_records(tmp_path, command, squares):
