@@ -59,6 +59,8 @@ class Progress:
         self._interval: str | None = None
         self._answer: str | None = None
         """What is proven, as far as something is."""
+        self._block: str | None = None
+        """The block whose processes are under way."""
         self._num_blocks = self._most_blocks = 0
         self._is_measured = self._takes_turns = self._is_off = False
         self._workers: dict[str, str] = {}
@@ -87,8 +89,8 @@ class Progress:
             case AnswerProven():
                 blocks = num_blocks(event.step.num_blocks)
                 self._answer = f"{times(event.step.speedup.median)}, proven by {blocks}; Ctrl-C keeps it"
-            case BlockStarted():
-                self._begin(_block(event), takes_turns=True)
+            case BlockStarted() | TrialsCompiling():
+                self._note_under_way(event)
             case ConfirmationStarted() | BlockMeasured() | ConfirmationLooked():
                 self._note_confirmation(event)
             case TrialDisturbed():
@@ -100,11 +102,21 @@ class Progress:
             case _:
                 self._begin(_beginning(event) or self._what, takes_turns=isinstance(event, NoiseFloorStarted))
 
+    def _note_under_way(self, event: BlockStarted | TrialsCompiling) -> None:
+        """Trials compile while the processes of a block become warm."""
+        if isinstance(event, BlockStarted):
+            self._block = f"block {event.number} of {_listed([record.number for record in event.finalists])}"
+            self._begin(self._block, takes_turns=True)
+        else:
+            others = [] if self._block is None else [self._block]
+            self._begin(f"{' and '.join([_listed(event.numbers), *others])}, compiling")
+
     def _note_confirmation(self, event: ConfirmationStarted | BlockMeasured | ConfirmationLooked) -> None:
         if isinstance(event, ConfirmationStarted):
             self._num_blocks, self._most_blocks, self._interval = 0, event.num_blocks_at_most, None
         elif isinstance(event, BlockMeasured):
             self._num_blocks += 1
+            self._block = None
         elif event.speedups:
             number, best = max(event.speedups.items(), key=lambda gain: gain[1].median)
             self._interval = f"trial {number} {short_interval(best)} after {event.num_blocks} blocks"
@@ -176,10 +188,6 @@ class Progress:
         return None if self._left is None else self._left[0] - (self._now() - self._left[1])
 
 
-def _block(event: BlockStarted) -> str:
-    return f"block {event.number} of {_listed([record.number for record in event.finalists])}"
-
-
 def _listed(numbers: Sequence[int]) -> str:
     *others, last = map(str, numbers)
     return f"trials {', '.join(others)} and {last}" if others else f"trial {last}"
@@ -196,8 +204,6 @@ _BEGINNINGS: dict[type, str] = {
 def _beginning(event: Event) -> str | None:
     """What begins with this event; None if nothing does."""
     match event:
-        case TrialsCompiling():
-            return f"{_listed(event.numbers)}, compiling"
         case TrialStarted():
             return f"trial {event.number}"
         case ConfigProbed():

@@ -147,6 +147,8 @@ class TestTheWords:
         progress.note(BlockStarted(3, (record(measurement, 3), record(measurement, 5), record(measurement, 6))))
         assert progress.figures.endswith("Ctrl-C keeps it; 0:31, about 2 min to go")
         assert progress.phases == ["block 3 of trials 3, 5 and 6"]
+        progress.note(TrialsCompiling((7,)))
+        assert progress.phases == ["trial 7 and block 3 of trials 3, 5 and 6, compiling"]
 
     @pytest.mark.parametrize(
         ("seconds", "words"), [(3, "5 s"), (88, "90 s"), (200, "3 min"), (3600, "1 h 0 min"), (4230, "1 h 10 min")]
