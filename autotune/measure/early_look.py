@@ -134,28 +134,37 @@ class Gains:
         return 1 + np.flatnonzero(np.isfinite(self.logs[:, 1:]).any(axis=0))
 
     @cached_property
+    def centres(self) -> NDArray[np.float64]:
+        """Expected log gain of each column; -inf where nothing is known."""
+        information, known = self._information, self.known
+        weighted = np.nansum(self.logs - np.nanmean(self.logs, axis=1, keepdims=True), axis=0)
+        centres = np.full(len(weighted), -np.inf)
+        centres[0] = 0.0
+        centres[known] = -np.linalg.solve(information[np.ix_(known, known)], weighted[known])
+        return centres
+
+    @cached_property
     def draws(self) -> NDArray[np.float64]:
-        """Drawn log gains: a row a draw, a column a config; those that nothing is known of have -inf."""
-        num_columns = self.logs.shape[1]
-        information, weighted = np.zeros((num_columns, num_columns)), np.zeros(num_columns)
-        num_figures = 0
+        """Drawn log gains: a row a draw, a column a config."""
+        known, has = self.known, np.isfinite(self.logs)
+        left = np.where(has, self.logs + np.where(np.isfinite(self.centres), self.centres, 0.0), np.nan)
+        squares = float(np.nansum((left - np.nanmean(left, axis=1, keepdims=True)) ** 2))
+        freedom = int(has.sum()) - len(self.logs) - len(known)
+        # The scale of one process: a ratio is of two.
+        variance = noise_of(2 * squares, freedom) ** 2 / 2
+        root = np.linalg.cholesky(variance * np.linalg.inv(self._information[np.ix_(known, known)]))
+        drawn = np.tile(self.centres, (NUM_DRAWS, 1))
+        drawn[:, known] += np.random.default_rng(0).standard_normal((NUM_DRAWS, len(known))) @ root.T
+        return drawn
+
+    @cached_property
+    def _information(self) -> NDArray[np.float64]:
+        """What the rows tell of each column against the others of its row."""
+        information = np.zeros((self.logs.shape[1], self.logs.shape[1]))
         for row in self.logs:
             has = np.flatnonzero(np.isfinite(row))
             information[np.ix_(has, has)] += np.eye(len(has)) - 1 / len(has)
-            weighted[has] += row[has] - row[has].mean()
-            num_figures += len(has) - 1
-        known = self.known
-        centres = np.linalg.solve(information[np.ix_(known, known)], weighted[known])
-        levels = np.zeros(num_columns)
-        levels[known] = centres
-        left = [row[np.isfinite(row)] - levels[np.isfinite(row)] for row in self.logs]
-        squares = PRIOR_FREEDOM * PRIOR_SCALE**2 / 2 + sum(float(((part - part.mean()) ** 2).sum()) for part in left)
-        variance = squares / (PRIOR_FREEDOM + max(num_figures - len(known), 0))
-        root = np.linalg.cholesky(variance * np.linalg.inv(information[np.ix_(known, known)]))
-        drawn = np.full((NUM_DRAWS, num_columns), -np.inf)
-        drawn[:, 0] = 0.0
-        drawn[:, known] = np.random.default_rng(0).standard_normal((NUM_DRAWS, len(known))) @ root.T - centres
-        return drawn
+        return information
 
     def of_each_over(self, column: int) -> NDArray[np.float64]:
         """Expected log gain that each column would bring over this one if it is better; 0 where nothing is known."""

@@ -153,6 +153,17 @@ class Comparison:
         """Probability that the config gains more than the margin, by its blocks alone; None without a block."""
         return self._posterior(config).above(math.log(1 + margin)) if self.num_blocks(config) else None
 
+    @cached_property
+    def expected_speedups(self) -> tuple[float | None, ...]:
+        """Each config's speed-up over the base by its blocks and the search's trial together; None where it has
+        neither.
+
+        It says who is the best so far, and proves nothing. With few blocks the config that has the largest one is
+        nearer to the best than the one whose blocks have.
+        """
+        gains = self._gains.centres[1:].tolist()
+        return tuple(math.exp(gain) if math.isfinite(gain) else None for gain in gains)
+
     def expected_regret(self, config: int | None) -> float:
         """Expected log gain that the best of all configs would bring over this one (None: over the base), by blocks and
         the search's trials.

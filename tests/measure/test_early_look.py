@@ -213,7 +213,19 @@ class TestGaps:
 
 
 class TestRegret:
-    """What it would be worth to know the best for sure."""
+    """Who is the best so far, and what it would be worth to know for sure."""
+
+    def test_blocks_and_the_search_say_together_who_is_the_best(self) -> None:
+        """With one row each their figures weigh the same; a row with a gap counts for what it holds."""
+        compared = raced([1.6, 1.5, None], searched=[1.6, 1.8, 1.4])
+        assert compared.expected_speedups == pytest.approx((1.6, math.sqrt(1.5 * 1.8), 1.4), rel=0.05)
+        assert raced([1.6, 1.5], searched=[1.6, 1.8]).expected_speedups[1] == pytest.approx(math.sqrt(1.5 * 1.8))
+        assert raced([1.6, None]).expected_speedups == pytest.approx((1.6, None))
+
+    def test_a_config_is_held_against_those_that_it_met(self) -> None:
+        """The base was disturbed in the block of the second: what its neighbour did there tells."""
+        rows = [(1.0, 1 / 1.5, None)] * 3 + [(2.0, 1 / 1.5, 1 / 1.2)]
+        assert Comparison(tuple(rows), 3).expected_speedups[1] == pytest.approx(1.2 * 2**0.625, rel=1e-6)
 
     def test_of_two_that_look_equal_it_is_that_of_a_normal_difference(self) -> None:
         """0.4 standard deviations: one row each, both processes scatter by 5 % / sqrt(2)."""
