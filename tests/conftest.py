@@ -220,8 +220,8 @@ class OneByOne(Bench):
 class ScriptedTrials(OneByOne):
     """Stands in for `LocalBench` where the figures matter and no process does.
 
-    `outcome_of(name, block, config)` is told the name (its folder's), the number of the block (0 for `run`) and the
-    config.
+    `outcome_of(name, block, config)` is told the name (its folder's), the number of the block (0 outside of blocks) and
+    the config.
     """
 
     outcome_of: Callable[[str, int, Config], Outcome]
@@ -231,7 +231,8 @@ class ScriptedTrials(OneByOne):
         return self.outcome_of(folder.path.name, 0, request.config)
 
     def hold(self, folder: TrialFolder, request: TrialRequest, **_: object) -> ScriptedLive:
-        block = int(folder.path.parent.name.removeprefix("block-"))
+        number = folder.path.parent.name.removeprefix("block-")
+        block = int(number) if number.isdecimal() else 0
         live = ScriptedLive(self.outcome_of(folder.path.name, block, request.config))
         self.held.append((folder.path.name, block, live))
         return live

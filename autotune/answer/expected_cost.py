@@ -12,9 +12,9 @@ from autotune.errors import AutotuneError
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Studies, Study
-from autotune.tuning.confirmation import SAFETY
 from autotune.tuning.estimate import confirmation_times, typical_trial_s
 from autotune.tuning.events import MachineBusy
+from autotune.tuning.time_budget import SAFETY
 from autotune.workload.workload import Workload
 
 

@@ -39,7 +39,7 @@ from autotune.tuned.tuned_config import (
     TunedWorkload,
     require_replaceable,
 )
-from autotune.tuning.confirmation import confirmed_caches
+from autotune.tuning.field import confirmed_caches
 from autotune.tuning.session import trial_request
 from autotune.workload.traffic import Shapes
 

@@ -45,7 +45,7 @@ from autotune.trial.folder import FIRST_CRASH, TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.tuning.cache_store import keep_caches, with_reuse
 from autotune.tuning.compile_limit import CompileLimit, compile_limit
-from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialsCompiling, TrialStarted
+from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialStarted
 from autotune.tuning.finalists import likely_finalists
 from autotune.tuning.session import Session, trial_request
 
@@ -224,8 +224,7 @@ class TrialQueue:
     """The trials that were asked for and not run yet. While one is timed, the next ones are compiled already: what
     compiling costs is measured beside other compilations then, and steady calls alone (docs/measurement.md).
 
-    What was started ahead comes out when it is ready to be timed, whichever is first; all else in the order in which it
-    was put in.
+    What was started ahead comes out when it is ready to be timed; all else in the order in which it was put in.
     """
 
     def __init__(self, session: Session, attempts: Attempts) -> None:
@@ -255,17 +254,17 @@ class TrialQueue:
             raise
         self._queued.append(QueuedTrial(asked, folder, request, ahead, limit))
 
-    def pop(self) -> QueuedTrial:
-        """The next one; waits until it is ready, if it was started ahead."""
-        bench, running = self._session.bench, self._running()
-        if not running:
-            return self._queued.popleft()
-        if len(running) > 1 and bench.is_here:
-            self._session.notify(TrialsCompiling(tuple(queued.asked.number for queued, _ in running)))
-        ready = bench.first_ready([process for _, process in running])
-        chosen = next(queued for queued, process in running if process is ready)
+    def take(self, ready: Running | None = None) -> QueuedTrial:
+        """Take out the one whose process is `ready`; the next one where none was started ahead."""
+        chosen = self._queued[0]
+        if ready is not None:
+            chosen = next(queued for queued, process in self._running() if process is ready)
         self._queued.remove(chosen)
         return chosen
+
+    def running(self) -> list[Running]:
+        """Processes of those that were started ahead."""
+        return [process for _, process in self._running()]
 
     def numbers(self) -> list[int]:
         """Numbers of the trials in it."""

@@ -9,6 +9,7 @@ machine affects all of them.
 from __future__ import annotations
 
 import random
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.measure.statistics import Comparison
 from autotune.study.budget import BlockPlan
-from autotune.study.own_files import clear_runs
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -75,8 +75,8 @@ class BlockedRun:
     failures: dict[str, Failure] = field(default_factory=dict)
     mishaps: list[tuple[str, Failure]] = field(default_factory=list)
     was_cut_short: bool = False
-    _was_lost: bool = False
-    """A worker was lost with a process of the block that is being measured."""
+    was_lost: bool = False
+    """A worker was lost with a process of the latest block."""
     _longest_block_s: float = 0.0
     _num_failed: Counter[str] = field(default_factory=Counter)
     """Processes of each contestant that failed in the block that is being measured."""
@@ -93,9 +93,9 @@ class BlockedRun:
         entered = list(self.contestants)
         while True:
             self.on_begin()
-            self._was_lost = False
+            self.was_lost = False
             comparison = self._measure(is_clear)
-            if not self._was_lost:
+            if not self.was_lost:
                 return comparison
             self.contestants = list(entered)
             for evidence in (self.blocks, self.failures, self.mishaps, self._num_failed):
@@ -122,7 +122,7 @@ class BlockedRun:
     def _is_late(self, begun: float) -> bool:
         """The base failed or all was lost, the deadline is near, or the plan's time is used up and the blocks can be
         looked at."""
-        if self._was_lost or self.base.name in self.failures:
+        if self.was_lost or self.base.name in self.failures:
             return True
         is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
         return self._is_over() or (is_pair and self.deadline.clock() - begun > self.plan.max_s)
@@ -139,22 +139,42 @@ class BlockedRun:
         return Comparison(rows, num_looks=self.plan.num_looks, first_look=self.plan.first_look)
 
     def _measure_block(self) -> None:
-        begun = self.deadline.clock()
-        number = len(self.blocks) + 1
-        if any(not contestant.request.untuned for contestant in self.contestants):
-            self.bench.new_block()
-        live = self._start_all(number, self._starting_order(number))
-        is_whole = len(live) == len(self.contestants) and self._give_turns(live, random.Random(f"{self.seed}.{number}"))
-        outcomes = {name: trial.finish() for name, trial in live.items()}
-        self._longest_block_s = max(self._longest_block_s, self.deadline.clock() - begun)
-        self._was_lost = any(isinstance(outcome, Lost) for outcome in outcomes.values())
-        if is_whole and not self._was_lost:
-            self._take_in(outcomes)
+        block = self.open_block(self.contestants)
+        while not block.is_warm and not self._must_end(block):
+            while block.left and len(block.warming) < self.num_at_once:
+                block.start_next()
+            started = list(block.warming.values())
+            block.note_ready(self.bench.first_ready(started) if len(started) > 1 else started[0])
+        self.close_block(block)
 
-    def _give_turns(self, live: dict[str, Running], chance: random.Random) -> bool:
+    def _must_end(self, block: Block) -> bool:
+        return block.is_lost or (bool(block.live) and self.deadline.left_s() <= 0)
+
+    def open_block(
+        self, contestants: Sequence[Contestant], control: Running | None = None, number: int | None = None
+    ) -> Block:
+        """The next block, of these contestants, the untuned model first. None of its processes is started yet.
+        `control`: a live process of the untuned model, which takes its turns beside them."""
+        number = number or len(self.blocks) + 1
+        if any(not contestant.request.untuned for contestant in contestants):
+            self.bench.new_block()
+        return Block(self, number, contestants, self._starting_order(contestants, number), control)
+
+    def close_block(self, block: Block) -> dict[str, Measurement] | None:
+        """Let the processes of a block take their turns, if all are warm, and end them. What they measured; None where
+        one failed: such a block is not counted, and may be opened again."""
+        is_whole = block.is_warm and len(block.live) == len(block.contestants)
+        with self.bench.quiet():
+            is_whole = is_whole and self._give_turns(block, random.Random(f"{self.seed}.{block.number}"))
+        outcomes = block.end()
+        self._longest_block_s = max(self._longest_block_s, self.deadline.clock() - block.begun)
+        self.was_lost = any(isinstance(outcome, Lost) for outcome in outcomes.values())
+        return self._take_in(block, outcomes) if is_whole and not self.was_lost else None
+
+    def _give_turns(self, block: Block, chance: random.Random) -> bool:
         """Run as many rounds as there is time for. Returns False if the deadline came before `fewest_rounds`."""
         ends = self.deadline.clock() + self.plan.max_sampling_s
-        names = [contestant.name for contestant in self.contestants]
+        names = [contestant.name for contestant in block.contestants]
         for num_done in range(self.plan.num_rounds):
             if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
                 break
@@ -162,52 +182,19 @@ class BlockedRun:
                 return False
             chance.shuffle(names)
             for name in names:
-                live[name].turn()
-                if isinstance(live[name].outcome, Lost):
+                block.live[name].turn()
+                if isinstance(block.live[name].outcome, Lost):
                     return False
+            block.turn_control()
         return True
 
-    def _starting_order(self, number: int) -> list[Contestant]:
+    def _starting_order(self, contestants: Sequence[Contestant], number: int) -> list[Contestant]:
         """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""
-        order = list(self.contestants)
+        order = list(contestants)
         random.Random(f"{self.seed}.{(number - 1) // 2}.order").shuffle(order)
         return order if number % 2 == 1 else order[::-1]
 
-    def _start_all(self, number: int, order: Sequence[Contestant]) -> dict[str, Running]:
-        """Warm processes and failed ones by name; not all of them where the time was up or a worker was lost."""
-        folder = self.folder / f"block-{number:02d}"
-        left = [
-            (TrialFolder((folder / contestant.name).resolve()), contestant.request_in(number, folder))
-            for contestant in order
-        ]
-        warming: dict[str, tuple[Running, TrialFolder, TrialRequest]] = {}
-        live: dict[str, Running] = {}
-        while left or warming:
-            is_lost = any(isinstance(running.outcome, Lost) for running in live.values())
-            if is_lost or (live and self.deadline.left_s() <= 0):
-                self.bench.drop([running for running, _, _ in warming.values()])
-                break
-            while left and len(warming) < self.num_at_once:
-                place, request = left.pop(0)
-                warming[place.path.name] = (self._start(place, request), place, request)
-            started = [running for running, _, _ in warming.values()]
-            ready = self.bench.first_ready(started) if len(started) > 1 else started[0]
-            name = next(name for name, (running, _, _) in warming.items() if running is ready)
-            live[name] = self._warmed(*warming.pop(name))
-        return live
-
-    def _start(self, folder: TrialFolder, request: TrialRequest) -> Running:
-        return self.bench.start(folder, request.limited_to(self.deadline.cap(request.limits)), "live")
-
-    def _warmed(self, running: Running, folder: TrialFolder, request: TrialRequest) -> Running:
-        """A warm process, or a failed one that is not retried."""
-        running.warm(self.on_stage)
-        while isinstance(running.outcome, Failure) and self._gets_another(folder.path.name, request, running.outcome):
-            running = self._start(folder, request)
-            running.warm(self.on_stage)
-        return running
-
-    def _gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
+    def gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
         """Whether the failure is retried in another process."""
         if isinstance(failure, Lost):
             return False
@@ -217,23 +204,132 @@ class BlockedRun:
         self.mishaps.append((name, failure))
         return True
 
-    def _take_in(self, outcomes: dict[str, Outcome]) -> None:
+    def _take_in(self, block: Block, outcomes: dict[str, Outcome]) -> dict[str, Measurement] | None:
         measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
         if failed and self.deadline.left_s() <= 0:
-            return  # The deadline ended them, which says nothing about the configs.
-        requests = {contestant.name: contestant.request for contestant in self.contestants}
-        again = [name for name, failure in failed.items() if self._gets_another(name, requests[name], failure)]
+            return None  # The deadline ended them, which says nothing about the configs.
+        requests = {contestant.name: contestant.request for contestant in block.contestants}
+        again = [name for name, failure in failed.items() if self.gets_another(name, requests[name], failure)]
         self.failures |= {name: failure for name, failure in failed.items() if name not in again}
         self.contestants = [
             self.base,
             *(contestant for contestant in self.contestants[1:] if contestant.name not in self.failures),
         ]
         if again or self.base.name in self.failures:
-            return
+            return None
         self._num_failed.clear()
         self.blocks.append(measured)
-        self.on_block({contestant.name: self.value(measured[contestant.name]) for contestant in self.contestants})
+        self.on_block({name: self.value(measured[name]) for name in requests if name in measured})
+        return measured
+
+
+class Block:
+    """A block under way. Its processes start one after the other, in the order of `left`; each becomes warm and waits;
+    then all take their turns (`BlockedRun.close_block`)."""
+
+    def __init__(
+        self,
+        run: BlockedRun,
+        number: int,
+        contestants: Sequence[Contestant],
+        order: Sequence[Contestant],
+        control: Running | None,
+    ) -> None:
+        self._run = run
+        self.number = number
+        self.contestants = list(contestants)
+        self.begun = run.deadline.clock()
+        self.left = list(order)
+        """Not started yet."""
+        self.warming: dict[str, Running] = {}
+        self.live: dict[str, Running] = {}
+        """Warm, or failed for good."""
+        self._control = control
+        self._control_s: list[float] = []
+
+    @property
+    def is_warm(self) -> bool:
+        """All processes have started, and none is on its way."""
+        return not self.left and not self.warming
+
+    @property
+    def is_lost(self) -> bool:
+        """A worker was lost with one of them."""
+        return any(isinstance(running.outcome, Lost) for running in self.live.values())
+
+    @property
+    def control_s(self) -> float | None:
+        """Median seconds of a call of the control's turns; None where there is no control or it has ended."""
+        return statistics.median(self._control_s) if self._control_s else None
+
+    def start_next(self) -> Running:
+        """Start the next process."""
+        contestant = self.left.pop(0)
+        return self._start(contestant)
+
+    def note_ready(self, running: Running) -> None:
+        """One that is on its way is warm, or has failed: then another process may take its place."""
+        name = next(name for name, process in self.warming.items() if process is running)
+        running.warm(self._run.on_stage)
+        del self.warming[name]
+        contestant = self._named(name)
+        failure = running.outcome
+        if isinstance(failure, Failure) and self._run.gets_another(name, self._request(contestant), failure):
+            self._start(contestant)
+        else:
+            self.live[name] = running
+
+    def turn_control(self) -> None:
+        """Let the control take a turn as well."""
+        latency_s = None if self._control is None else self._control.turn()
+        if latency_s is not None:
+            self._control_s.append(latency_s)
+
+    def drop(self) -> None:
+        """End all processes: nobody needs what they measured."""
+        self._run.bench.drop([*self.live.values(), *self.warming.values()])
+        self.left.clear()
+        self.live.clear()
+        self.warming.clear()
+
+    def end(self) -> dict[str, Outcome]:
+        """End all processes, and drop those that are on their way. The outcomes of the others, by name."""
+        self._run.bench.drop(list(self.warming.values()))
+        self.warming.clear()
+        self.left.clear()
+        return {name: running.finish() for name, running in self.live.items()}
+
+    def _start(self, contestant: Contestant) -> Running:
+        run, request = self._run, self._request(contestant)
+        folder = TrialFolder((self._folder / contestant.name).resolve())
+        running = run.bench.start(folder, request.limited_to(run.deadline.cap(request.limits)), "live")
+        self.warming[contestant.name] = running
+        return running
+
+    def _request(self, contestant: Contestant) -> TrialRequest:
+        return contestant.request_in(self.number, self._folder)
+
+    @property
+    def _folder(self) -> Path:
+        return self._run.folder / f"block-{self.number:02d}"
+
+    def _named(self, name: str) -> Contestant:
+        return next(contestant for contestant in self.contestants if contestant.name == name)
+
+
+def contestant_of(session: Session, folder: Path, name: str, number: int, config: Config) -> Contestant:
+    """A config of a study, as it takes part in blocks under `folder`.
+
+    Its compile caches are kept from block to block, and begin as a copy of the trial's own so far as those are on the
+    shelf, unless the objective is about what compiling costs.
+    """
+    request = trial_request(session.study, number, config, TrialFolder(folder / name), session.budget)
+    request = session.with_kernels(request)
+    cache, cold = (folder / "cache" / name).resolve(), session.objective.compiles_cold
+    if not cold:
+        session.caches.copy(number, cache)
+    return Contestant(name, request.cached_in(cache, cold=cold), picks_by_timing(request))
 
 
 def blocked_run(
@@ -242,34 +338,18 @@ def blocked_run(
     entries: list[tuple[str, int, Config]],
     plan: BlockPlan,
     *,
-    on_begin: Callable[[], None],
-    on_block: Callable[[dict[str, float]], None] = lambda _: None,
+    on_begin: Callable[[], None] = lambda: None,
 ) -> BlockedRun:
-    """A blocked run of `(name, trial number, config)`, the base first.
-
-    Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
-    shelf, unless the objective is about what compiling costs. What an earlier run left in the folder is removed
-    first: a cache of a killed process may be half written.
-    """
-    clear_runs(folder)
-    contestants = []
-    for name, number, config in entries:
-        request = trial_request(session.study, number, config, TrialFolder(folder / name), session.budget)
-        request = session.with_kernels(request)
-        cache, cold = (folder / "cache" / name).resolve(), session.objective.compiles_cold
-        if not cold:
-            session.caches.copy(number, cache)
-        contestants.append(Contestant(name, request.cached_in(cache, cold=cold), picks_by_timing(request)))
+    """A blocked run of `(name, trial number, config)`, the base first."""
     return BlockedRun(
         session.bench,
         folder,
-        contestants,
+        [contestant_of(session, folder, name, number, config) for name, number, config in entries],
         plan.fit_for(session.objective),
         session.value,
         seed=session.study.manifest.workload.seed,
         on_stage=session.notify_stage,
         on_begin=on_begin,
-        on_block=on_block,
         deadline=session.deadline,
         num_at_once=session.num_jobs if session.bench.is_here else 1,
     )

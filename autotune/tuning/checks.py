@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from autotune import environment
 from autotune.command_line import asked
@@ -14,12 +14,13 @@ from autotune.config import Config
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
+from autotune.study.own_files import clear_runs
 from autotune.study.records import NoiseFloor, TrialRecord
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.blocks import blocked_run
-from autotune.tuning.events import ConfigProbed, DriftCheckStarted, ModelChecked, NoiseFloorMeasured, NoiseFloorStarted
+from autotune.tuning.events import ConfigProbed, ModelChecked, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.session import Session, harness_error, trial_request
 
@@ -86,11 +87,7 @@ def require_same_model(session: Session, attempts: Attempts) -> None:
     session.notify(ModelChecked())
     outcome = attempts.run(*session.untuned_again("untuned"))
     if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
-        raise HarnessError(
-            f"the untuned model does not give what it gave when the study began: {outcome.error}",
-            tip="undo what changed (its imports, weights, the machine), or start another study with "
-            f"{asked('study', 'NAME')}",
-        )
+        raise _changed(outcome)
     untuned = session.study.untuned_record()
     if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
         session.note_drift(outcome.latency.p50)
@@ -107,6 +104,7 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     folder = study.folder / "noise_floor"
     entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
     plan = session.budget.noise_floor
+    clear_runs(folder)
     blocked = blocked_run(session, folder, entries, plan, on_begin=lambda: session.notify(NoiseFloorStarted()))
     try:
         comparison = blocked.run(is_clear=lambda _: True)
@@ -132,20 +130,17 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     return floor
 
 
-def check_drift(session: Session, attempts: Attempts, has_time: Callable[[], bool]) -> None:
-    """Time the untuned model again, briefly, every few trials. Its process may fail: no reading, no harm."""
-    study = session.study
-    untuned = study.untuned_record()
-    if untuned is None:
-        return
-    last = max((check.after for check in study.drift_checks), default=untuned.number)
-    newest = study.ended()[-1].number
-    if newest - last < session.budget.trials_per_sentinel or not has_time():
-        return
-    session.notify(DriftCheckStarted())
-    outcome = attempts.run(*session.untuned_again(f"sentinel-{newest:04d}", is_brief=True))
-    if isinstance(outcome, Measurement):
-        session.note_drift(outcome.latency.p50)
+def wrong_again(failure: Failure, *, is_later_run: bool) -> HarnessError:
+    """The error of an untuned model that fails in another process: one of this run, or of a later one."""
+    return _changed(failure) if is_later_run else _failed(failure)
+
+
+def _changed(failure: Failure) -> HarnessError:
+    return HarnessError(
+        f"the untuned model does not give what it gave when the study began: {failure.error}",
+        tip="undo what changed (its imports, weights, the machine), or start another study with "
+        f"{asked('study', 'NAME')}",
+    )
 
 
 def _failed(failure: Failure) -> HarnessError:

@@ -1,272 +1,158 @@
-"""The confirmation: finalists, the framework's default and the untuned model, side by side; and the verdict."""
+"""The verdict: what the blocks and trials of a study come to when a run ends, or is cut off."""
 
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
-from autotune.measure.measurement import Measurement, Reason
-from autotune.measure.objective import Objective
-from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, margin_above, verdict_of
-from autotune.study.equivalence import program_of, simplicity
+from autotune.measure.measurement import Measurement
+from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict
+from autotune.study.equivalence import program_of
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
-from autotune.study.study import Study
 from autotune.tuning.attempts import UNTUNED_ATTEMPTS
-from autotune.tuning.blocks import BlockedRun, Contestant, blocked_run
-from autotune.tuning.cache_store import CacheStore
-from autotune.tuning.estimate import confirmation_times
-from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
-from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
-from autotune.tuning.pruning import without_idle_settings
+from autotune.tuning.evidence import Evidence
+from autotune.tuning.field import Field
+from autotune.tuning.finalists import EQUALLY_FAST
+from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 
-OUT_OF_REACH = 0.10
-"""A best config this much slower than the untuned model in the search need not be compared with it again."""
-MAX_CONTESTS = 3
-"""When every contestant fails in a fresh process, the next best ones are tried, but not for ever."""
-SAFETY = 1.25
-"""A confirmation is expected to take so many times what its parts took in the search."""
-_NEXT_BLOCK = "the confirmation's next block"
-CONFIRMATION_SHARE = 0.5
-"""Share of a run's time that is kept at most for a confirmation of more than one finalist."""
 
-
-def confirm(session: Session) -> Confirmation:
-    """Compare the best configs of the search with the untuned model in fresh processes. Raises HarnessError."""
-    study = session.study
-    feasible = [record for record in study.records() if record.state == "measured"]
-    if not feasible:
-        return Confirmation(verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded())
-    untuned = study.untuned_record()
-    assert untuned is not None, "the search does not end without it"
-    candidates = candidates_among(feasible, untuned, study.manifest.space)
-    finalists = _Finalists(session, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
-    if not finalists.candidates:
-        if not any(record.counts and record.config != untuned.config for record in study.records()):
-            return finalists.untried()
-        others = [record for record in feasible if record.config != untuned.config]
-        aliases = "every other config that was measured is the untuned model under another name: the same program runs"
-        return finalists.without_winner(aliases if others else "no other config gave a measurement")
-    reach = max(OUT_OF_REACH, finalists.uncertainty)
-    if not untuned.violations and finalists.best() > (1 + reach) * session.value(untuned.measurement):
-        return finalists.without_winner(f"no other config came within {reach:.0%} of the untuned model")
-    for _ in range(MAX_CONTESTS):
-        confirmation = finalists.compare()
-        if confirmation is not None:
-            return confirmation
-    return finalists.without_winner("none is left")
-
-
-def likely_contestants(session: Session) -> list[TrialRecord]:
-    """Who would take part in a confirmation held now, the untuned model first; it stands for another one too where
-    there is none yet.
-
-    In a run with a time budget no more than fits into the part of it that a confirmation may take.
-    """
-    untuned = session.study.untuned_record()
-    assert untuned is not None, "it is the first trial"
-    feasible = [record for record in session.study.records() if record.state == "measured"]
-    candidates = candidates_among(feasible, untuned, session.study.manifest.space)
-    if not candidates:
-        return [untuned] * 2
-    likely = without_idle_settings(candidates, session.study.manifest, EQUALLY_FAST)
-    finalists = _Finalists(session, untuned, likely)
-    part_s = CONFIRMATION_SHARE * (session.budget.wall_s or math.inf)
-    chosen = finalists.that_fit(finalists.by_importance(), part_s) or finalists.by_importance()[:1]
-    return [untuned, *chosen]
-
-
-def expected_s(session: Session, contestants: Sequence[TrialRecord]) -> float:
-    """Seconds that a confirmation of these, the untuned model first, is expected to take until its first look, to be on
-    the safe side."""
-    plan = session.budget.confirmation.fit_for(session.objective)
-    floor, caches = session.study.noise_floor, session.caches
-    times = confirmation_times(contestants, floor, session.objective, session.budget, caches.holds)
-    return SAFETY * times.of(plan.first_look)
+def conclude(
+    session: Session, standing: Standing, field: Field, reason: StopReason | None, *, is_interim: bool = False
+) -> Confirmation:
+    """The verdict over all that is stored. `is_interim`: the run goes on, and may not come to its end."""
+    return _Verdict(session, standing, field, reason, is_interim).of_all()
 
 
 @dataclass
-class _Finalists:
-    """Who may still win. `candidates` are measured, keep every constraint, and run a program each."""
-
+class _Verdict:
     session: Session
-    untuned: TrialRecord
-    candidates: list[TrialRecord]
-    notes: list[str] = field(default_factory=list)
-    were_left_out: bool = False
+    standing: Standing
+    field: Field
+    reason: StopReason | None
+    is_interim: bool
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
 
     @property
-    def uncertainty(self) -> float:
-        return uncertainty_of(self.session.study, self.untuned)
+    def evidence(self) -> Evidence:
+        return self.standing.evidence
 
-    def best(self) -> float:
-        return min(self._value(record) for record in self.candidates)
+    @property
+    def untuned(self) -> TrialRecord:
+        return self.evidence.untuned
 
-    def by_importance(self) -> list[TrialRecord]:
-        """Whom to compare: the finalists, and where there are several objectives the best in each other one."""
-        study = self.session.study
-        chosen = by_importance(study, self.candidates, self.uncertainty, self._value)
-        others = [_best_in(objective, self.candidates) for objective in study.manifest.objectives[1:]]
-        return list({record.number: record for record in [*chosen, *others]}.values())
+    def of_all(self) -> Confirmation:
+        records = self.session.study.records()
+        self._note_failures()
+        if not any(record.state == "measured" for record in records):
+            return self._confirmation(Verdict.INFEASIBLE, None)
+        if self.evidence.comparison is not None:
+            return self._judged(self.evidence.comparison)
+        return self._without_blocks() if self.evidence.candidates else self._without_candidates(records)
 
-    def that_fit(self, chosen: Sequence[TrialRecord], left_s: float) -> list[TrialRecord]:
-        """As many of them as can be compared in this time, the more important ones first."""
-        fitting: list[TrialRecord] = []
-        for record in chosen:
-            more = [*fitting, record]
-            if expected_s(self.session, [self.untuned, *more]) <= left_s:
-                fitting = more
-        return fitting
+    def _without_candidates(self, records: Sequence[TrialRecord]) -> Confirmation:
+        others = [record for record in records if record.config != self.untuned.config]
+        if self.field.failed:
+            return self._without_winner("none is left")
+        if not any(record.counts for record in others):
+            return self._untried()
+        aliases = "every other config that was measured is the untuned model under another name: the same program runs"
+        is_alias = any(record.state == "measured" for record in others)
+        return self._without_winner(aliases if is_alias else "no other config gave a measurement")
 
-    def compare(self) -> Confirmation | None:
-        """The verdict; None if all who took part failed, which takes them out of the field."""
-        if not self.candidates:
-            return None
-        wanted = self.by_importance()
-        chosen = self.that_fit(wanted, SAFETY * self.session.deadline.left_s())
-        left_out = [record for record in wanted if record not in chosen]
-        if left_out:
-            self.were_left_out = True
-            names = ", ".join(f"trial {record.number}" for record in left_out)
-            self.notes.append(f"no time to compare {names}")
-        if chosen:
-            return self._compare(sorted(chosen, key=self._value))
-        needed_s = min(expected_s(self.session, [self.untuned, record]) for record in wanted) / SAFETY
-        return self._out_of_time(f"the confirmation, which takes some {math.ceil(needed_s)} s,")
+    def _note_failures(self) -> None:
+        """What failed and then ran, and what failed for good."""
+        for who, failure in self.field.mishaps:
+            self.notes.append(f"{who} failed and was run again: {failure.reason}: {failure.error}")
+        for number, failure in self.field.failed.items():
+            self.notes.append(f"trial {number} failed in a fresh process: {failure.reason}: {failure.error}")
+        if self.field.most_finalists is not None:
+            self.notes.append("no room for several processes at once: only the best config was compared")
 
-    def _compare(self, chosen: list[TrialRecord]) -> Confirmation | None:
-        session = self.session
-        plan = session.budget.confirmation
-        folder = session.study.folder / "confirm"
-        entries = [("untuned", self.untuned.number, self.untuned.config)]
-        entries += [(_name(record), record.number, record.config) for record in chosen]
-        started = ConfirmationStarted(chosen, plan.most_blocks)
-        blocked = blocked_run(
-            session, folder, entries, plan, on_begin=lambda: session.notify(started), on_block=self._tell_block
+    def _judged(self, comparison: Comparison) -> Confirmation:
+        """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
+        evidence, must_win = self.evidence, not self.untuned.violations
+        winner = winner_of(comparison, MARGIN, evidence.simplicities(), must_win=must_win, gains=self._gains())
+        candidate, margin = evidence.finalists[winner], comparison.margin_of(winner)
+        verdict = comparison.verdict(winner, margin)
+        if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
+            self.notes.append(
+                f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
+                "something on this machine changes from minute to minute"
+            )
+        if verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED) and comparison.rules_out(winner):
+            most = f"{comparison.upper_limits[winner]:.2f}x at most (95 % sure)"
+            self.notes.append(f"trial {candidate.number} does not look faster, and is {most}")
+        self._note_programs()
+        self.notes += filter(None, [clocks_note(self.field.seen)])
+        is_cut = self._is_cut(verdict)
+        return self._confirmation(
+            verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
+            "; ".join(self.notes) or None,
+            candidate=candidate.number,
+            contestants=(self.untuned.number, *(record.number for record in evidence.finalists)),
+            blocks=comparison.values,
+            speedups=comparison.speedups,
+            margin=margin,
+            confidence=comparison.confidence(winner, margin),
+            compile_warm_s=self._compile_warm_s(candidate),
+            why=self._why() if is_cut else None,
+            cut_short=is_cut,
         )
 
-        def taking_part() -> list[TrialRecord]:
-            names = {contestant.name for contestant in blocked.contestants}
-            return [record for record in chosen if _name(record) in names]
+    def _gains(self) -> list[float]:
+        return [self.evidence.gain(record) for record in self.evidence.finalists]
 
-        try:
-            comparison = blocked.run(lambda comparison: self._is_clear(comparison, taking_part()))
-            keep_confirmed(session.study, blocked.contestants)
-        finally:
-            shutil.rmtree(folder / "cache", ignore_errors=True)
-        if len(chosen) > 1 and any(failure.reason is Reason.OUT_OF_MEMORY for failure in blocked.failures.values()):
-            self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the best config was compared")
-            return self._compare([min(chosen, key=self._value)])
-        self._note_mishaps(blocked)
-        for record in chosen:
-            if (failure := blocked.failures.get(_name(record))) is not None:
-                self.candidates.remove(record)
-                self.notes.append(f"trial {record.number} failed in a fresh process: {failure.reason}: {failure.error}")
-        self.notes += [
-            f"trial {record.number} did not run the same program in the confirmation as in the search"
-            for record in chosen
-            if _programs_in(blocked, record) - {program_of(record)}
-        ]
-        if comparison is not None:
-            return self._judge(blocked, comparison, taking_part())
-        if blocked.base.name in blocked.failures:
-            return self._without_comparison(why=_lost_base(blocked))
-        return self._out_of_time(_NEXT_BLOCK) if blocked.was_cut_short else None
+    def _is_cut(self, verdict: Verdict) -> bool:
+        """The run did not come to its end: more blocks could still say more. A proven answer may have a better one."""
+        if self.is_interim or self.field.lost is not None:
+            return True
+        return not self.standing.is_decided and verdict is not Verdict.FASTER
 
-    def _is_clear(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
-        """More blocks would not change the verdict, nor whom it is about: the answer is the best, not the first."""
-        is_over = self._is_decided(comparison, chosen)
-        speedups = dict(zip((record.number for record in chosen), comparison.speedups, strict=True))
-        self.session.notify(ConfirmationLooked(len(comparison.values), speedups, is_over))
-        return is_over
+    def _why(self) -> str | None:
+        """What kept the run from its end."""
+        if self.is_interim:
+            return "the run was interrupted"
+        if (lost := self.field.lost) is not None:
+            return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {lost.reason}: {lost.error}"
+        return self._did_not_fit("another block")
 
-    def _is_decided(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
-        margin = self._margin(comparison)
-        if not comparison.is_clear(margin):
-            return False
-        winner = self._winner(comparison, chosen)
-        is_proven = verdict_of(comparison.speedups[winner], margin) is Verdict.FASTER
-        return not (is_proven and comparison.has_faster_finalist(winner))
+    def _without_blocks(self) -> Confirmation:
+        """Nothing came near the untuned model, or nothing could be compared: undecided then, unless only a candidate
+        keeps what was asked for. The best of the search is named all the same."""
+        if not self.standing.is_within_reach:
+            return self._without_winner(f"no other config came within {self.standing.reach:.0%} of the untuned model")
+        best = max(self.evidence.candidates, key=self.evidence.gain)
+        gain = self.evidence.searched(best)
+        named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"
+        verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+        why = self._why() if self.is_interim or self.field.lost else self._did_not_fit("a block of two processes")
+        return self._confirmation(
+            verdict, "; ".join([*self.notes, named]), candidate=best.number, why=why, cut_short=True
+        )
 
-    def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
-        simplicities = [simplicity(record, self.session.study.manifest.space) for record in chosen]
-        return winner_of(comparison, self._margin(comparison), simplicities, must_win=not self.untuned.violations)
-
-    def _note_mishaps(self, blocked: BlockedRun) -> None:
-        """What failed and then ran; what failed for good is told elsewhere."""
-        last = {name: failure for name, failure in blocked.mishaps if name not in blocked.failures}
-        for name, failure in last.items():
-            who = "the untuned model" if name == blocked.base.name else f"trial {_number(name)}"
-            self.notes.append(f"{who} failed and was run again: {failure.reason}: {failure.error}")
-
-    def without_winner(self, note: str) -> Confirmation:
+    def _without_winner(self, note: str) -> Confirmation:
         """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""
         if self.untuned.violations:
             broken = f"the untuned model breaks {', '.join(self.untuned.violations)}"
             return self._confirmation(Verdict.INFEASIBLE, "; ".join([broken, *self.notes, note]))
         return self._confirmation(Verdict.KEEP_UNTUNED, "; ".join([*self.notes, note]))
 
-    def untried(self) -> Confirmation:
+    def _untried(self) -> Confirmation:
         """Nothing was compared, and nothing was ruled out either."""
-        was_cut = self.session.study.stop_reason is StopReason.TIME
+        was_cut = self.reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
         why = "no other config was measured" + (f": {self._did_not_fit('a trial of one')}" if was_cut else "")
         return self._confirmation(verdict, "; ".join(self.notes) or None, cut_short=was_cut, why=why)
-
-    def _out_of_time(self, what: str) -> Confirmation:
-        return self._without_comparison(cut_short=True, why=self._did_not_fit(what))
 
     def _did_not_fit(self, what: str) -> str:
         """What was not begun for lack of time, and how much there was."""
         left_s = math.floor(self.session.deadline.left_s())
         return f"{what} did not fit in the {left_s} s left" if left_s > 0 else "the time was used up"
-
-    def _without_comparison(self, **reason: object) -> Confirmation:
-        """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for. The best of
-        the search is named all the same, if one is left."""
-        if not self.candidates:
-            verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-            return self._confirmation(verdict, "; ".join([*self.notes, "no candidate is left"]), **reason)
-        best = min(self.candidates, key=self._value)
-        gain = self._value(self.untuned) / self._value(best)
-        named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"
-        verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        return self._confirmation(verdict, "; ".join([*self.notes, named]), candidate=best.number, **reason)
-
-    def _judge(self, blocked: BlockedRun, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
-        """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
-        margin = self._margin(comparison)
-        must_win = not self.untuned.violations
-        winner = self._winner(comparison, chosen)
-        verdict = comparison.verdict(winner, margin)
-        was_lost = blocked.base.name in blocked.failures
-        if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
-            self.notes.append(
-                f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
-                "something on this machine changes from minute to minute"
-            )
-        if verdict is not verdict_of(comparison.speedups[winner], margin):
-            most = f"{comparison.upper_limits[winner]:.2f}x at most (95 % sure)"
-            self.notes.append(f"trial {chosen[winner].number} does not look faster, and is {most}")
-        self.notes += filter(None, [clocks_note(blocked.blocks)])
-        warm = [] if self.session.objective.compiles_cold else blocked.blocks[1:]
-        why = self._did_not_fit(_NEXT_BLOCK) if blocked.was_cut_short else None
-        return self._confirmation(
-            verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
-            "; ".join(self.notes) or None,
-            candidate=chosen[winner].number,
-            contestants=(self.untuned.number, *(record.number for record in chosen)),
-            blocks=comparison.values,
-            speedups=comparison.speedups,
-            margin=margin,
-            compile_warm_s=min((block[_name(chosen[winner])].compile_s for block in warm), default=None),
-            why=_lost_base(blocked) if was_lost else why,
-            cut_short=blocked.was_cut_short or self.were_left_out or was_lost,
-        )
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
         content = {"verdict": verdict, "note": note, "num_trials": self.session.study.num_recorded(), **evidence}
@@ -276,112 +162,82 @@ class _Finalists:
         """That nothing is faster needs a search that could tell which configs to compare, or all of them compared."""
         study = self.session.study
         is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
-        why = why_unreliable(self.untuned, study.records(), study.drift_checks) if is_denied else None
-        if why is None or {record.number for record in self.candidates} <= confirmation.compared.keys():
+        checks = [] if self.session.has_beside else study.drift_checks
+        why = why_unreliable(self.untuned, study.records(), checks) if is_denied else None
+        if why is None or {record.number for record in self.evidence.candidates} <= confirmation.compared.keys():
             return confirmation
         note = "; ".join(
             filter(None, [confirmation.note, f"the search could not tell which configs to compare: {why}"])
         )
         return confirmation.model_copy(update={"verdict": Verdict.UNDECIDED, "note": note})
 
-    def _margin(self, comparison: Comparison) -> float:
-        floor = self.session.study.noise_floor
-        return MARGIN if floor is None else margin_above(floor.spread, len(comparison.values))
+    def _note_programs(self) -> None:
+        for record in self.evidence.finalists:
+            programs = {block[record.number].program for block in self.field.seen if record.number in block}
+            if program_of(record) is not None and programs - {program_of(record)}:
+                self.notes.append(f"trial {record.number} did not run the same program in the blocks as in the search")
 
-    def _value(self, record: TrialRecord) -> float:
-        return self.session.value(record.measurement)
-
-    def _tell_block(self, values: dict[str, float]) -> None:
-        others = {_number(name): value for name, value in values.items() if name != "untuned"}
-        self.session.notify(BlockMeasured(values["untuned"], others))
+    def _compile_warm_s(self, record: TrialRecord) -> float | None:
+        """The shortest compile of a process that found the caches of an earlier one."""
+        processes = [block[record.number] for block in self.field.seen if record.number in block]
+        warm = [] if self.session.objective.compiles_cold else processes[1:]
+        return min((process.compile_s for process in warm), default=None)
 
 
 def winner_of(
-    comparison: Comparison, margin: float, simplicities: Sequence[tuple[int, float]], *, must_win: bool = True
+    comparison: Comparison,
+    margin: float,
+    simplicities: Sequence[tuple[int, float]],
+    *,
+    must_win: bool = True,
+    gains: Sequence[float] = (),
 ) -> int:
-    """Index of the config that the verdict is about: the fastest, or the simplest that is shown to be as good.
+    """Index of the config that the verdict is about: the best, or the simplest that is shown to be as good.
 
     As good means: a win by itself (unless the base is out of the question: `must_win` False), within 2 % of the
-    fastest, and not shown to be slower than it.
+    best, and not shown to be slower than it. `gains` are the expected log gains; without them the speed-ups speak.
     """
     speedups = comparison.speedups
-    best = max(range(len(speedups)), key=lambda index: speedups[index].median)
+    indices = range(len(speedups))
+    gains = gains or [math.log(speedup.median) for speedup in speedups]
+    proven = [
+        index for index in indices if comparison.is_proven(index, comparison.margin_of(index, margin), is_last=True)
+    ]
+    # A noisy block may leave the largest gain unproven beside a smaller one that is proven.
+    best = max((proven if must_win else None) or indices, key=lambda index: gains[index])
 
     def is_equal(index: int) -> bool:
         if index == best:
             return True
-        near = speedups[index].median * (1 + EQUALLY_FAST) >= speedups[best].median
-        wins = not must_win or verdict_of(speedups[index], margin) is Verdict.FASTER
-        return wins and near and comparison.between(index + 1, best + 1).high >= 1
+        near = gains[index] + math.log1p(EQUALLY_FAST) >= gains[best]
+        wins = not must_win or index in proven
+        return wins and near and _may_be_as_good(comparison, index, best)
 
-    if must_win and verdict_of(speedups[best], margin) is not Verdict.FASTER:
-        proven = [i for i, speedup in enumerate(speedups) if verdict_of(speedup, margin) is Verdict.FASTER]
-        # A noisy block may leave the largest median unproven beside a smaller one that is proven.
-        return max(proven, key=lambda index: speedups[index].median, default=best)
-    return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
+    if must_win and not proven:
+        return best
+    return min(filter(is_equal, indices), key=lambda index: simplicities[index])
 
 
-def _lost_base(blocked: BlockedRun) -> str:
-    failure = blocked.failures[blocked.base.name]
-    return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {failure.reason}: {failure.error}"
+def _may_be_as_good(comparison: Comparison, index: int, best: int) -> bool:
+    """By the blocks in which both took part."""
+    try:
+        return comparison.between(index + 1, best + 1).high >= 1
+    except ValueError:  # There is none.
+        return False
 
 
-def _programs_in(blocked: BlockedRun, record: TrialRecord) -> set[str | None]:
-    """What a trial's processes ran in the blocks, as far as the search's trial told its program."""
-    if program_of(record) is None:
-        return set()
-    name = _name(record)
-    return {block[name].program for block in blocked.blocks if name in block}
-
-
-def _best_in(objective: Objective, candidates: Sequence[TrialRecord]) -> TrialRecord:
-    return min(candidates, key=lambda record: objective.value(record.measurement))
-
-
-def _name(record: TrialRecord) -> str:
-    return f"trial-{record.number:04d}"
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("trial-"))
-
-
-def clocks_note(blocks: Sequence[Mapping[str, Measurement]]) -> str | None:
-    """A sentence where the mean clocks of the contestants differ; None where they do not, or cannot be read.
+def clocks_note(blocks: Sequence[Mapping[int, Measurement]]) -> str | None:
+    """A sentence where the mean clocks of the finalists differ; None where they do not, or cannot be read.
 
     A config that draws more power runs at a lower clock under a power cap: that is part of what it is worth here, and
     may be otherwise on a GPU with another cap.
     """
-    means = {name: mean for name in (blocks[-1] if blocks else ()) if (mean := _mean_mhz(blocks, name)) is not None}
+    means = {number: mean for number in (blocks[-1] if blocks else ()) if (mean := _mean_mhz(blocks, number))}
     if not means or max(means.values()) - min(means.values()) <= CLOCK_DRIFT * max(means.values()):
         return None
-    return "mean SM clock: " + ", ".join(f"{_in_words(name)} {mean:.0f} MHz" for name, mean in means.items())
+    return "mean SM clock: " + ", ".join(f"trial {number} {mean:.0f} MHz" for number, mean in means.items())
 
 
-def _in_words(name: str) -> str:
-    number = name.removeprefix("trial-")
-    return f"trial {int(number)}" if number != name else name
-
-
-def _mean_mhz(blocks: Sequence[Mapping[str, Measurement]], name: str) -> float | None:
-    states = [block[name].samples.device for block in blocks if name in block]
+def _mean_mhz(blocks: Sequence[Mapping[int, Measurement]], number: int) -> float | None:
+    states = [block[number].samples.device for block in blocks if number in block]
     return mean_of_known(reading.sm_clock_mhz for state in states if state is not None for reading in state.readings)
-
-
-def confirmed_caches(study: Study) -> CacheStore:
-    """Caches of the latest confirmation, by the trials' numbers."""
-    return CacheStore(study.folder / "confirmed")
-
-
-def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
-    """Keep the caches of those whose compiler picks kernels by timing them, and drop those of an earlier confirmation.
-
-    Caches that lie on another host are not kept.
-    """
-    store = confirmed_caches(study)
-    store.clear()
-    picking = [contestant.request for contestant in contestants if contestant.compiles_anew]
-    for request in picking:
-        store.take_in(request.number, Path(request.cache))
-    if picking:
-        store.keep([request.number for request in picking])

@@ -15,8 +15,7 @@ from autotune.tuning.session import Session
 EQUALLY_FAST = 0.02
 """Configs within this share of the best count as equals even on a machine without noise."""
 MAX_FINALISTS = 3
-"""The fastest config, and of those that may be as fast the simplest and the fastest. The framework's default takes part
-besides."""
+"""The fastest config, and of those that may be as fast the simplest and the fastest."""
 
 
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
@@ -58,13 +57,11 @@ def by_importance(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
     """The finalists, the most important first, since the last are left out where time is short: at most `MAX_FINALISTS`
-    trials that may be the best, the simplest among them; and the default compile."""
+    trials that may be the best, the simplest among them."""
     space = study.manifest.space
     values = {record.number: value(record) for record in candidates}
     by_value = sorted(candidates, key=lambda record: values[record.number])
     good = (1 + uncertainty) * min(values.values(), default=0.0)
     equals = [record for record in by_value if values[record.number] <= good]
     nearest = sorted(equals, key=lambda record: simplicity(record, space))[:1]
-    best = list({record.config: record for record in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]
-    default = [record for record in by_value if record.config == space.default()]
-    return best + [record for record in default if record not in best]
+    return list({record.config: record for record in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]

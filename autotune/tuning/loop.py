@@ -1,50 +1,63 @@
-"""The loop over a study: the untuned model, the noise floor, the search, and the confirmation.
+"""The loop over a study: one race from the untuned model to the verdict.
 
-The search is a tuple of phases that are gone through again and again. The first one that gives a reason to stop ends
-it, and the verdict follows; one that raises ends the run. Each phase may ask the bench for fresh processes of any
-config, in any number and at any time; what they measured is evidence wherever it was made. What a bench has to look at
-for its own sake comes in as phases of its own.
+What is done next is decided by `race.Standing`, from what is known at that moment; here it is done. Places for
+processes are filled (`_fill`), then whichever process is ready first is looked after: a trial is timed and recorded, a
+block's process waits for the others of its block, and a block that is complete takes its turns and becomes a row. When
+nothing is under way any more, and nothing is worth starting, the verdict follows from all that is stored.
 
 Nothing here prints. One callback receives what happens as events, and the command line shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.bench.bench import Bench, Check
+from autotune.bench.bench import Bench, Check, Running
 from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.early_stop import FEWEST_TRIALS
-from autotune.study.records import Confirmation, StopReason, TrialRecord
+from autotune.study.records import AnswerStep, Confirmation, StopReason, TrialRecord
 from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import AskedTrial, Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
 from autotune.tuning.attempts import Attempts, TrialQueue
+from autotune.tuning.beside import UntunedBeside
 from autotune.tuning.checks import (
     CircuitBreaker,
-    check_drift,
     measure_noise_floor,
     require_same_machine,
     require_same_model,
     require_untuned_works,
+    wrong_again,
 )
-from autotune.tuning.confirmation import confirm
-from autotune.tuning.events import Notify, RuleLearned, SearchEnded, SearchStarted
+from autotune.tuning.confirmation import conclude
+from autotune.tuning.events import (
+    AnswerProven,
+    ModelChecked,
+    Notify,
+    RuleLearned,
+    SearchEnded,
+    SearchStarted,
+    TrialsCompiling,
+)
+from autotune.tuning.evidence import evidence_of
 from autotune.tuning.failure_rules import FailureRules
-from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
+from autotune.tuning.field import Field
+from autotune.tuning.finalists import EQUALLY_FAST
 from autotune.tuning.jobs import num_at_once
+from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 
-Phase = Callable[[], StopReason | None]
+BETTER_ANSWER = 0.02
+"""Log gain by which a proven config must be better than the answer to take its place while the run goes on."""
 
 
 class Tuner:
-    """The loop over one study: `run` searches up to the budget, confirms the winner and stores the verdict.
+    """The loop over one study: `run` searches up to the budget, proves the winner and stores the verdict.
 
     A time budget starts when the Tuner is created, unless a `deadline` is given.
     """
@@ -61,34 +74,26 @@ class Tuner:
         self._sampler = Sampler(study)
         self._budget = budget
         session = Session(study, budget, bench, notify, deadline or Deadline.after(budget.wall_s))
-        self._notify = TimeLeft(session)
+        self._begun = session.deadline.clock()
+        self._time = TimeBudget(session)
+        self._notify: Notify = TimeLeft(session, self._time)
         self._session = replace(session, notify=self._notify)
-        self._time = TimeBudget(self._session)
         self._attempts = Attempts(self._session)
         self._queue = TrialQueue(self._session, self._attempts)
+        self._field = Field(self._session)
+        self._beside = UntunedBeside(self._session)
         self._rules = FailureRules(
             study, self._sampler, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded))
         )
         self._breaker = CircuitBreaker(self._session, self._attempts)
-        checks = bench.checks_for(self._session, self._time.has_time_for_noise_floor)
-        self._checks: tuple[Phase, ...] = (
-            self._require_untuned,
-            self._measure_noise,
-            *(self._once_untuned_is_known(check) for check in checks),
-            *((self._check_drift,) if bench.is_here else ()),
-        )
-        self._phases: tuple[Phase, ...] = (
-            *self._checks,
-            self._look_at_the_time,
-            self._rules.update,
-            self._ask,
-            self._run_one,
-            self._look_for_one_cause,
-        )
+        self._checks: Sequence[Check] = bench.checks_for(self._session, self._time.has_time_for_noise_floor)
+        self._reason: StopReason | None = None
+        """Why no further config is tried."""
         self._longest_s = 0.0
         """Seconds that the next trial may take."""
-        self._record: TrialRecord | None = None
-        """Record of the trial that ran last; None: it was given back."""
+        self._num_extra = 0
+        """Trials that were spent on a simpler form of the leader."""
+        self._block_begun = 0.0
 
     def run(self, sources: Sequence[priors.PriorSource] = ()) -> Confirmation:
         """Continue where an earlier run stopped, up to the verdict; configs of the `sources` are tried first.
@@ -100,22 +105,23 @@ class Tuner:
             study.budget = self._budget
             study.stop_reason = None
             self._notify(self._start(given_back))
-            goes_on = self._wants_more() or study.confirmation is None or not _stands(study.confirmation, study)
+            earlier = study.confirmation
+            if earlier is not None and earlier.verdict is Verdict.UNDECIDED and not earlier.cut_short:
+                study.blocks = []  # They proved nothing: this is another hour.
+            priors.enqueue_priors(study, sources, self._notify)
+            goes_on = self._wants_more() or earlier is None or not _stands(earlier, study)
             if self._session.bench.is_here and goes_on:
                 require_same_machine(study)
-            priors.enqueue_priors(study, sources, self._notify)
-            reason = self._search()
-            earlier = study.confirmation
-            stands = earlier is not None and _stands(earlier, study)
-            if not stands:
-                self._prune()
-            study.stop_reason = reason
-            self._notify(SearchEnded(reason, study.early_stop))
-            if reason is StopReason.TIME:
-                self._time.require_untuned()
-            if earlier is not None and stands:
+            try:
+                self._race(goes_on=goes_on)
+            finally:
+                self._queue.drop()
+                self._field.end()
+                self._beside.end()
+            study.stop_reason = self._reason
+            if earlier is not None and _stands(earlier, study):
                 return earlier
-            confirmation = confirm(self._session)
+            confirmation = self._conclude()
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             study.confirmation = confirmation
@@ -134,125 +140,214 @@ class Tuner:
             study.manifest.workload.traffic,
         )
 
-    def _search(self) -> StopReason:
-        """Run trials until there is a reason to stop. The untuned model is measured first, time permitting."""
-        if self._study.early_stop is not None:
-            self._study.early_stop = None
-        if self._wants_more():
-            self._attempts.tell_if_busy()
-            if self._study.reference.exists():
-                require_same_model(self._session, self._attempts)
-        try:
-            reason = self._go_through_phases()
-        finally:
-            self._queue.drop()
-        # What the last trials were measured with is looked at, too, as long as there is time.
-        for check in (self._require_untuned,) if reason is StopReason.TIME else self._checks:
-            check()
-        return reason
+    def _race(self, *, goes_on: bool) -> None:
+        """Do what is worth doing, until nothing is, or the time is up."""
+        study = self._study
+        if study.early_stop is not None:
+            study.early_stop = None
+        if not goes_on:
+            self._end_search(StopReason.TRIALS)
+            return
+        self._attempts.tell_if_busy()
+        was_begun = study.reference.exists()
+        while study.untuned_record() is None:
+            if not self._try_untuned():
+                self._end_search(StopReason.TIME)
+                self._time.require_untuned()
+        require_untuned_works(study)
+        self._look_at_untuned(is_again=was_begun)
+        while self._go_on():
+            require_untuned_works(study)
 
-    def _go_through_phases(self) -> StopReason:
-        while self._queue or self._wants_more():
-            for phase in self._phases:
-                reason = phase()
-                if reason is not None:
-                    return reason
-        return StopReason.TRIALS
+    def _try_untuned(self) -> bool:
+        """Run the trial of the untuned model. False where the time was up."""
+        longest_s = self._time.next_trial_s(None)
+        if longest_s is None:
+            return False
+        self._queue.add(self._opened(self._study.manifest.space.untuned()), longest_s)
+        record = self._attempts.run_and_record(self._queue.take(), longest_s, ())
+        return record is None or not record.was_cut_off
+
+    def _look_at_untuned(self, *, is_again: bool) -> None:
+        """Once it works: what the time allows, and the untuned model in a second process, whose output must be that of
+        the first and that of an earlier run."""
+        session = self._session
+        if (shortage := self._time.shortage()) is not None:
+            self._notify(shortage)
+        if session.has_beside and (is_again or self._time.has_time_for_beside()):
+            if is_again:
+                self._notify(ModelChecked())
+            failure = self._beside.start()
+            if failure is not None:
+                raise wrong_again(failure, is_later_run=is_again)
+            return
+        if is_again and self._wants_more():
+            require_same_model(session, self._attempts)
+        if self._study.noise_floor is None and self._time.has_time_for_noise_floor():
+            self._study.noise_floor = measure_noise_floor(session) or self._study.noise_floor
+
+    def _go_on(self) -> bool:
+        """Fill the places, and look after the process that is ready first. False when nothing is under way any more."""
+        for check in self._checks:
+            check()
+        self._rules.update()
+        self._fill()
+        block = self._field.block
+        if block is not None and (block.is_warm or self._time.left_s <= 0):
+            self._measure_block()
+            return True
+        warming = [] if block is None else list(block.warming.values())
+        started: list[Running] = [*self._queue.running(), *warming]
+        if not started:
+            if not len(self._queue):
+                return False
+            self._run_trial(None)
+            return True
+        if len(numbers := self._queue.numbers()) > 1 and self._session.bench.is_here:
+            self._notify(TrialsCompiling(tuple(numbers)))
+        ready = self._session.bench.first_ready(started) if len(started) > 1 else started[0]
+        if block is not None and ready in warming:
+            block.note_ready(ready)
+        else:
+            self._run_trial(ready)
+        return True
+
+    def _fill(self) -> None:
+        """Start what is worth starting, as long as there is a place for one more process."""
+        while self._num_under_way() < self._num_places():
+            block = self._field.block
+            if block is not None and block.left:
+                block.start_next()
+                continue
+            wanted = self._next()
+            if wanted is None:
+                return
+            if isinstance(wanted, Config):
+                self._queue.add(self._opened(wanted), self._longest_s)
+            else:
+                self._block_begun = self._session.deadline.clock()
+                self._field.open(wanted, self._beside.process)
+
+    def _num_under_way(self) -> int:
+        return len(self._queue) + (0 if self._field.block is None else len(self._field.block.warming))
+
+    def _num_places(self) -> int:
+        places = self._session.num_jobs
+        return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
+
+    def _next(self) -> Config | list[TrialRecord] | None:
+        """What a free place is used for: a config to try, finalists for a block, or nothing."""
+        standing, block = self._standing(), self._field.block
+        if block is not None and not self._session.mixes:
+            return None
+        if block is None:
+            early = standing.to_prove_at_once(has_plans=self._sampler.has_plans())
+            if early is not None and self._time.holds([early]):
+                return [early] if self._session.mixes or not len(self._queue) else None
+        found = self._next_config(standing) if self._reason is None else self._reason
+        if isinstance(found, Config):
+            return found
+        if len(self._queue):
+            return None  # What is not measured yet may show more.
+        self._end_search(found)
+        return self._after_search(standing) if block is None else None
+
+    def _after_search(self, standing: Standing) -> Config | list[TrialRecord] | None:
+        """A simpler form of the leader, or a block of the field; None once all is decided, or there is no time."""
+        simpler = self._simpler_config(standing)
+        if simpler is not None:
+            self._num_extra += 1
+            return simpler
+        is_over = standing.is_decided or self._field.lost is not None
+        return (None if is_over else self._time.fitting(standing.field)) or None
+
+    def _next_config(self, standing: Standing) -> Config | StopReason:
+        """The config to try next, or why none is tried any more."""
+        longest_s = self._time.next_trial_s(standing)
+        if longest_s is None:
+            return StopReason.TIME
+        if not self._wants_more():
+            return StopReason.TRIALS
+        if self._gain_is_negligible():
+            return StopReason.UNPROMISING
+        self._longest_s = longest_s
+        return self._sampler.suggest() or StopReason.EXHAUSTED
+
+    def _run_trial(self, ready: Running | None) -> None:
+        """Time a trial that is ready, or run one that was not started; and look at what it says."""
+        queued = self._queue.take(ready)
+        record = self._attempts.run_and_record(queued, self._longest_s, self._queue.numbers())
+        if record is None:  # It was given back: its config comes last in the queue, as another trial.
+            if not self._sampler.excludes(queued.asked.config):
+                self._queue.add(self._opened(queued.asked.config), self._longest_s)
+            return
+        self._beside.read()
+        if record.was_cut_off:
+            self._end_search(StopReason.TIME)
+        self._breaker.check(self._study.ended(), record)
+
+    def _measure_block(self) -> None:
+        """Let the open block take its turns, and look at what the row says."""
+        block = self._field.block
+        assert block is not None, "it is open"
+        finalists = [record for record in self._study.records() if record.number in self._field.numbers]
+        if self._field.close() is None:
+            return
+        self._time.note_block(finalists, self._session.deadline.clock() - self._block_begun)
+        standing = self._standing()
+        answer = standing.answer
+        before = next(iter(self._study.answers[-1:]), None)
+        if answer is None:
+            return
+        if before is not None and before.trial != answer.number:
+            old = next((record for record in standing.evidence.proven if record.number == before.trial), None)
+            if old is not None and standing.evidence.gain(answer) < standing.evidence.gain(old) + BETTER_ANSWER:
+                answer = old
+        if before is None or before.trial != answer.number:
+            speedup = standing.evidence.speedup(answer)
+            after_s = self._session.deadline.clock() - self._begun
+            step = AnswerStep(
+                after_s=after_s, trial=answer.number, speedup=speedup, num_blocks=standing.evidence.num_blocks(answer)
+            )
+            self._study.answers = [*self._study.answers, step]
+            # A run that is interrupted from here on keeps it.
+            self._study.confirmation = self._conclude(is_interim=True)
+            self._notify(AnswerProven(step, answer, before))
+
+    def _end_search(self, reason: StopReason) -> None:
+        """No further config is tried."""
+        if self._reason is None:
+            self._reason = reason
+            self._notify(SearchEnded(reason, self._study.early_stop))
+
+    def _conclude(self, *, is_interim: bool = False) -> Confirmation:
+        return conclude(self._session, self._standing(), self._field, self._reason, is_interim=is_interim)
+
+    def _standing(self) -> Standing:
+        plan = self._budget.confirmation.fit_for(self._session.objective)
+        evidence = evidence_of(self._study, plan, without=list(self._field.failed))
+        assert evidence is not None, "the untuned model is measured first"
+        return Standing(evidence, self._field.most_finalists)
 
     def _wants_more(self) -> bool:
         num_tried = self._study.num_recorded() + len(self._queue)
         return self._budget.num_trials is None or num_tried < self._budget.num_trials
 
-    # The phases, in their order.
-
-    def _require_untuned(self) -> None:
-        require_untuned_works(self._study)
-
-    def _measure_noise(self) -> None:
-        """Measure the noise floor once the untuned model works."""
-        study = self._study
-        if study.untuned_record() is None or study.noise_floor is not None or not self._time.has_time_for_noise_floor():
-            return
-        floor = measure_noise_floor(self._session)
-        if floor is not None:
-            study.noise_floor = floor
-
-    def _once_untuned_is_known(self, check: Check) -> Phase:
-        return lambda: None if self._study.untuned_record() is None else check()
-
-    def _check_drift(self) -> None:
-        check_drift(self._session, self._attempts, self._time.has_time_for_drift_check)
-
-    def _look_at_the_time(self) -> StopReason | None:
-        longest_s = self._time.next_trial_s()
-        if longest_s is None:
-            return StopReason.TIME
-        self._longest_s = longest_s
-        return None
-
-    def _ask(self) -> StopReason | None:
-        """Ask for as many trials as may run at the same time. What is queued is run before the search ends."""
-        while len(self._queue) < self._num_at_once():
-            reason = self._ask_for_one()
-            if reason is not None:
-                return None if self._queue else reason
-        return None
-
-    def _run_one(self) -> StopReason | None:
-        queued = self._queue.pop()
-        self._record = self._attempts.run_and_record(queued, self._longest_s, self._queue.numbers())
-        if self._record is None:  # It was given back: its config comes last in the queue, as another trial.
-            if not self._sampler.excludes(queued.asked.config):
-                self._queue.add(self._opened(queued.asked.config), self._longest_s)
-            return None
-        return StopReason.TIME if self._record.was_cut_off else None
-
-    def _look_for_one_cause(self) -> None:
-        """An error that comes whatever the config is, ends the search."""
-        if self._record is not None:
-            self._breaker.check(self._study.ended(), self._record)
-
-    # What they need.
-
-    def _ask_for_one(self) -> StopReason | None:
-        if not self._wants_more():
-            return StopReason.TRIALS
-        if self._gain_is_negligible():
-            return StopReason.UNPROMISING
-        config = self._sampler.suggest()
-        if config is None:
-            return StopReason.EXHAUSTED
-        self._queue.add(self._opened(config), self._longest_s)
-        return None
-
     def _opened(self, config: Config) -> AskedTrial:
         """A trial of this config in the study, where it counts as running for as long as it may take."""
         return self._study.ask(config, longest_s=self._budget.limits.total)
 
-    def _num_at_once(self) -> int:
-        places = self._session.num_jobs
-        return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
-
-    def _prune(self) -> None:
-        """Measure the winner without settings that may have no effect, unless a trial shows it already."""
-        study = self._study
-        for _ in range(pruning.MOST_EXTRA):
-            winner = next(iter(likely_finalists(self._session)), None)
-            untuned = study.untuned_record()
-            if winner is None or untuned is None or not self._beats(winner, untuned):
-                return
-            config = pruning.simpler_config(study.records(), winner, study.manifest, EQUALLY_FAST)
-            longest_s = self._time.spare_trial_s()
-            if config is None or longest_s is None or self._sampler.excludes(config):
-                return
-            self._queue.add(self._opened(config), longest_s)
-            if self._attempts.run_and_record(self._queue.pop(), longest_s, ()) is None:
-                return  # An answer can do without it.
-
-    def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
-        """By the search's figures. A config that keeps all constraints beats an untuned model that breaks one."""
-        value = self._session.value
-        return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
+    def _simpler_config(self, standing: Standing) -> Config | None:
+        """The leader without settings that may have no effect, unless a trial shows it already."""
+        evidence, leader = standing.evidence, standing.evidence.leader
+        longest_s = self._time.spare_trial_s(standing)
+        if self._num_extra >= pruning.MOST_EXTRA or leader is None or longest_s is None:
+            return None
+        if not evidence.untuned.violations and evidence.gain(leader) <= 0:
+            return None
+        self._longest_s = longest_s
+        config = pruning.simpler_config(self._study.records(), leader, self._study.manifest, EQUALLY_FAST)
+        return None if config is None or self._sampler.excludes(config) else config
 
     def _gain_is_negligible(self) -> bool:
         """Whether further trials are expected to gain too little. No forecast is made before it could end."""
@@ -262,7 +357,7 @@ class Tuner:
         forecast = self._sampler.forecast()
         if forecast is None or not forecast.is_negligible:
             return False
-        if not self._queue:  # What is not measured yet may show more.
+        if not len(self._queue):  # What is not measured yet may show more.
             study.early_stop = forecast
         return True
 

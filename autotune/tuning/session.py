@@ -55,6 +55,16 @@ class Session:
         width = self.bench.width
         return num_jobs_in(self.study, self.budget.num_jobs) if width is None else width
 
+    @property
+    def mixes(self) -> bool:
+        """Processes of a block start while trials compile. Else one comes after the other."""
+        return self.bench.is_here and self.num_jobs > 1
+
+    @property
+    def has_beside(self) -> bool:
+        """A live process of the untuned model stays for the whole run (`UntunedBeside`)."""
+        return self.bench.is_here and self.study.manifest.workload.device == "cpu"
+
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""
         return self.objective.value(measurement)

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.study.early_stop import FEWEST_IDLE, FEWEST_TRIALS, count_idle
 from autotune.study.records import TrialRecord
-from autotune.tuning.confirmation import SAFETY, expected_s, likely_contestants
 from autotune.tuning.estimate import block_times, confirmation_times, process_start_s, trial_s, typical_trial_s
 from autotune.tuning.events import (
+    AnswerProven,
     BlockMeasured,
-    ConfirmationLooked,
-    ConfirmationStarted,
+    BlockStarted,
+    BudgetShort,
     Event,
     NoiseFloorMeasured,
     SearchEnded,
@@ -26,98 +26,160 @@ from autotune.tuning.events import (
     TrialEnded,
     TrialStarted,
 )
+from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 
 NOISE_FLOOR_SHARE = 0.15
 """Share of the time that is left that the noise floor may take at most; else the study goes without."""
-DRIFT_CHECK_SHARE = 0.02
+SAFETY = 1.25
+"""A block is expected to take so many times what its parts took in the search, as long as none was measured."""
+MOST_PACE = 3.0
+MOST_NEEDED = 2
+"""Blocks for which another config needs time where an answer is proven already."""
 FEWEST_TO_JUDGE = 2
 """Trials beside the untuned model's before it is said how long the run will go on."""
+BLOCKS_EXPECTED = 4
+"""Blocks that a run without a proven answer is expected to take in all."""
 LATE_SHARE = 0.25
 """A search that may stop early is expected to stop after this share of the trials between the first at which it still
 can and the last. Half of the replays of recorded tables stopped by this share, half later (decision 24)."""
 
 
-@dataclass(frozen=True)
 class TimeBudget:
     """Reads the study anew at each question; without a time budget there is time for everything."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._pace = SAFETY
+        """How many times as long as estimated blocks take: a guess until one was measured."""
 
-    def next_trial_s(self) -> float | None:
-        """Seconds that the next trial may take; None where there is no time for a typical one and the confirmation.
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end of the run."""
+        return self._session.deadline.left_s()
 
-        Where the time does not hold a confirmation, not even of the best config alone, all of it is for trials: the
-        answer is then the fastest of them, unconfirmed. The first config may take all that is left as well, since
-        without one there is no answer at all.
+    def next_trial_s(self, standing: Standing | None) -> float | None:
+        """Seconds that the next trial may take; None where the time is better used for blocks.
+
+        What proves the leader comes first. With a proven answer another trial needs time for two blocks of its own,
+        without which it could not take the answer's place. Where not even one block fits, all is for trials: then the
+        answer is the fastest of them, unconfirmed. The first config may take all that is left.
         """
-        left_s = self.session.deadline.left_s()
+        left_s = self.left_s
         if math.isinf(left_s):
             return math.inf
-        untuned = self.session.study.untuned_record()
-        if untuned is None:
+        if standing is None:
             return left_s if left_s > 0 else None
+        leader = standing.evidence.leader
         tried = [record for record in self._compiled() if record.counts]
-        typical_s = typical_trial_s(tried) if tried else trial_s(untuned)
-        confirmation_s = expected_s(self.session, likely_contestants(self.session)) if tried else 0.0
-        reserved_s = confirmation_s if confirmation_s <= SAFETY * left_s else 0.0
+        typical_s = typical_trial_s(tried) if tried else trial_s(standing.evidence.untuned)
+        reserved_s = 0.0
+        if leader is not None and standing.is_within_reach:
+            block_s = self.block_s([leader])
+            needed = standing.blocks_needed(leader) or MOST_NEEDED
+            fitting = min(needed, math.floor(left_s / block_s)) if block_s > 0 else needed
+            reserved_s = fitting * block_s
         return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
-    def spare_trial_s(self) -> float | None:
-        """Seconds for a trial that an answer can do without; None where it would take the confirmation's time."""
-        left_s = self.session.deadline.left_s()
-        longest_s = self.next_trial_s()
-        holds_confirmation = math.isinf(left_s) or expected_s(self.session, likely_contestants(self.session)) <= left_s
-        return longest_s if holds_confirmation else None
+    def spare_trial_s(self, standing: Standing) -> float | None:
+        """Seconds for a trial that an answer can do without; None where it would take the time of the blocks."""
+        leader = standing.evidence.leader
+        if leader is not None and self.left_s < self.block_s([leader]):
+            return None
+        return self.next_trial_s(standing)
+
+    def holds(self, finalists: Sequence[TrialRecord]) -> bool:
+        """A block of these is expected to end in time."""
+        return self.block_s(finalists) <= self.left_s
+
+    def fitting(self, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """As many of them as there is time for in one block, the more important ones first."""
+        fitting: list[TrialRecord] = []
+        for record in finalists:
+            if self.holds([*fitting, record]):
+                fitting.append(record)
+        return fitting
+
+    def block_s(self, finalists: Sequence[TrialRecord]) -> float:
+        """Seconds that a block of these is expected to take."""
+        return self._pace * self._estimated_s(finalists)
+
+    def note_block(self, finalists: Sequence[TrialRecord], took_s: float) -> None:
+        """A block of these has taken so long."""
+        estimated_s = self._estimated_s(finalists)
+        if estimated_s > 0:
+            self._pace = min(max(took_s / estimated_s, 1 / MOST_PACE), MOST_PACE)
+
+    def shortage(self) -> BudgetShort | None:
+        """Said once the untuned model is measured: the time is not expected to hold a trial and a block."""
+        untuned = self._session.study.untuned_record()
+        if untuned is None or math.isinf(self.left_s):
+            return None
+        needed_s = trial_s(untuned) + self.block_s([untuned])
+        wall_s = self._session.budget.wall_s or 0.0
+        return BudgetShort(needed_s + wall_s - self.left_s, wall_s) if needed_s > self.left_s else None
+
+    def has_time_for_beside(self) -> bool:
+        """Another process of the untuned model takes no more than its share of what is left."""
+        untuned = self._session.study.untuned_record()
+        assert untuned is not None, "asked once it is measured"
+        return trial_s(untuned) <= NOISE_FLOOR_SHARE * self.left_s
 
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""
-        session, untuned = self.session, self.session.study.untuned_record()
+        session, untuned = self._session, self._session.study.untuned_record()
         assert untuned is not None, "asked once it is measured"
         plan, start_s = session.budget.noise_floor.fit_for(session.objective), process_start_s(untuned)
         times = block_times([untuned] * 2, plan, session.budget.sampling, start_s, cold=True)
-        return times.of(plan.first_look) <= NOISE_FLOOR_SHARE * session.deadline.left_s()
-
-    def has_time_for_drift_check(self) -> bool:
-        """It takes no more than its share of what is left."""
-        untuned = self.session.study.untuned_record()
-        assert untuned is not None, "asked once it is measured"
-        return trial_s(untuned) <= DRIFT_CHECK_SHARE * self.session.deadline.left_s()
+        return times.of(plan.first_look) <= NOISE_FLOOR_SHARE * self.left_s
 
     def require_untuned(self) -> None:
         """Raises InputError where the time was up before the untuned model was measured: there is no answer then."""
-        if self.session.study.untuned_record() is None:
+        if self._session.study.untuned_record() is None:
             raise InputError(
-                f"the time of {self.session.budget.wall_s:g} s does not hold one trial of the untuned model",
+                f"the time of {self._session.budget.wall_s:g} s does not hold one trial of the untuned model",
                 tip=f"give more with {asked('budget')}, e.g. {asked('budget', '10m')}; what was measured is kept",
             )
 
+    def _estimated_s(self, finalists: Sequence[TrialRecord]) -> float:
+        session = self._session
+        untuned = session.study.untuned_record()
+        assert untuned is not None, "it takes part in each block"
+        times = confirmation_times(
+            [untuned, *finalists], session.study.noise_floor, session.objective, session.budget, session.caches.holds
+        )
+        compared = {number for row in session.study.blocks for number in row.values}
+        is_later = all(record.number in compared for record in finalists)
+        return times.later_s if is_later else times.first_s
+
     def _compiled(self) -> list[TrialRecord]:
-        untuned = self.session.study.manifest.space.untuned()
-        return [record for record in self.session.study.records() if record.config != untuned]
+        untuned = self._session.study.manifest.space.untuned()
+        return [record for record in self._session.study.records() if record.config != untuned]
 
 
 class TimeLeft:
     """Passes the events of a run on, and after those that change it tells the time that is left.
 
     Trials to come take the mean of those of this run. Blocks take what they are expected to, and once some were
-    measured the mean of the later ones. Nothing is decided by it. How good it is: docs/decisions/0024-time-left.md.
+    measured the mean of the later ones; `BLOCKS_EXPECTED` are. Nothing is decided by it. How good it is:
+    docs/decisions/0024-time-left.md.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, time: TimeBudget) -> None:
         self._session = session
+        self._time = time
         self._clock = session.deadline.clock
         self._since = 0.0
         self._trial_s: list[float] = []
         """From the end of one to the end of the next, the untuned model's left out."""
         self._block_s: list[float] = []
-        self._num_looks = 0
-        self._is_searching = self._goes_on = True
+        self._is_searching = True
+        self._is_proven = False
 
     def __call__(self, event: Event) -> None:
         self._session.notify(event)
         match event:
-            case TrialStarted():
+            case TrialStarted() | BlockStarted():
                 self._since = self._since or self._clock()
             case NoiseFloorMeasured():
                 self._since = self._clock()
@@ -129,17 +191,11 @@ class TimeLeft:
             case SearchEnded():
                 self._is_searching = False
                 self._tell()
-            case ConfirmationStarted():
-                self._lap()
-                self._block_s, self._num_looks = [], 0
-                self._tell()
             case BlockMeasured():
                 self._block_s.append(self._lap())
-                if len(self._block_s) != self._next_look:  # Else it is told with the look.
-                    self._tell()
-            case ConfirmationLooked():
-                self._num_looks += 1
-                self._goes_on = not event.is_clear and self._num_looks < self._session.budget.confirmation.num_looks
+                self._tell()
+            case AnswerProven():
+                self._is_proven = True
                 self._tell()
 
     def _lap(self) -> float:
@@ -161,7 +217,7 @@ class TimeLeft:
         if len(took_s) < FEWEST_TO_JUDGE or untuned is None or not isinstance(untuned.outcome, Measurement):
             return None
         search_s = statistics.fmean(took_s) * self._num_trials_left(records) if self._is_searching else 0.0
-        return min(search_s + self._confirmation_s(), max(self._session.deadline.left_s(), 0.0))
+        return min(search_s + self._blocks_s(records), max(self._session.deadline.left_s(), 0.0))
 
     def _num_trials_left(self, records: list[TrialRecord]) -> float:
         """Up to the rule that ends the search; infinite where nothing but the time does."""
@@ -180,19 +236,13 @@ class TimeLeft:
             expected = min(earliest, latest) + LATE_SHARE * max(latest - earliest, 0)
         return max(expected - num_done, 0)
 
-    @property
-    def _next_look(self) -> int:
-        """Blocks by then: each look doubles them."""
-        return self._session.budget.confirmation.fit_for(self._session.objective).first_look << self._num_looks
-
-    def _confirmation_s(self) -> float:
-        """Seconds of the blocks up to the next look."""
-        if not self._goes_on:
-            return 0.0
+    def _blocks_s(self, records: list[TrialRecord]) -> float:
+        """Seconds of the blocks to come."""
+        num_done = len(self._session.study.blocks)
+        num_left = max(BLOCKS_EXPECTED - num_done, 0) if not self._is_proven else int(self._is_searching)
         if self._block_s:
-            return (self._next_look - len(self._block_s)) * statistics.fmean(self._block_s[1:] or self._block_s)
-        session, contestants = self._session, likely_contestants(self._session)
-        times = confirmation_times(
-            contestants, session.study.noise_floor, session.objective, session.budget, session.caches.holds
-        )
-        return times.of(self._next_look)
+            return num_left * statistics.fmean(self._block_s[1:] or self._block_s)
+        untuned = self._session.study.untuned_record()
+        feasible = [record for record in records if record.state == "measured" and record != untuned]
+        best = min(feasible, key=lambda record: self._session.value(record.measurement), default=None)
+        return num_left * self._time.block_s([best]) if best is not None else 0.0

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.tuning.blocks import Contestant
 from autotune.tuning.cache_store import CacheStore
-from autotune.tuning.confirmation import confirmed_caches, keep_confirmed
+from autotune.tuning.field import confirmed_caches, keep_confirmed
 
 
 @pytest.fixture

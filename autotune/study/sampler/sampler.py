@@ -61,6 +61,10 @@ class Sampler:
                 return config
         return self._own.choose(trials)
 
+    def has_plans(self) -> bool:
+        """Whether some planned config was not tried yet."""
+        return self._own.next_planned(self._survey()) is not None
+
     def forecast(self) -> ExpectedGain | None:
         """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
         return self._own.forecast(self._survey())

@@ -1,0 +1,81 @@
+"""`UntunedBeside`: a live process of the untuned model that stays for the whole run, at rest, and takes a turn now and
+then: after each trial, so that what the trial shows can be set against the untuned model of that minute, and in each
+block, where it says how much two processes of one config differ.
+
+It takes the place of processes that only timed the untuned model again. There is none where its memory is the device's,
+which a trial may need to the last byte, nor where trials run on other machines, nor where a run is so short that its
+start would take the time of a trial.
+
+A reading is kept as a drift check, in multiples of the first one: this process may be a little slower or faster than
+the one of the untuned model's trial, for life, and only what changes in it is the machine's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from autotune.bench.bench import Running
+from autotune.measure.measurement import Failure, Reason
+from autotune.tuning.session import Session
+
+TURN_SHARE = 0.05
+"""Share of the time since its last turn that a turn may take: a model of seconds a call is timed less often."""
+
+
+class UntunedBeside:
+    """See above. Each reading is kept with the study as a drift check."""
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._clock = clock
+        self._process: Running | None = None
+        self._first_s: float | None = None
+        self._turn_s = 0.0
+        """What the last turn took on the clock."""
+        self._last = 0.0
+        """When it ended."""
+
+    @property
+    def process(self) -> Running | None:
+        """It, as long as it is alive."""
+        alive = self._process is not None and self._process.outcome is None
+        return self._process if alive else None
+
+    def start(self) -> Failure | None:
+        """Start it, and wait until it is warm and has taken its first turn. Returns the failure of one that computes
+        something else than the reference; any other failure is a run without it."""
+        session = self._session
+        folder, request = session.untuned_again("untuned")
+        limits = session.deadline.cap(request.limits)
+        process = session.bench.start(folder, request.limited_to(limits), "live")
+        process.warm(session.notify_stage)
+        if isinstance(process.outcome, Failure):
+            is_other = process.outcome.reason is Reason.WRONG_RESULT or process.outcome.blames_config
+            return process.outcome if is_other else None
+        self._process = process
+        self._first_s = self._take_turn()
+        return None
+
+    def read(self) -> None:
+        """Take a turn, if enough time has passed since the last one, and keep it with the study."""
+        if self.process is None or self._turn_s > TURN_SHARE * (self._clock() - self._last):
+            return
+        latency_s = self._take_turn()
+        untuned = self._session.study.untuned_record()
+        if latency_s is not None and self._first_s is not None and untuned is not None:
+            self._session.note_drift(untuned.measurement.latency.p50 * latency_s / self._first_s)
+
+    def end(self) -> None:
+        """End it; nobody needs its outcome."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._session.bench.drop([process])
+
+    def _take_turn(self) -> float | None:
+        assert self._process is not None, "it was started"
+        begun = self._clock()
+        latency_s = self._process.turn()
+        self._last = self._clock()
+        self._turn_s = self._last - begun
+        return latency_s

@@ -1,0 +1,139 @@
+"""`Evidence`: what is known of a study's configs by now, wherever it was measured: in trials of the search, and in
+blocks. It is read from what is stored, so that a run that goes on knows what the run before knew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotune.measure.measurement import Measurement
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Comparison, Speedup
+from autotune.study.budget import BlockPlan
+from autotune.study.equivalence import simplicity
+from autotune.study.records import BlockRow, TrialRecord
+from autotune.study.study import Study
+from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
+from autotune.tuning.pruning import without_idle_settings
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`candidates` are measured, keep every constraint, and run a program each; `rows` are the blocks."""
+
+    study: Study
+    untuned: TrialRecord
+    candidates: Sequence[TrialRecord]
+    rows: Sequence[BlockRow]
+    plan: BlockPlan
+
+    @cached_property
+    def finalists(self) -> tuple[TrialRecord, ...]:
+        """The candidates that took part in a block, by number."""
+        seen = {number for row in self.rows for number in row.values}
+        return tuple(record for record in self.candidates if record.number in seen)
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The finalists against the untuned model; None before the first block."""
+        columns = [self.untuned.number, *(record.number for record in self.finalists)]
+        blocks = [row for row in self.rows if not row.values.keys().isdisjoint(columns[1:])]
+        if not blocks:
+            return None
+        return Comparison(
+            tuple(tuple(row.values.get(number) for number in columns) for row in blocks),
+            num_looks=self.plan.num_looks,
+            searched=tuple(self.searched(record) for record in self.finalists),
+            controls=tuple(row.control for row in blocks),
+            first_look=self.plan.first_look,
+        )
+
+    def searched(self, record: TrialRecord) -> float:
+        """How many times as good as the untuned model the config is by its own trial, with the untuned model taken as
+        it was then."""
+        return self._value(self.untuned) * self._drift_at(record) / self._value(record)
+
+    def num_blocks(self, record: TrialRecord) -> int:
+        """Blocks in which it took part."""
+        return sum(record.number in row.values for row in self.rows)
+
+    def gain(self, record: TrialRecord) -> float:
+        """Expected log speed-up: the mean of its blocks and its trial."""
+        logs = [math.log(self.searched(record))]
+        for row in self.rows:
+            if record.number in row.values:
+                logs.append(math.log(row.values[self.untuned.number] / row.values[record.number]))
+        return sum(logs) / len(logs)
+
+    def is_proven(self, record: TrialRecord) -> bool:
+        """It is shown to be faster than the untuned model."""
+        if self.comparison is None or record not in self.finalists:
+            return False
+        config = self.finalists.index(record)
+        return self.comparison.is_proven(config, self.comparison.margin_of(config))
+
+    def speedup(self, record: TrialRecord) -> Speedup:
+        """A finalist's speed-up by the blocks in which it took part."""
+        assert self.comparison is not None, "it took part in one"
+        speedup = self.comparison.speedup_of(self.finalists.index(record))
+        assert speedup is not None, "it took part in one"
+        return speedup
+
+    @cached_property
+    def proven(self) -> tuple[TrialRecord, ...]:
+        """All that are, the best first."""
+        return tuple(sorted(filter(self.is_proven, self.finalists), key=self.gain, reverse=True))
+
+    @cached_property
+    def leader(self) -> TrialRecord | None:
+        """The candidate of which the most is expected."""
+        return max(self.candidates, key=self.gain, default=None)
+
+    @cached_property
+    def field(self) -> tuple[TrialRecord, ...]:
+        """Whom to compare, the most important first: those that may be the best, what is proven already, and where
+        there are several objectives the best in each other one."""
+        study = self.study
+        chosen = by_importance(study, self.candidates, uncertainty_of(study, self.untuned), self._relative)
+        others = [self._best_in(objective) for objective in study.manifest.objectives[1:] if self.candidates]
+        return tuple({record.number: record for record in [*self.proven[:1], *chosen, *others]}.values())
+
+    def simplicities(self) -> list[tuple[int, float]]:
+        """How simple each finalist is, for `winner_of`."""
+        return [simplicity(record, self.study.manifest.space) for record in self.finalists]
+
+    def _best_in(self, objective: Objective) -> TrialRecord:
+        return min(self.candidates, key=lambda record: objective.value(record.measurement))
+
+    def _relative(self, record: TrialRecord) -> float:
+        return math.exp(-self.gain(record))
+
+    def _value(self, record: TrialRecord) -> float:
+        return self.study.manifest.objective.value(record.measurement)
+
+    def _drift_at(self, record: TrialRecord) -> float:
+        """The untuned model's latency just after that trial, in multiples of what it was in its own; 1 where nothing
+        was read then."""
+        if not self.study.manifest.objective.is_timed:
+            return 1.0
+        readings = [check.latency_s for check in self.study.drift_checks if check.after == record.number]
+        return readings[-1] / self.untuned.measurement.latency.p50 if readings else 1.0
+
+
+def evidence_of(study: Study, plan: BlockPlan, without: Sequence[int] = ()) -> Evidence | None:
+    """All that a study knows; None as long as its untuned model is not measured. `without`: trials whose configs failed
+    in a fresh process."""
+    untuned = study.untuned_record()
+    if untuned is None or not isinstance(untuned.outcome, Measurement):
+        return None
+    feasible = [record for record in study.records() if record.state == "measured" and record.number not in without]
+    candidates = candidates_among(feasible, untuned, study.manifest.space)
+    needed = without_idle_settings(candidates, study.manifest, EQUALLY_FAST)
+    rows = study.blocks
+    compared = {number for row in rows for number in row.values}
+    # One for which a simpler one stands keeps what blocks have shown of it.
+    candidates = [record for record in candidates if record in needed or record.number in compared]
+    return Evidence(study, untuned, candidates, rows, plan)

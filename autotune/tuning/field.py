@@ -1,0 +1,189 @@
+"""`Field`: the finalists of a run in their blocks, one block at a time, with what each block leaves behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.bench.bench import Running
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.statistics import spread_of_pairs
+from autotune.study.own_files import clear_runs
+from autotune.study.records import BlockRow, NoiseFloor, TrialRecord
+from autotune.study.study import Study
+from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
+from autotune.tuning.cache_store import CacheStore
+from autotune.tuning.events import BlockMeasured, BlockStarted
+from autotune.tuning.session import Session
+
+_UNTUNED = "untuned"
+
+
+class Field:
+    """Opens a block, lets its processes take their turns, and stores the row. A finalist that keeps failing is out for
+    the rest of the run (`failed`); an untuned model that does ends all (`lost`)."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._folder = session.study.folder / "confirm"
+        self._run: BlockedRun | None = None
+        self._contestants: dict[int, Contestant] = {}
+        self._seen: list[dict[str, Measurement]] = []
+        self.block: Block | None = None
+        self.failed: dict[int, Failure] = {}
+        """Trial -> why its config cannot take part."""
+        self.most_finalists: int | None = None
+        """Fewer, once there was no room for more processes."""
+
+    @property
+    def lost(self) -> Failure | None:
+        """Why the untuned model does not run any more."""
+        return None if self._run is None else self._run.failures.get(_UNTUNED)
+
+    @property
+    def mishaps(self) -> list[tuple[str, Failure]]:
+        """Who failed and then ran, in words, and the failure."""
+        last = {} if self._run is None else dict(self._run.mishaps)
+        return [(_in_words(name), failure) for name, failure in last.items() if not self._is_out(name)]
+
+    @property
+    def seen(self) -> list[dict[int, Measurement]]:
+        """What this run's blocks measured, by trial."""
+        return [{self._number(name): measured for name, measured in block.items()} for block in self._seen]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Trials that take part in the open block."""
+        names = [] if self.block is None else [contestant.name for contestant in self.block.contestants]
+        return [self._number(name) for name in names if name != _UNTUNED]
+
+    def open(self, finalists: Sequence[TrialRecord], control: Running | None) -> None:
+        """Begin a block of these and the untuned model; `control` is another process of the latter."""
+        session = self._session
+        number = len(session.study.blocks) + 1
+        run = self._begin(number)
+        for record in finalists:
+            if record.number not in self._contestants:
+                self._contestants[record.number] = contestant_of(
+                    session, self._folder, _name(record.number), record.number, record.config
+                )
+        session.notify(BlockStarted(number, tuple(finalists)))
+        # The objective of a control is that of its calls.
+        control = control if session.objective.is_latency else None
+        contestants = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
+        self.block = run.open_block(contestants, control, number)
+
+    def close(self) -> BlockRow | None:
+        """Let the processes of the open block take their turns, and store what they measured. None where it does not
+        count; it may be opened again unless somebody has failed for good."""
+        block, self.block = self.block, None
+        assert block is not None, "one is open"
+        assert self._run is not None, "it is of this run"
+        study, names = self._session.study, {contestant.name for contestant in block.contestants}
+        measured = self._run.close_block(block)
+        if self._run.was_lost:
+            # Its worker was lost: what was measured on another machine cannot stand beside what comes now.
+            study.blocks = []
+        self._note_failures(names)
+        if measured is None:
+            return None
+        self._seen.append(measured)
+        values = {self._number(name): self._session.value(outcome) for name, outcome in measured.items()}
+        untuned = measured[_UNTUNED]
+        control = None
+        if block.control_s is not None:
+            control = self._session.value(untuned) * block.control_s / untuned.latency.p50
+        row = BlockRow(number=block.number, values=values, control=control)
+        study.blocks = [*study.blocks, row]
+        self._note_noise(untuned)
+        first = self._number(_UNTUNED)
+        others = {number: value for number, value in values.items() if number != first}
+        self._session.notify(BlockMeasured(values[first], others))
+        return row
+
+    def drop(self) -> None:
+        """End the processes of the open block, which nobody waits for."""
+        block, self.block = self.block, None
+        if block is not None:
+            block.drop()
+
+    def end(self) -> None:
+        """Drop what is open; keep the caches of those whose compiler picks kernels by timing them, and no others."""
+        self.drop()
+        if self._run is not None:
+            keep_confirmed(self._session.study, list(self._contestants.values()))
+            shutil.rmtree(self._folder / "cache", ignore_errors=True)
+
+    def _begin(self, number: int) -> BlockedRun:
+        if self._run is None:
+            session = self._session
+            untuned = session.study.untuned_record()
+            assert untuned is not None, "it is the first trial"
+            # What earlier runs measured stays, but for their caches: one of a killed process may be half written.
+            if number == 1:
+                clear_runs(self._folder)
+            shutil.rmtree(self._folder / "cache", ignore_errors=True)
+            entries = [(_UNTUNED, untuned.number, untuned.config)]
+            self._run = blocked_run(session, self._folder, entries, session.budget.confirmation)
+        return self._run
+
+    def _note_failures(self, names: set[str]) -> None:
+        assert self._run is not None
+        failures = self._run.failures
+        if len(names) > 2 and any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values()):
+            # No room for so many processes: nobody is blamed, and one is compared at a time.
+            self.most_finalists = 1
+            failures.clear()
+        self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
+
+    def _note_noise(self, untuned: Measurement) -> None:
+        """What two processes of the untuned model differ by, over all blocks with a control."""
+        study = self._session.study
+        first = self._number(_UNTUNED)
+        pairs = tuple((row.values[first], row.control) for row in study.blocks if row.control is not None)
+        if not pairs:
+            return
+        before = study.noise_floor
+        errors = [untuned.relative_error or 0.0, 0.0 if before is None else before.relative_error]
+        start_s = untuned.stage_s.get(Stage.START, 0.0) + untuned.stage_s.get(Stage.BUILD, 0.0)
+        study.noise_floor = NoiseFloor(
+            pairs=pairs, spread=spread_of_pairs(pairs), relative_error=max(errors), start_s=start_s
+        )
+
+    def _is_out(self, name: str) -> bool:
+        return self._run is not None and name in self._run.failures
+
+    def _number(self, name: str) -> int:
+        if name != _UNTUNED:
+            return int(name.removeprefix("trial-"))
+        untuned = self._session.study.untuned_record()
+        assert untuned is not None, "it takes part in each block"
+        return untuned.number
+
+
+def _name(number: int) -> str:
+    return f"trial-{number:04d}"
+
+
+def _in_words(name: str) -> str:
+    return "the untuned model" if name == _UNTUNED else f"trial {int(name.removeprefix('trial-'))}"
+
+
+def confirmed_caches(study: Study) -> CacheStore:
+    """Caches of the finalists of a study's latest run, by the trials' numbers."""
+    return CacheStore(study.folder / "confirmed")
+
+
+def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
+    """Keep the caches of those whose compiler picks kernels by timing them, and drop those of an earlier run.
+
+    Caches that lie on another host are not kept.
+    """
+    store = confirmed_caches(study)
+    store.clear()
+    picking = [contestant.request for contestant in contestants if contestant.compiles_anew]
+    for request in picking:
+        store.take_in(request.number, Path(request.cache))
+    if picking:
+        store.keep([request.number for request in picking])

@@ -1,0 +1,123 @@
+"""`Standing`: what a run does next, from its first minute to its last: try another config, or measure a block.
+
+Both are evidence about one answer, and whatever may still change it most is done next. In this order, whenever there is
+a place for one more process:
+
+    a block of the leader   it looks faster by `EARLY_GAIN` or more and is not proven: two or three blocks prove that,
+                            and the answer stands from then on. Once nothing is planned any more, also where it looks
+                            clearly better than the answer.
+    a trial                 as long as one is planned or promises enough (`Sampler.forecast`), and time is left for the
+                            blocks that prove the leader.
+    a trial of a simpler    the leader without the settings that may do nothing.
+    config
+    a block of the field    the leader, and those that may be as good: until one is proven and no other is expected to
+                            be better by `WORTH_KNOWING`, or until more blocks would prove nothing.
+
+A trial is one process, and chosen among others for its figure: it never proves anything by itself. The time left
+decides what is done next, and never whether what was measured counts: rows of blocks are stored as they come
+(`Evidence`).
+
+Trials compile, and processes of a block become warm, beside each other, as many as there are places; whatever is timed
+has the machine to itself, which is the bench's part. Where only one process may be under way, all comes one after the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.measure.early_look import EARLY_GAINS
+from autotune.study.records import TrialRecord
+from autotune.tuning.evidence import Evidence
+
+WORTH_KNOWING = 0.005
+"""Log gain: where the best of the others is expected to bring less over the answer, no further block is measured."""
+CLEARLY_BETTER = 0.05
+"""Log gain by which a config has to look better than the answer to be proven at once."""
+EARLY_GAIN = min(EARLY_GAINS.values())
+"""Speed-up that a trial has to show for blocks at once: what they may prove early."""
+MOST_EARLY = max(EARLY_GAINS)
+"""Blocks that a large gain gets at once."""
+SETTLED = 8
+"""Blocks of the answer after which it is not asked any more which of several equal ones is the best."""
+OUT_OF_REACH = 0.10
+"""A best config that is so much slower than the untuned model by its trial need not be compared with it again."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known at some point of a run, and what follows from it. Pure."""
+
+    evidence: Evidence
+    most_finalists: int | None = None
+    """Fewer where there is no room for more processes."""
+
+    @property
+    def answer(self) -> TrialRecord | None:
+        """The proven config of which the most is expected."""
+        return self.evidence.proven[0] if self.evidence.proven else None
+
+    def to_prove_at_once(self, *, has_plans: bool) -> TrialRecord | None:
+        """The leader, where two or three blocks are expected to prove it."""
+        evidence, leader, answer = self.evidence, self.evidence.leader, self.answer
+        if (
+            leader is None
+            or leader == answer
+            or evidence.is_proven(leader)
+            or evidence.num_blocks(leader) >= MOST_EARLY
+        ):
+            return None
+        if evidence.searched(leader) < EARLY_GAIN:
+            return None
+        is_better = answer is None or evidence.gain(leader) > evidence.gain(answer) + CLEARLY_BETTER
+        return leader if is_better and (answer is None or not has_plans) else None
+
+    def blocks_needed(self, record: TrialRecord) -> int:
+        """Further blocks that are expected to prove it: one to three where its gain is large, else up to a look."""
+        if self.evidence.is_proven(record):
+            return 0
+        num_done, searched = self.evidence.num_blocks(record), self.evidence.searched(record)
+        first_look, num_looks = self.evidence.plan.first_look, self.evidence.plan.num_looks
+        early = [num for num, gain in EARLY_GAINS.items() if searched >= gain]
+        looks = [*early, *(first_look << look for look in range(num_looks))]
+        return min((num - num_done for num in looks if num > num_done), default=1)
+
+    @property
+    def field(self) -> Sequence[TrialRecord]:
+        """Whom a block compares when no config is tried any more; none where nothing came near the untuned model."""
+        field = self.evidence.field
+        return field[: self.most_finalists] if self.is_within_reach else ()
+
+    @property
+    def reach(self) -> float:
+        """Share by which a config may look slower than the untuned model and still be compared with it."""
+        floor = self.evidence.study.noise_floor
+        return max(OUT_OF_REACH, floor.spread if floor is not None else 0.0)
+
+    @property
+    def is_within_reach(self) -> bool:
+        """Some candidate may still be faster than the untuned model, or that one breaks a constraint."""
+        evidence = self.evidence
+        if evidence.untuned.violations:
+            return bool(evidence.candidates)
+        return any(evidence.searched(record) * (1 + self.reach) > 1 for record in evidence.candidates)
+
+    @property
+    def is_decided(self) -> bool:
+        """Further blocks would neither change the verdict nor whom it is about."""
+        evidence, comparison, field = self.evidence, self.evidence.comparison, self.field
+        if not field:
+            return True
+        fewest = min(evidence.num_blocks(record) for record in field)
+        most = max(evidence.num_blocks(record) for record in field)
+        if comparison is None or fewest == 0:
+            return False
+        if most >= evidence.plan.most_blocks:
+            return True
+        answer = self.answer
+        if answer is not None:
+            regret = comparison.expected_regret(evidence.finalists.index(answer))
+            return regret <= WORTH_KNOWING or evidence.num_blocks(answer) >= SETTLED
+        looks = {evidence.plan.first_look << look for look in range(evidence.plan.num_looks)}
+        return fewest in looks and comparison.is_clear()
