@@ -305,8 +305,9 @@ def _infeasible(make_study: Callable[..., Study], space: SearchSpace) -> Study:
     study = make_study("infeasible", constraints=(Constraint.parse("peak_memory <= 400MiB"),))
     with study.writing():
         _search(study, _configs(space)[:2])
+        study.budget = Budget(num_trials=4, wall_s=215)
         study.stop_reason = StopReason.TRIALS
-        study.confirmation = Confirmation(verdict=Verdict.INFEASIBLE, num_trials=4)
+        study.confirmation = Confirmation(verdict=Verdict.INFEASIBLE, num_trials=4, left_s=161.3)
     return study
 
 
@@ -324,6 +325,7 @@ def _noisy(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             blocks=((0.01, 0.0096), (0.012, 0.0101), (0.0098, 0.0097), (0.011, 0.0099)),
             speedups=(Speedup(median=1.07, low=0.91, high=1.27),),
             confidence=0.947,
+            left_s=3.2,
             why="another block did not fit in the 3 s left",
             cut_short=True,
         )

@@ -115,6 +115,8 @@ class Confirmation(Record):
     note: str | None = None
     cut_short: bool = False
     """The time did not hold all of it: it is made again when the study goes on."""
+    left_s: float | None = None
+    """Seconds of the run's time that were left when it was made; None: the run had no limit."""
 
     @property
     def speedup(self) -> Speedup | None:

@@ -12,7 +12,11 @@ from autotune.answer.format import about, as_budget, promise, seconds, times
 from autotune.answer.objectives import as_good_as, shown, stopped
 from autotune.command_line import asked
 from autotune.study.records import StopReason, TrialRecord
+from autotune.study.study import Study
 from autotune.tuning.events import BudgetShort, Event, SearchEnded
+
+LEFT_SHARE = 0.1
+"""Share of a run's time that was left: from here on `show` says so."""
 
 
 class SearchSection(Section):
@@ -38,7 +42,15 @@ class SearchSection(Section):
             return
         more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
         why = stopped(answer.stop_reason) if answer.early_stop is None else promise(answer.early_stop)
-        yield "searched", f"{answer.num_tried}{of_all} configs: {why}{more}"
+        yield "searched", f"{answer.num_tried}{of_all} configs: {why}{more}{self._left()}"
+
+    def _left(self) -> str:
+        """How much of the run's time was not needed."""
+        budget, confirmation = Study.budget.read(self.answer), self.answer.confirmation
+        if budget is None or budget.wall_s is None or confirmation is None or confirmation.left_s is None:
+            return ""
+        is_worth_a_word = confirmation.left_s > LEFT_SHARE * budget.wall_s
+        return f"; {seconds(confirmation.left_s)} of {seconds(budget.wall_s)} were left" if is_worth_a_word else ""
 
     def document(self) -> dict[str, Any]:
         early, reason = self.answer.early_stop, self.answer.stop_reason
