@@ -8,7 +8,7 @@ in blocks: in each, every config runs once, all at the same time, sampled in tur
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -42,6 +42,10 @@ CORRELATIONS = {0.0: 0.85, 0.9: 0.15}
 """How alike successive blocks may be (lag-1 correlation of log ratios), and how likely each is before any block is
 seen. Chosen by simulation: up to 0.8 no more than 2 % of studies find a false winner, also with one config alone or one
 far noisier than the rest (docs/decisions/0017-blocks-alike-in-time.md)."""
+CORRELATIONS_OF_CHOSEN = {0.0: 0.75, 0.9: 0.25}
+"""So much more likely are blocks taken to be alike where the configs were chosen by a trial just before them: what made
+a slow config look fast there may last into its blocks, and it would not have been chosen without
+(docs/decisions/0060-early-looks.md)."""
 NO_SCATTER = 1e-12
 """Log ratios that differ by less are the same number, rounded."""
 ALIKE = 0.4
@@ -249,17 +253,17 @@ class Comparison:
         values = values[np.isfinite(values).all(axis=1)]
         logs = np.log(values[:, :1] / values[:, 1:])
         if len(logs) >= self.first_look:
-            errors = _studentised_errors(logs)
+            errors = _studentised_errors(logs, self._correlations)
             return _simultaneous(logs, errors, ERROR / self.num_looks)[0]
         if not len(logs):
             raise ValueError(f"no block holds both {config} and {other}")
-        return _speedup_by(Posterior(logs[:, 0], CORRELATIONS))
+        return _speedup_by(Posterior(logs[:, 0], self._correlations))
 
     @cached_property
     def correlation(self) -> float:
         """Expected correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.1."""
-        weights = _weights_of_correlations(self._logs)
-        return float(weights @ list(CORRELATIONS))
+        weights = _weights_of_correlations(self._logs, self._correlations)
+        return float(weights @ list(self._correlations))
 
     def has_faster_finalist(self, answer: int) -> bool:
         """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
@@ -273,6 +277,11 @@ class Comparison:
         if not np.isfinite(self._array[:, [config + 1, answer + 1]]).all(axis=1).any():
             return True
         return self.between(config + 1, answer + 1).high > 1 + AS_GOOD
+
+    @property
+    def _correlations(self) -> Mapping[float, float]:
+        """How alike blocks may be, and how likely that is before any is seen."""
+        return CORRELATIONS_OF_CHOSEN if self.searched else CORRELATIONS
 
     @property
     def _num_configs(self) -> int:
@@ -301,7 +310,7 @@ class Comparison:
 
     @cached_property
     def _errors(self) -> NDArray[np.float64]:
-        return _studentised_errors(self._logs)
+        return _studentised_errors(self._logs, self._correlations)
 
     @cached_property
     def _intervals(self) -> dict[int, Speedup]:
@@ -313,7 +322,7 @@ class Comparison:
 
     def _posterior(self, config: int) -> Posterior:
         rows = self._rows_of(config)
-        return Posterior(np.log(self._array[rows, 0] / self._array[rows, config + 1]), CORRELATIONS)
+        return Posterior(np.log(self._array[rows, 0] / self._array[rows, config + 1]), self._correlations)
 
     def _at_look(self, config: int, num_blocks: int) -> Comparison:
         """The comparison as it was when the config had so many blocks."""
@@ -332,7 +341,7 @@ class Comparison:
         controls = [control or math.inf for control in self.controls] or math.inf
         # A process of the base that was hit must not prove anything: the faster of the two is the one to beat.
         logs = np.log(np.minimum(base, controls) / self._array[:, config + 1])
-        posterior = Posterior(logs[self._rows_of(config)], CORRELATIONS)
+        posterior = Posterior(logs[self._rows_of(config)], self._correlations)
         num_configs = sum(self.num_blocks(other) > 0 for other in range(self._num_configs))
         return is_proven_early(posterior, math.log(searched), self.noise, math.log(1 + margin), num_configs)
 
@@ -392,25 +401,25 @@ def _centre_and_scale(
     return np.stack(centres, axis=-1), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 
-def _studentised_errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+def _studentised_errors(logs: NDArray[np.float64], correlations: Mapping[float, float]) -> NDArray[np.float64]:
     """|centre / scale| of each column in so many drawn sets of blocks, with the gaps of `logs`, whose true centres are
     0."""
     draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape))
-    _make_alike(draws, _weights_of_correlations(logs))
+    _make_alike(draws, correlations, _weights_of_correlations(logs, correlations))
     centres, scales = _centre_and_scale(draws @ _root(logs), np.isfinite(logs))
     return np.asarray(np.abs(centres) / scales)
 
 
-def _make_alike(draws: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+def _make_alike(draws: NDArray[np.float64], correlations: Iterable[float], weights: NDArray[np.float64]) -> None:
     """Give each correlation its share of the draws, and these draws that correlation from one block to the next."""
     ends = np.round(np.cumsum(weights) * len(draws)).astype(int)
-    correlation = np.repeat(list(CORRELATIONS), np.diff(ends, prepend=0))[:, None]
+    correlation = np.repeat(list(correlations), np.diff(ends, prepend=0))[:, None]
     for block in range(1, draws.shape[1]):
         draws[:, block] = correlation * draws[:, block - 1] + np.sqrt(1 - correlation**2) * draws[:, block]
 
 
-def _weights_of_correlations(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How likely each of `CORRELATIONS` is: its prior times its likelihood, level and scale of each column unknown."""
+def _weights_of_correlations(logs: NDArray[np.float64], correlations: Mapping[float, float]) -> NDArray[np.float64]:
+    """How likely each correlation is: its prior times its likelihood, level and scale of each column unknown."""
     has = np.isfinite(logs)
     separate = logs - np.nanmean(logs, axis=0)
     # All ratios share the base: without this step its blocks would be counted once for each config.
@@ -421,7 +430,7 @@ def _weights_of_correlations(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     columns = [column for column in columns if np.abs(column).max() > NO_SCATTER]
     log_weights = [
         math.log(prior) + sum(_log_likelihood(column, correlation) for column in columns)
-        for correlation, prior in CORRELATIONS.items()
+        for correlation, prior in correlations.items()
     ]
     weights = np.exp(np.array(log_weights) - max(log_weights))
     return np.asarray(weights / weights.sum())

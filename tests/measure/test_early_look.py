@@ -129,6 +129,13 @@ class TestLooks:
         assert compared.is_proven(0, is_last=True) is (num_blocks >= 6)
         assert (compared.verdict(0) is Verdict.FASTER) is (num_blocks >= 6)
 
+    def test_configs_that_a_trial_chose_need_more(self) -> None:
+        """What made them look fast there may last into their blocks: the interval is wider."""
+        plain, chosen = (alone(*self.STEADY, searched=searched).speedups[0] for searched in (None, 1.1))
+        untold = raced(*([ratio] for ratio in self.STEADY)).speedups[0]
+        assert plain == chosen
+        assert chosen.low < untold.low < untold.high < chosen.high
+
     def test_the_margin_rises_with_what_controls_show(self) -> None:
         """A gain of 10 % is no more than what the base gains over itself."""
         noisy = [0.8, 1.2, 0.8, 1.2]
