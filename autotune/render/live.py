@@ -30,7 +30,6 @@ from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,
     BlockStarted,
-    ConfirmationStarted,
     DeviceTaken,
     Event,
     MachineBusy,
@@ -132,16 +131,12 @@ class LiveDisplay:
                 record = event.record
                 config = str(record.config) if self._space is None else config_text(record.config, self._space)
                 return [f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"]
-            case ConfirmationStarted():
-                self._block = 0
             case BlockStarted():
-                self._block = event.number - 1
+                self._block = event.number
             case BlockMeasured():
-                self._block += 1
                 gains = (f"trial {number} {times(event.untuned / value)}" for number, value in event.others.items())
-                return [
-                    f"  block {self._block:>2}: untuned {shown(self._objective, event.untuned)}; {', '.join(gains)}"
-                ]
+                untuned = shown(self._objective, event.untuned)
+                return [f"block {self._block:>3}  {untuned:>8} untuned; {', '.join(gains)}"]
         return []
 
     def _draw(self) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 
-from autotune.answer.format import about, clock, num_blocks, short_interval, times
+from autotune.answer.format import about, clock, num_blocks, times
 from autotune.answer.objectives import shown
 from autotune.bench.workers import NeighboursStarted, WorkerChanged
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.objective import LATENCY
-from autotune.study.records import TrialRecord
+from autotune.study.records import AnswerStep, TrialRecord
 from autotune.tuning.events import (
     AnswerProven,
     BlockMeasured,
     BlockStarted,
     ConfigProbed,
-    ConfirmationLooked,
-    ConfirmationStarted,
-    DriftCheckStarted,
     Event,
     ModelChecked,
     NoiseFloorStarted,
@@ -56,13 +54,13 @@ class Progress:
         """Seconds that were said to be left, and when."""
         self._objective = LATENCY
         self._best: float | None = None
-        self._interval: str | None = None
-        self._answer: str | None = None
+        self._answer: AnswerStep | None = None
         """What is proven, as far as something is."""
+        self._ratios: dict[int, list[float]] = {}
+        """Trial -> how many times as good as the untuned model it was in each block."""
         self._block: str | None = None
         """The block whose processes are under way."""
-        self._num_blocks = self._most_blocks = 0
-        self._is_measured = self._takes_turns = self._is_off = False
+        self._takes_turns = self._is_off = False
         self._workers: dict[str, str] = {}
         self.may_tick = True
 
@@ -77,7 +75,7 @@ class Progress:
         match event:
             case SearchStarted():
                 self._done, self._objective, self._wall_s = event.num_done, event.objective, event.wall_s
-                self._wanted = event.num_most
+                self._wanted, self._answer = event.num_most, event.answer
             case StageEntered():
                 self._enter(event.stage)
             case TimeLeftEstimated():
@@ -87,12 +85,9 @@ class Progress:
                 self._note_best(event.record)
                 self._begin(self._what)
             case AnswerProven():
-                blocks = num_blocks(event.step.num_blocks)
-                self._answer = f"{times(event.step.speedup.median)}, proven by {blocks}; Ctrl-C keeps it"
-            case BlockStarted() | TrialsCompiling():
+                self._answer = event.step
+            case BlockStarted() | BlockMeasured() | TrialsCompiling():
                 self._note_under_way(event)
-            case ConfirmationStarted() | BlockMeasured() | ConfirmationLooked():
-                self._note_confirmation(event)
             case TrialDisturbed():
                 self.may_tick = False  # How busy the machine is, is being measured.
             case WorkerChanged():
@@ -102,31 +97,20 @@ class Progress:
             case _:
                 self._begin(_beginning(event) or self._what, takes_turns=isinstance(event, NoiseFloorStarted))
 
-    def _note_under_way(self, event: BlockStarted | TrialsCompiling) -> None:
+    def _note_under_way(self, event: BlockStarted | BlockMeasured | TrialsCompiling) -> None:
         """Trials compile while the processes of a block become warm."""
         if isinstance(event, BlockStarted):
             self._block = f"block {event.number} of {_listed([record.number for record in event.finalists])}"
             self._begin(self._block, takes_turns=True)
+        elif isinstance(event, BlockMeasured):
+            self._block = None
+            for number, value in event.others.items():
+                self._ratios.setdefault(number, []).append(event.untuned / value)
+            self._begin("choosing what comes next")
         else:
             others = [] if self._block is None else [self._block]
-            self._begin(f"{' and '.join([_listed(event.numbers), *others])}, compiling")
-
-    def _note_confirmation(self, event: ConfirmationStarted | BlockMeasured | ConfirmationLooked) -> None:
-        if isinstance(event, ConfirmationStarted):
-            self._num_blocks, self._most_blocks, self._interval = 0, event.num_blocks_at_most, None
-        elif isinstance(event, BlockMeasured):
-            self._num_blocks += 1
-            self._block = None
-        elif event.speedups:
-            number, best = max(event.speedups.items(), key=lambda gain: gain[1].median)
-            self._interval = f"trial {number} {short_interval(best)} after {event.num_blocks} blocks"
-        if not self._most_blocks:  # A race: what comes next is not known yet.
-            self._begin("choosing what comes next")
-            return
-        is_clear = isinstance(event, ConfirmationLooked) and event.is_clear
-        self._is_measured = is_clear or self._num_blocks >= self._most_blocks
-        block = f"confirming, block {self._num_blocks + 1} of at most {self._most_blocks}"
-        self._begin("making the verdict" if self._is_measured else block, takes_turns=True)
+            self._begin(" and ".join([_listed(event.numbers), *others]), takes_turns=bool(others))
+            self._stage = _DOING[Stage.COMPILE]
 
     def _begin(self, what: str, *, takes_turns: bool = False) -> None:
         self._what, self._stage, self._takes_turns = what, "", takes_turns
@@ -150,13 +134,19 @@ class Progress:
 
     @property
     def figures(self) -> str:
-        """What is known now: the answer that is proven, else the interval so far, else trials and the best of them. And
-        the seconds that have passed, and those that are left."""
-        clocks = ", ".join([clock(self._now() - self._begun), *self._to_go()])
-        return f"{self._answer}; {clocks}" if self._answer else f"{self._interval or self._searched}, {clocks}"
+        """What is known now, the seconds that have passed, and those that are left."""
+        return ", ".join([self._known, clock(self._now() - self._begun), *self._to_go()])
 
     @property
-    def _searched(self) -> str:
+    def _known(self) -> str:
+        """The answer that is proven; else what looks best in blocks; else the trials and the best of them."""
+        if self._answer is not None:
+            blocks = num_blocks(self._answer.num_blocks)
+            return f"{times(self._answer.speedup.median)} proven by {blocks}, Ctrl-C keeps it"
+        if self._ratios:
+            number = max(self._ratios, key=lambda number: median(self._ratios[number]))
+            ratios = self._ratios[number]
+            return f"trial {number} looks {times(median(ratios))} in {num_blocks(len(ratios))}"
         of = "" if self._wanted is None else f"/{self._wanted}"
         best = "" if self._best is None else f", best {shown(self._objective, self._best)}"
         return f"{self._done}{of} trials{best}"
@@ -180,8 +170,6 @@ class Progress:
         if left_s is None:
             rest_s = None if self._wall_s is None else max(self._wall_s - (self._now() - self._begun), 0.0)
             return [] if rest_s is None else [f"at most {about(rest_s)} to go"]
-        if self._is_measured:
-            return []
         return [f"about {about(left_s)} to go" if left_s > 0 else "longer than expected"]
 
     def _left_s(self) -> float | None:
@@ -197,7 +185,6 @@ _BEGINNINGS: dict[type, str] = {
     ModelChecked: "the untuned model against the reference",
     NoiseFloorStarted: "noise floor, the untuned model against itself",
     NeighboursStarted: "neighbours, the untuned model alone and beside other workers",
-    DriftCheckStarted: "drift check: the untuned model once more",
 }
 
 

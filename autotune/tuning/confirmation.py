@@ -116,7 +116,7 @@ class _Verdict:
     def _why(self) -> str | None:
         """What kept the run from its end."""
         if self.is_interim:
-            return "the run was interrupted"
+            return "the run has not come to its end"
         if (lost := self.field.lost) is not None:
             return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {lost.reason}: {lost.error}"
         return self._did_not_fit("another block")
@@ -155,7 +155,9 @@ class _Verdict:
         return f"{what} did not fit in the {left_s} s left" if left_s > 0 else "the time was used up"
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
-        content = {"verdict": verdict, "note": note, "num_trials": self.session.study.num_recorded(), **evidence}
+        left_s, num_trials = self.session.deadline.left_s(), self.session.study.num_recorded()
+        left = {"left_s": max(left_s, 0.0) if math.isfinite(left_s) else None}
+        content = {"verdict": verdict, "note": note, "num_trials": num_trials, **left, **evidence}
         return self._unless_unreliable(Confirmation.model_validate(content))
 
     def _unless_unreliable(self, confirmation: Confirmation) -> Confirmation:

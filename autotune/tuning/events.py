@@ -32,6 +32,8 @@ class SearchStarted:
     objective: Objective = LATENCY
     wall_s: float | None = None
     traffic: Traffic | None = None
+    answer: AnswerStep | None = None
+    """What an earlier run has proven."""
 
     @property
     def num_most(self) -> int | None:
@@ -99,7 +101,7 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialsCompiling:
-    """These compile side by side; the one that is ready first is timed next."""
+    """These compile, beside each other or the processes of a block; what is ready first is looked after next."""
 
     numbers: tuple[int, ...]
 
@@ -152,7 +154,7 @@ class ConfigProbed:
 
 @dataclass(frozen=True)
 class SearchEnded:
-    """No further config is tried in this run; what is left is the confirmation."""
+    """No further config of the space is tried in this run; what is left are blocks."""
 
     reason: StopReason
     forecast: ExpectedGain | None = None

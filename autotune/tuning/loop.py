@@ -138,6 +138,7 @@ class Tuner:
             study.manifest.objective,
             budget.wall_s,
             study.manifest.workload.traffic,
+            next(iter(study.answers[-1:]), None),
         )
 
     def _race(self, *, goes_on: bool) -> None:
@@ -203,7 +204,7 @@ class Tuner:
                 return False
             self._run_trial(None)
             return True
-        if len(numbers := self._queue.numbers()) > 1 and self._session.bench.is_here:
+        if (numbers := self._queue.numbers()) and len(started) > 1 and self._session.bench.is_here:
             self._notify(TrialsCompiling(tuple(numbers)))
         ready = self._session.bench.first_ready(started) if len(started) > 1 else started[0]
         if block is not None and ready in warming:

@@ -54,7 +54,7 @@ def test_the_device_is_described_with_what_it_did(on_device):
 def test_a_verdict_names_the_clocks_where_they_differ(on_device, measurement):
     """A config that draws more power runs at a lower clock under a cap; equal clocks need no words."""
     fast, slow = on_device(FULL), on_device(CAPPED)
-    assert clocks_note([{"untuned": fast, "trial-0003": slow}]) == "mean SM clock: untuned 1980 MHz, trial 3 1580 MHz"
-    assert clocks_note([{"untuned": fast, "trial-0003": fast}]) is None
-    assert clocks_note([{"untuned": measurement, "trial-0003": measurement}]) is None
+    assert clocks_note([{0: fast, 3: slow}]) == "mean SM clock: trial 0 1980 MHz, trial 3 1580 MHz"
+    assert clocks_note([{0: fast, 3: fast}]) is None
+    assert clocks_note([{0: measurement, 3: measurement}]) is None
     assert clocks_note([]) is None

@@ -29,7 +29,7 @@ def test_the_examples_run(tune, scripted, scripted_pairs, tmp_path, monkeypatch,
             exec(compile(code, "python-api.md", "exec"), names)
     printed = capsys.readouterr().out
     assert printed.startswith("faster\n")
-    assert "block:" in printed
+    assert "\ntrial " in printed
     assert (tmp_path / "best.yaml").exists()
 
 

@@ -26,8 +26,6 @@ from autotune.tuning.events import (
     BlockMeasured,
     BlockStarted,
     BudgetShort,
-    ConfirmationLooked,
-    ConfirmationStarted,
     DriftChecked,
     SearchStarted,
     StageEntered,
@@ -108,28 +106,14 @@ class TestTheWords:
         time.now += 120
         assert progress.figures.endswith("at most 8 min to go")
 
-    def test_the_confirmation_shows_its_interval(self, progress, measurement):
-        """That of the best, as it was at the last look."""
+    def test_blocks_show_what_looks_best(self, progress, measurement):
+        """By the middle one of its blocks, as long as nothing is proven."""
         progress.note(left(180))
-        contestants = [record(measurement, 3), record(measurement, 5)]
-        progress.note(ConfirmationStarted(contestants, 16))
-        for _ in range(4):
-            progress.note(BlockMeasured(1.0, {3: 0.9, 5: 0.8}))
-        speedups = {3: Speedup(median=1.1, low=1.0, high=1.2), 5: GAIN}
-        progress.note(ConfirmationLooked(4, speedups, is_clear=False))
-        assert progress.figures == "trial 5 1.21x (1.12x to 1.30x) after 4 blocks, 0:00, about 3 min to go"
-        assert progress.phases == ["confirming, block 5 of at most 16"]
-        progress.note(ConfirmationLooked(4, speedups, is_clear=True))
-        assert progress.phases == ["making the verdict"]
-        assert progress.figures.endswith("after 4 blocks, 0:00")
-
-    def test_no_block_comes_after_the_last(self, progress, measurement):
-        """Clear or not."""
-        progress.note(ConfirmationStarted([record(measurement)], 2))
-        progress.note(BlockMeasured(1.0, {3: 0.9}))
-        assert progress.phases == ["confirming, block 2 of at most 2"]
-        progress.note(BlockMeasured(1.0, {3: 0.9}))
-        assert progress.phases == ["making the verdict"]
+        for number, value in ((1, 0.8), (2, 0.5), (3, 0.8)):
+            progress.note(BlockStarted(number, (record(measurement, 3), record(measurement, 5))))
+            progress.note(BlockMeasured(1.0, {3: 0.9, 5: value}))
+        assert progress.figures == "trial 5 looks 1.25x in 3 blocks, 0:00, about 3 min to go"
+        assert progress.phases == ["choosing what comes next"]
 
     def test_an_answer_stands_beside_what_is_tried(self, progress, time, measurement):
         """What is proven stays in view while the search goes on, until a better one is."""
@@ -141,14 +125,21 @@ class TestTheWords:
         progress.note(proven(record(measurement, 3)))
         progress.note(TrialsCompiling((5, 6)))
         time.now += 31
-        assert progress.figures == "1.21x, proven by 2 blocks; Ctrl-C keeps it; 0:31"
-        assert progress.lines == ["trials 5 and 6, compiling, 0:31"]
+        assert progress.figures == "1.21x proven by 2 blocks, Ctrl-C keeps it, 0:31"
+        assert progress.lines == ["trials 5 and 6: compiling, 0:31"]
         progress.note(left(120))
         progress.note(BlockStarted(3, (record(measurement, 3), record(measurement, 5), record(measurement, 6))))
-        assert progress.figures.endswith("Ctrl-C keeps it; 0:31, about 2 min to go")
+        assert progress.figures.endswith("Ctrl-C keeps it, 0:31, about 2 min to go")
         assert progress.phases == ["block 3 of trials 3, 5 and 6"]
         progress.note(TrialsCompiling((7,)))
-        assert progress.phases == ["trial 7 and block 3 of trials 3, 5 and 6, compiling"]
+        assert progress.phases == ["trial 7 and block 3 of trials 3, 5 and 6: compiling"]
+        progress.note(StageEntered(Stage.RUN))
+        assert progress.phases == ["trial 7 and block 3 of trials 3, 5 and 6: timing in turns"]
+
+    def test_an_answer_of_an_earlier_run_stands(self, progress, space, measurement):
+        """A run that goes on begins with it."""
+        progress.note(begin(space, answer=proven(record(measurement)).step))
+        assert progress.figures.startswith("1.21x proven by 2 blocks")
 
     @pytest.mark.parametrize(
         ("seconds", "words"), [(3, "5 s"), (88, "90 s"), (200, "3 min"), (3600, "1 h 0 min"), (4230, "1 h 10 min")]
@@ -237,11 +228,11 @@ def shown(display, console_file, space, measurement):
         display(StageEntered(Stage.COMPILE))
         display(TrialEnded(record(measurement)))
         display(left(5000))
-        display(ConfirmationStarted([record(measurement)], 16))
+        display(BlockStarted(1, (record(measurement),)))
         for stage in (Stage.WAIT, Stage.RUN, Stage.WAIT, Stage.RUN, Stage.WAIT):
             display(StageEntered(stage))
         display(BlockMeasured(0.0097, {3: 0.008}))
-        display(ConfirmationLooked(4, {3: GAIN}, is_clear=False))
+        display(proven(record(measurement)))
     return console_file.getvalue()
 
 
@@ -253,17 +244,17 @@ def test_on_a_terminal_of_80_columns_each_line_fits(space, measurement):
     drawn = [line.rstrip() for line in re.split(r"\n|\x1b\[2K|\x1b\[\d*A", text)]
     assert all(len(line) <= 80 for line in drawn)
     assert any(line.startswith("━") and line.endswith("about 1 h 23 min to go") for line in drawn)
-    assert any("trial 3 1.21x (1.12x to 1.30x) after 4 blocks, 0:" in line and line[0] == "━" for line in drawn)
+    assert any("1.21x proven by 2 blocks, Ctrl-C keeps it, 0:" in line and line[0] == "━" for line in drawn)
     assert any(line.startswith("trial 3: compiling, 0:0") for line in drawn)
     # Once for itself, and once more when the block's line is put above it.
-    assert sum(line == "confirming, block 1 of at most 16: timing in turns" for line in drawn) <= 2
+    assert sum(line == "block 1 of trial 3: timing in turns" for line in drawn) <= 2
 
 
-def test_a_log_has_a_line_for_each_look(space, measurement):
-    """With the interval; neither a bar nor a clock."""
+def test_a_log_has_a_line_for_each_block(space, measurement):
+    """With its ratios; neither a bar nor a clock."""
     file = io.StringIO()
     text = shown(LiveDisplay(PlainConsole(file=file, width=80)), file, space, measurement)
-    assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x); not clear yet\n" in text
+    assert "\nblock   1    9.7 ms untuned; trial 3 1.21x\n" in text
     assert "━" not in text
     assert "0:00" not in text
 
@@ -278,7 +269,7 @@ def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
     display(proven(record(measurement, 5), first.step))
     display(BudgetShort(128.0, 30.0))
     assert file.getvalue().splitlines() == [
-        "  block  4: untuned 10 ms; trial 3 1.25x",
+        "block   4     10 ms untuned; trial 3 1.25x",
         "proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the search goes on, Ctrl-C keeps it",
         "proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
         "the search goes on, Ctrl-C keeps it",
@@ -302,12 +293,12 @@ def test_a_log_tells_of_drift_that_matters():
 def test_a_notebook_shows_the_same(space, measurement):
     """Bar, figures, phase and lines in its one output."""
     display = NotebookDisplay()
-    started = ConfirmationStarted([record(measurement)], 16)
-    for event in (begin(space), started, BlockMeasured(0.0097, {3: 0.008}), left(180)):
+    started = BlockStarted(1, (record(measurement),))
+    for event in (begin(space), started, BlockMeasured(0.0097, {3: 0.008}), left(180), proven(record(measurement))):
         display(event)
-    display(ConfirmationLooked(4, {3: GAIN}, is_clear=False))
+    display(TrialStarted(4, Config({})))
     html = display._html()
     assert '<progress aria-label="progress" max="1" value="0.' in html
-    assert re.search(r"trial 3 1\.21x \(1\.12x to 1\.30x\) after 4 blocks, 0:\d\d, about 3 min to go", html)
-    assert "confirming, block 2 of at most 16" in html
-    assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x); not clear yet</pre>" in html
+    assert re.search(r"1\.21x proven by 2 blocks, Ctrl-C keeps it, 0:\d\d, about 3 min to go", html)
+    assert "<br/>trial 4, 0:0" in html
+    assert "by 2 blocks; the search goes on, Ctrl-C keeps it</pre>" in html

@@ -7,7 +7,8 @@ from typing import Any
 
 from autotune.answer.content import Fact, Section, Table
 from autotune.answer.format import num_blocks, seconds, short_interval, times
-from autotune.tuning.events import AnswerProven, Event
+from autotune.study.records import AnswerStep
+from autotune.tuning.events import AnswerProven, Event, SearchStarted
 
 
 class AnswersSection(Section):
@@ -18,12 +19,16 @@ class AnswersSection(Section):
 
     @classmethod
     def news(cls, event: Event) -> Iterator[str]:
-        if isinstance(event, AnswerProven):
-            step, before = event.step, event.replaced
-            found = f"trial {step.trial} {short_interval(step.speedup)}, by {num_blocks(step.num_blocks)}"
-            better = "" if before is None else f", better than trial {before.trial} ({times(before.speedup.median)})"
-            kept = "the search goes on, Ctrl-C keeps it"
-            yield f"proven after {seconds(step.after_s)}: {found}{better}; {kept}"
+        match event:
+            case AnswerProven():
+                step, before = event.step, event.replaced
+                better = (
+                    "" if before is None else f", better than trial {before.trial} ({times(before.speedup.median)})"
+                )
+                kept = "the search goes on, Ctrl-C keeps it"
+                yield f"proven after {seconds(step.after_s)}: {_found(step)}{better}; {kept}"
+            case SearchStarted() if event.answer is not None:
+                yield f"proven in an earlier run: {_found(event.answer)}"
 
     def facts(self) -> Iterator[Fact]:
         told = [
@@ -53,3 +58,7 @@ class AnswersSection(Section):
 
     def document(self) -> dict[str, Any]:
         return {"answers": [step.model_dump() for step in self.answer.answers]}
+
+
+def _found(step: AnswerStep) -> str:
+    return f"trial {step.trial} {short_interval(step.speedup)}, by {num_blocks(step.num_blocks)}"

@@ -7,7 +7,7 @@ from statistics import NormalDist
 from typing import Any
 
 from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, Series, Table
-from autotune.answer.format import as_budget, num_blocks, short_interval
+from autotune.answer.format import as_budget, num_blocks
 from autotune.answer.objectives import shown
 from autotune.command_line import asked
 from autotune.measure.objective import Objective
@@ -16,7 +16,6 @@ from autotune.study.budget import BlockPlan, Budget
 from autotune.study.records import StopReason
 from autotune.study.study import Study
 from autotune.tuning.estimate import confirmation_times, trial_s
-from autotune.tuning.events import ConfirmationLooked, ConfirmationStarted, Event
 
 SAFETY = 1.25
 """The time that is named for further blocks is so many times what they took in the search."""
@@ -29,15 +28,6 @@ class ConfirmationSection(Section):
     """Each process of the comparison, notes on it, and the next step."""
 
     place = 95
-
-    @classmethod
-    def news(cls, event: Event) -> Iterator[str]:
-        if isinstance(event, ConfirmationStarted):
-            names = ", ".join(f"trial {record.number}" for record in event.contestants)
-            yield f"confirming {names} against the untuned model, side by side in fresh processes"
-        elif isinstance(event, ConfirmationLooked):
-            so_far = ", ".join(f"trial {number} {short_interval(ratio)}" for number, ratio in event.speedups.items())
-            yield f"  after {event.num_blocks} blocks: {so_far}{'' if event.is_clear else '; not clear yet'}"
 
     def facts(self) -> Iterator[Fact]:
         confirmation = self.answer.confirmation
