@@ -237,7 +237,7 @@ class Recorder:
         self._file, self._most = file, most
         self._folder = folder
         lines = file.read_text().splitlines() if file.exists() else []
-        self._done = {(row["model"], row["round"], _text(row["config"])) for row in map(json.loads, lines)}
+        self._done = {(row["model"], row["round"], text_of(row["config"])) for row in map(json.loads, lines)}
 
     def record(self, one: Recorded, number: int) -> None:
         """One round of a model, but for what the file has."""
@@ -245,7 +245,7 @@ class Recorder:
         left = [
             (settings, config)
             for settings, config in design(one.framework, one.task, space)[: self._most]
-            if (one.name, number, _text(settings)) not in self._done
+            if (one.name, number, text_of(settings)) not in self._done
         ]
         if not left:
             return
@@ -338,7 +338,8 @@ def _cpu_s() -> float:
     return spent
 
 
-def _text(settings: Mapping[str, Scalar]) -> str:
+def text_of(settings: Mapping[str, Scalar]) -> str:
+    """A key for settings."""
     return json.dumps(settings, sort_keys=True)
 
 
@@ -374,7 +375,7 @@ class Readings:
 
     def gain(self, settings: Settings) -> float | None:
         """How many times as fast as untuned it is; None where it failed, was wrong, or is not known."""
-        found = self.gains.get(_text(settings))
+        found = self.gains.get(text_of(settings))
         return round(statistics.median(found), 4) if found else None
 
 
@@ -404,9 +405,9 @@ def _recorded(one: Recorded, rows: Sequence[dict[str, Any]]) -> Readings:
     readings = Readings(one.name, one.family)
     same: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        same[row["program"] or _text(row["config"])].append(row["beside_s"] / row["call_s"])
+        same[row["program"] or text_of(row["config"])].append(row["beside_s"] / row["call_s"])
     for row in rows:
-        text = _text(row["config"])
+        text = text_of(row["config"])
         readings.gains[text] = same[row["program"] or text]
         if row["round"] == 1:
             readings.seconds[text].append(row["trial_s"])
@@ -423,8 +424,8 @@ def _of_table(name: str, framework: str) -> Readings:
         config = space.projected(Config(settings))
         row = question.table.by_config.get(config) if config.matches(settings) else None
         if row is not None and row.works and is_right(settings, row.error):
-            readings.gains[_text(settings)].append(untuned_s / question.latency_s(row))
-            readings.seconds[_text(settings)].append(row.trial_s)
+            readings.gains[text_of(settings)].append(untuned_s / question.latency_s(row))
+            readings.seconds[text_of(settings)].append(row.trial_s)
     return readings
 
 
@@ -436,7 +437,9 @@ def table_of(framework: str, task: Task, known: Sequence[Readings]) -> Portfolio
         gains = tuple(one.gain(settings) for one in known)
         if not any(gains):
             continue
-        seconds = [statistics.fmean(one.seconds[_text(settings)]) for one in known if one.seconds.get(_text(settings))]
+        seconds = [
+            statistics.fmean(one.seconds[text_of(settings)]) for one in known if one.seconds.get(text_of(settings))
+        ]
         entries.append((settings, gains, statistics.median(seconds) if seconds else 1.0))
     best = {
         half: [max(gains[n] or 0.0 for settings, gains, _ in entries if half or not is_half(settings)) for n in count]
