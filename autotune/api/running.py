@@ -84,6 +84,7 @@ def terms_of(question: Question, begun: float, studies: Studies, before: Budget 
     budget = parse_budget(question.budget, before).but(
         num_trials=question.trials,
         stop_early=question.early_stop,
+        thorough=question.thorough,
         portfolio=question.portfolio,
         num_jobs=question.jobs,
         compile_s=question.compile_timeout,

@@ -17,6 +17,7 @@ from autotune.question.question import Question
 _SPELLED = {
     "quiet": ("--quiet", "-q"),
     "early_stop": ("--early-stop/--no-early-stop",),
+    "thorough": ("--thorough/--no-thorough",),
     "portfolio": ("--portfolio/--no-portfolio",),
 }
 """Field -> its flags, where it has more than one."""

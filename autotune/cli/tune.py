@@ -128,7 +128,7 @@ def _print_both(found: BothResult, *, as_json: bool) -> None:
 @app.command()
 @with_exit_status
 @asks(
-    *("trials", "budget", "early_stop", "jobs", "on", "quiet", "studies_dir", "storage", "as_json"),
+    *("trials", "budget", "early_stop", "thorough", "jobs", "on", "quiet", "studies_dir", "storage", "as_json"),
     trials="Most trials of the study, earlier ones included. [as before]",
 )
 def resume(study: Annotated[str, typer.Argument(help="Name of the study.")], question: Question) -> int:

@@ -142,6 +142,9 @@ class Question(Record):
         "Stop when no remaining config is likely to improve the result. [early stop; of `resume`: as before]",
         by="anybody",
     )
+    thorough: bool | None = ask(
+        None, "Search longer where the first configs are from the portfolio. [no; of `resume`: as before]", by="anybody"
+    )
     jobs: int | None = ask(
         None,
         "Trials that are compiled at the same time, on a CPU; each is timed alone. "
@@ -259,6 +262,7 @@ class AskedAgain(TypedDict, total=False):
     budget: Any
     trials: int | None
     early_stop: bool | None
+    thorough: bool | None
     jobs: int | None
     on: str | None
     studies_dir: str | PathLike[str]

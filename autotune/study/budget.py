@@ -61,6 +61,8 @@ class Budget(Record):
     """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
     stop_early: bool = True
     """Leave trials unused that promise too little (`forecast`)."""
+    thorough: bool = False
+    """Of a search that began with a portfolio: go on until more trials in a row gained nothing."""
     portfolio: bool = True
     """Begin with configs that were best on other models."""
     num_jobs: PositiveInt | None = None
@@ -86,6 +88,7 @@ class Budget(Record):
         num_trials: int | None = None,
         wall_s: float | None = None,
         stop_early: bool | None = None,
+        thorough: bool | None = None,
         portfolio: bool | None = None,
         num_jobs: int | None = None,
         compile_s: float | None = None,
@@ -100,6 +103,7 @@ class Budget(Record):
                 "num_trials": num_trials or (None if wall_s else self.num_trials),
                 "wall_s": wall_s or self.wall_s,
                 "stop_early": self.stop_early if stop_early is None else stop_early,
+                "thorough": self.thorough if thorough is None else thorough,
                 "portfolio": self.portfolio if portfolio is None else portfolio,
                 "num_jobs": num_jobs or self.num_jobs,
                 "limits": self.limits.model_copy(update={**of_compile, **of_trial}),

@@ -1,20 +1,39 @@
-"""`ExpectedGain`: what further trials of a search promise, and when that is too little to go on."""
+"""`ExpectedGain`: what further trials of a search promise; `StopRule`: when that is too little to go on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Self
 
 from autotune.schema import Record
 
 FEWEST_TRIALS = 12
-"""Before so many are recorded nothing is concluded."""
 WORTH_A_TRIAL = 0.0005
-"""Share of the best value that the next trial must be expected to gain."""
 FEWEST_IDLE = 8
-"""A forecast may be too sure of itself; so many trials in a row must have borne it out."""
+"""The rule of a search that nothing was known for."""
+WORTH_AFTER_PORTFOLIO = 0.005
+IDLE_AFTER_PORTFOLIO, IDLE_IF_THOROUGH = 3, 5
+"""That of one which began with configs that were best on other models (docs/decisions/0061-portfolio.md)."""
 NOTABLE = 0.01
 """Share by which a trial must be better than all before it to count: below it no setting is worth its trouble."""
+
+
+class StopRule(Record):
+    """When further trials cannot pay: all three hold."""
+
+    fewest_trials: int = FEWEST_TRIALS
+    """Before so many are recorded nothing is concluded."""
+    worth_a_trial: float = WORTH_A_TRIAL
+    """Share of the best value that the next trial must be expected to gain."""
+    fewest_idle: int = FEWEST_IDLE
+    """A forecast may be too sure of itself; so many trials in a row must have borne it out."""
+
+    @classmethod
+    def after(cls, num_configs: int, *, is_thorough: bool) -> Self:
+        """The rule of a search that begins with a portfolio of so many configs."""
+        idle = IDLE_IF_THOROUGH if is_thorough else IDLE_AFTER_PORTFOLIO
+        return cls(fewest_trials=num_configs + 1, worth_a_trial=WORTH_AFTER_PORTFOLIO, fewest_idle=idle)
 
 
 class ExpectedGain(Record):
@@ -28,11 +47,14 @@ class ExpectedGain(Record):
     """Share by which the most promising of them would improve the best value, on average over what it may bring."""
     num_idle: int
     """Trials since the last that was notably better than all before it."""
+    rule: StopRule = StopRule()
 
     @property
     def is_negligible(self) -> bool:
         """Further trials cannot pay."""
-        return self.num_trials >= FEWEST_TRIALS and self.expected_gain < WORTH_A_TRIAL and self.num_idle >= FEWEST_IDLE
+        rule = self.rule
+        is_long_enough = self.num_trials >= rule.fewest_trials and self.num_idle >= rule.fewest_idle
+        return is_long_enough and self.expected_gain < rule.worth_a_trial
 
 
 def count_idle(values: Iterable[float]) -> int:

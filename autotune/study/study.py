@@ -28,7 +28,7 @@ from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.portfolio import Portfolio
 from autotune.study import own_files
 from autotune.study.budget import Budget
-from autotune.study.early_stop import ExpectedGain
+from autotune.study.early_stop import ExpectedGain, StopRule
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
 from autotune.study.records import (
@@ -147,6 +147,14 @@ class Study:
     def flags(self) -> str:
         """What a command needs to find the study."""
         return self.studies.flags
+
+    @property
+    def stop_rule(self) -> StopRule:
+        """When its search ends by itself."""
+        budget = self.budget or Budget()
+        if self.portfolio is None:
+            return StopRule()
+        return StopRule.after(len(self.portfolio.configs), is_thorough=budget.thorough)
 
     @property
     def reference(self) -> Path:

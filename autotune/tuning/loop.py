@@ -17,7 +17,6 @@ from autotune.bench.bench import Bench, Check, Running
 from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
-from autotune.study.early_stop import FEWEST_TRIALS
 from autotune.study.records import AnswerStep, Confirmation, StopReason, TrialRecord
 from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import AskedTrial, Study
@@ -353,7 +352,7 @@ class Tuner:
     def _gain_is_negligible(self) -> bool:
         """Whether further trials are expected to gain too little. No forecast is made before it could end."""
         study = self._study
-        if not self._budget.stop_early or study.num_recorded() < FEWEST_TRIALS:
+        if not self._budget.stop_early or study.num_recorded() < study.stop_rule.fewest_trials:
             return False
         forecast = self._sampler.forecast()
         if forecast is None or not forecast.is_negligible:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
-from autotune.study.early_stop import FEWEST_IDLE, FEWEST_TRIALS, count_idle
+from autotune.study.early_stop import count_idle
 from autotune.study.records import TrialRecord
 from autotune.tuning.estimate import block_times, confirmation_times, process_start_s, trial_s, typical_trial_s
 from autotune.tuning.events import (
@@ -231,7 +231,8 @@ class TimeLeft:
                 for record in records
                 if record.counts
             )
-            earliest = max(FEWEST_TRIALS, num_done, num_done + FEWEST_IDLE - count_idle(values))
+            rule = study.stop_rule
+            earliest = max(rule.fewest_trials, num_done, num_done + rule.fewest_idle - count_idle(values))
             latest = expected if math.isfinite(expected) else 2 * earliest
             expected = min(earliest, latest) + LATE_SHARE * max(latest - earliest, 0)
         return max(expected - num_done, 0)

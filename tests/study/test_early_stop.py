@@ -8,14 +8,28 @@ import random
 import pytest
 
 from autotune.answer.result import StudyResult
+from autotune.config import Config
+from autotune.measure.measurement import Stage
+from autotune.measure.objective import Objective
 from autotune.render.json import document
+from autotune.space.portfolio import Entry, Portfolio, PortfolioTable
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
-from autotune.study.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
+from autotune.study.early_stop import (
+    FEWEST_IDLE,
+    FEWEST_TRIALS,
+    IDLE_AFTER_PORTFOLIO,
+    IDLE_IF_THOROUGH,
+    WORTH_A_TRIAL,
+    WORTH_AFTER_PORTFOLIO,
+    ExpectedGain,
+    StopRule,
+)
 from autotune.study.records import StopReason
 from autotune.tuning.events import SearchEnded, TrialStarted
 from autotune.tuning.loop import Tuner
 from autotune.tuning.pruning import MOST_EXTRA
+from tests.asking import ask, sampler_of
 from tests.conftest import ScriptedTrials, reopened, summary_of, with_latency
 
 NAMES = [f"k{number}" for number in range(7)]
@@ -126,6 +140,60 @@ def test_a_space_that_the_budget_holds_may_be_left_as_well(make_study, tune):
     tune(study, flat, num_trials=16, stop_early=False)
     assert study.num_recorded() == 16
     assert study.early_stop is None
+
+
+@pytest.fixture
+def portfolio(monkeypatch):
+    """Two configs, beside the untuned and the default one, were best elsewhere."""
+
+    def entry(*names):
+        flags = {name: name in names for name in NAMES}
+        return Entry(config=Config(flags), seconds=1.0, gains=(1.5, 1.0) if "k1" in names else (1.0, 1.3), best_on=())
+
+    table = PortfolioTable(
+        framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space="none",
+        models=("one", "other"), kinds=("one", "other"), entries=(entry("k1", "k5"), entry("k2")),
+    )  # fmt: skip
+    monkeypatch.setattr("autotune.space.portfolio.recorded", lambda: (table,))
+
+
+class TestAfterAPortfolio:
+    def test_it_stops_sooner_and_later_if_it_is_to_be_thorough(self, make_study, tune, portfolio):
+        """Nothing can be gained, so it is the idle trials that are waited for."""
+        recorded = {}
+        for thorough in (False, True):
+            study = make_study(f"thorough-{thorough}", space=space_of(NAMES))
+            tune(study, flat, num_trials=40, thorough=thorough)
+            planned = len(study.portfolio.configs)
+            assert study.early_stop.num_idle >= (IDLE_IF_THOROUGH if thorough else IDLE_AFTER_PORTFOLIO)
+            assert study.num_recorded() > planned
+            recorded[thorough] = study.num_recorded()
+        assert recorded[False] < FEWEST_TRIALS
+        assert recorded[False] <= recorded[True]
+
+    def test_without_it_the_rule_is_the_other_one(self, study, tune, portfolio):
+        tune(study, flat, num_trials=40, portfolio=False)
+        assert study.num_recorded() >= FEWEST_TRIALS
+        assert study.stop_rule == StopRule()
+
+    def test_a_resumed_study_keeps_both(self, study, tune, portfolio):
+        tune(study, flat, num_trials=5, thorough=True)
+        again = reopened(study)
+        assert again.budget.thorough
+        assert again.stop_rule == StopRule.after(len(again.portfolio.configs), is_thorough=True)
+
+    @pytest.mark.parametrize(("calls", "worth"), [(1000, 0.5), (10**9, WORTH_AFTER_PORTFOLIO)])
+    def test_a_job_of_few_calls_is_not_searched_for_longer_than_it_runs(self, make_study, measurement, calls, worth):
+        """A trial takes 5 s, a job of 1,000 calls 10 s: a gain of less than half of it cannot pay."""
+        objective = Objective(quantity="total", num_calls=calls)
+        study = make_study(f"total-{calls}", space=space_of(NAMES), objectives=(objective,))
+        space = study.manifest.space
+        study.portfolio = Portfolio(configs=(space.untuned(), space.default()), num_models=1)
+        quick = {"stage_s": {Stage.COMPILE: 5.0}, "first_call_s": 0.01, "compile_s": 0.0}
+        for _ in range(6):
+            asked = ask(study)
+            study.tell(asked, with_latency(measurement, 0.01).model_copy(update=quick))
+        assert sampler_of(study).forecast().rule.worth_a_trial == pytest.approx(worth, rel=0.01)
 
 
 @pytest.mark.parametrize(

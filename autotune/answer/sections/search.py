@@ -54,7 +54,7 @@ class SearchSection(Section):
 
     def document(self) -> dict[str, Any]:
         early, reason = self.answer.early_stop, self.answer.stop_reason
-        return {"stop_reason": reason and reason.value, "early_stop": early and early.model_dump()}
+        return {"stop_reason": reason and reason.value, "early_stop": early and early.model_dump(exclude={"rule"})}
 
     def figures(self) -> Iterator[Figure]:
         answer, objective = self.answer, self.answer.objective

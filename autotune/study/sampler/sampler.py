@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure
-from autotune.study.early_stop import ExpectedGain
+from autotune.study.early_stop import ExpectedGain, StopRule
 from autotune.study.records import TrialRecord, Tried
 from autotune.study.sampler.enum_sampler import EnumSampler, Excluded
 from autotune.study.sampler.optuna_sampler import OptunaSampler
@@ -67,7 +68,19 @@ class Sampler:
 
     def forecast(self) -> ExpectedGain | None:
         """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
-        return self._own.forecast(self._survey())
+        forecast = self._own.forecast(self._survey())
+        return forecast and forecast.model_copy(update={"rule": self._rule()})
+
+    def _rule(self) -> StopRule:
+        """That of the study. A job of so many calls is to gain more seconds than a trial takes."""
+        study, rule = self._study, self._study.stop_rule
+        if study.portfolio is None or study.manifest.objective.quantity != "total":
+            return rule
+        tried = [trial for trial in study.tried() if trial.values is not None]
+        best_s = min(trial.values[0] for trial in tried if trial.values)
+        trials_s = [trial.seconds for trial in tried if trial.seconds is not None]
+        worth = statistics.fmean(trials_s) / best_s if trials_s else 0.0
+        return rule.model_copy(update={"worth_a_trial": max(rule.worth_a_trial, worth)})
 
     def _survey(self) -> list[Tried]:
         """What was tried, after an update of what is planned and what is excluded."""
