@@ -31,9 +31,10 @@ class StopRule(Record):
 
     @classmethod
     def after(cls, num_configs: int, *, is_thorough: bool) -> Self:
-        """The rule of a search that begins with a portfolio of so many configs."""
-        idle = IDLE_IF_THOROUGH if is_thorough else IDLE_AFTER_PORTFOLIO
-        return cls(fewest_trials=num_configs + 1, worth_a_trial=WORTH_AFTER_PORTFOLIO, fewest_idle=idle)
+        """The rule of a search that begins with a portfolio of so many configs. Where it is to be thorough the idle
+        trials are further ones."""
+        idle, further = (IDLE_IF_THOROUGH, IDLE_IF_THOROUGH) if is_thorough else (IDLE_AFTER_PORTFOLIO, 1)
+        return cls(fewest_trials=num_configs + further, worth_a_trial=WORTH_AFTER_PORTFOLIO, fewest_idle=idle)
 
 
 class ExpectedGain(Record):
