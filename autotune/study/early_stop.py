@@ -15,6 +15,8 @@ FEWEST_IDLE = 8
 WORTH_AFTER_PORTFOLIO = 0.005
 IDLE_AFTER_PORTFOLIO, IDLE_IF_THOROUGH = 3, 5
 """That of one which began with configs that were best on other models (docs/decisions/0061-portfolio.md)."""
+FEWEST_MODELS = 6
+"""A portfolio that was chosen on fewer models changes no rule."""
 NOTABLE = 0.01
 """Share by which a trial must be better than all before it to count: below it no setting is worth its trouble."""
 

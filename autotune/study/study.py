@@ -28,7 +28,7 @@ from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.portfolio import Portfolio
 from autotune.study import own_files
 from autotune.study.budget import Budget
-from autotune.study.early_stop import ExpectedGain, StopRule
+from autotune.study.early_stop import FEWEST_MODELS, ExpectedGain, StopRule
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
 from autotune.study.records import (
@@ -152,9 +152,10 @@ class Study:
     def stop_rule(self) -> StopRule:
         """When its search ends by itself."""
         budget = self.budget or Budget()
-        if self.portfolio is None:
+        portfolio = self.portfolio
+        if portfolio is None or portfolio.num_models < FEWEST_MODELS:
             return StopRule()
-        return StopRule.after(len(self.portfolio.configs), is_thorough=budget.thorough)
+        return StopRule.after(len(portfolio.configs), is_thorough=budget.thorough)
 
     @property
     def reference(self) -> Path:

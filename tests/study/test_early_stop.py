@@ -17,6 +17,7 @@ from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.early_stop import (
     FEWEST_IDLE,
+    FEWEST_MODELS,
     FEWEST_TRIALS,
     IDLE_AFTER_PORTFOLIO,
     IDLE_IF_THOROUGH,
@@ -148,11 +149,12 @@ def portfolio(monkeypatch):
 
     def entry(*names):
         flags = {name: name in names for name in NAMES}
-        return Entry(config=Config(flags), seconds=1.0, gains=(1.5, 1.0) if "k1" in names else (1.0, 1.3), best_on=())
+        gains = (1.5, 1.5, 1.5, 1.0, 1.0, 1.0) if "k1" in names else (1.0, 1.0, 1.0, 1.3, 1.3, 1.3)
+        return Entry(config=Config(flags), seconds=1.0, gains=gains, best_on=())
 
     table = PortfolioTable(
         framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space="none",
-        models=("one", "other"), kinds=("one", "other"), entries=(entry("k1", "k5"), entry("k2")),
+        models=tuple("abcdef"), kinds=tuple("abcdef"), entries=(entry("k1", "k5"), entry("k2")),
     )  # fmt: skip
     monkeypatch.setattr("autotune.space.portfolio.recorded", lambda: (table,))
 
@@ -176,6 +178,12 @@ class TestAfterAPortfolio:
         assert study.num_recorded() >= FEWEST_TRIALS
         assert study.stop_rule == StopRule()
 
+    def test_a_portfolio_of_few_models_changes_no_rule(self, study):
+        configs = (study.manifest.space.untuned(), study.manifest.space.default())
+        for num_models, is_changed in ((FEWEST_MODELS - 1, False), (FEWEST_MODELS, True)):
+            study.portfolio = Portfolio(configs=configs, num_models=num_models)
+            assert (study.stop_rule != StopRule()) is is_changed
+
     def test_a_resumed_study_keeps_both(self, study, tune, portfolio):
         tune(study, flat, num_trials=5, thorough=True)
         again = reopened(study)
@@ -188,7 +196,7 @@ class TestAfterAPortfolio:
         objective = Objective(quantity="total", num_calls=calls)
         study = make_study(f"total-{calls}", space=space_of(NAMES), objectives=(objective,))
         space = study.manifest.space
-        study.portfolio = Portfolio(configs=(space.untuned(), space.default()), num_models=1)
+        study.portfolio = Portfolio(configs=(space.untuned(), space.default()), num_models=6)
         quick = {"stage_s": {Stage.COMPILE: 5.0}, "first_call_s": 0.01, "compile_s": 0.0}
         for _ in range(6):
             asked = ask(study)
