@@ -6,16 +6,21 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.answer.format import count, seconds
+from autotune.answer.format import about, count, seconds
 from autotune.command_line import asked
 from autotune.errors import AutotuneError
+from autotune.measure.early_look import EARLY_GAINS
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Studies, Study
-from autotune.tuning.estimate import confirmation_times, typical_trial_s
+from autotune.tuning.estimate import confirmation_times, trial_s, typical_trial_s
 from autotune.tuning.events import MachineBusy
 from autotune.tuning.time_budget import SAFETY
 from autotune.workload.workload import Workload
+
+QUICK_BLOCKS = 2
+QUICK_GAIN = EARLY_GAINS[QUICK_BLOCKS]
+"""The gain that so few blocks prove."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +39,17 @@ class ExpectedCost:
     based_on: str | None = None
     """The study that the following figures come from."""
     trial_s: float | None = None
-    confirmation_s: float | None = None
+    blocks_s: float | None = None
+    """What the blocks take in all."""
+    answer_s: float | None = None
+    """Until two blocks have proven the first config, where it gains enough for that."""
 
     @property
     def expected_s(self) -> float | None:
         """The whole run; no more than its time."""
-        if self.trial_s is None or self.confirmation_s is None or self.num_trials is None:
+        if self.trial_s is None or self.blocks_s is None or self.num_trials is None:
             return self.wall_s
-        total_s = self.num_trials * self.trial_s + self.confirmation_s
+        total_s = self.num_trials * self.trial_s + self.blocks_s
         return total_s if self.wall_s is None else min(total_s, self.wall_s)
 
     @property
@@ -98,10 +106,16 @@ def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | N
         return None
     objective = study.manifest.objective
     others = sorted((record for record in measured if record != untuned), key=lambda r: objective.value(r.measurement))
-    times = confirmation_times([untuned, *others[:2]], study.noise_floor, objective, budget)
-    confirmation_s = SAFETY * times.of(budget.confirmation.fit_for(objective).first_look)
-    trial_s = typical_trial_s(study.records())
-    return replace(known, based_on=study.name, trial_s=trial_s, confirmation_s=confirmation_s)
+    plan, floor = budget.confirmation.fit_for(objective), study.noise_floor
+    times, first = (confirmation_times([untuned, *others[:number]], floor, objective, budget) for number in (2, 1))
+    typical_s = typical_trial_s(study.records())
+    return replace(
+        known,
+        based_on=study.name,
+        trial_s=typical_s,
+        blocks_s=SAFETY * times.of(plan.first_look),
+        answer_s=trial_s(untuned) + typical_s + SAFETY * first.of(QUICK_BLOCKS),
+    )
 
 
 def _alike(manifest: Manifest, studies: Studies) -> list[str]:
@@ -124,12 +138,15 @@ def cost_lines(cost: ExpectedCost) -> list[str]:
     trials = "as many as there is time for" if cost.num_trials is None else f"{count(cost.num_trials)} at most"
     done = f", {count(cost.num_done)} recorded" if cost.num_done else ""
     lines = [f"configs     {space}; trials: {trials}{done}"]
-    if cost.trial_s is None or cost.confirmation_s is None:
+    if cost.trial_s is None or cost.blocks_s is None or cost.answer_s is None:
         lines.append("expected    not known: no study of this model on this device has measurements")
     else:
         whole = "" if cost.expected_s is None else f"{seconds(cost.expected_s)} in all: "
-        rates = f"{seconds(cost.trial_s)} a trial, {seconds(cost.confirmation_s)} for the confirmation"
+        rates = f"{seconds(cost.trial_s)} a trial, {seconds(cost.blocks_s)} for blocks"
         lines.append(f"expected    {whole}{rates} (by study {cost.based_on}); a search may stop early")
+        lines.append(
+            f"answer      after about {about(cost.answer_s)}, if it gains {QUICK_GAIN:.3g}x; then the search goes on"
+        )
     return [*lines, f"at most     {_at_most(cost)}"]
 
 
@@ -153,7 +170,8 @@ def plan_document(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | No
         "num_trials": cost.num_trials,
         "based_on": cost.based_on,
         "trial_s": cost.trial_s,
-        "confirmation_s": cost.confirmation_s,
+        "blocks_s": cost.blocks_s,
+        "answer_s": cost.answer_s,
         "expected_s": cost.expected_s,
         "trials_at_most_s": cost.trials_at_most_s,
         "wall_s": cost.wall_s,
@@ -176,4 +194,4 @@ def _at_most(cost: ExpectedCost) -> str:
     limited = f"{asked('budget', '10m')} limits all"
     all_s = cost.trials_at_most_s
     words = seconds(all_s) if all_s < 7200 else f"{all_s / 3600:.1f} h"
-    return f"{words} for the trials ({longest}), then the confirmation; {limited}"
+    return f"{words} for the trials ({longest}), then blocks; {limited}"

@@ -129,17 +129,19 @@ def test_a_budget_holds_the_seconds(value: float, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_done", "confidence", "more"),
+    ("num_done", "confidence", "gain", "more"),
     [
-        (0, None, 4),  # The first look needs them.
-        (3, 0.99, 1),
-        (4, 0.999, 4),  # It was looked at already, and is not proven.
-        (4, 0.94, 12),
-        (4, 0.6, None),
-        (8, 0.3, None),  # It does not look faster.
-        (16, 0.98, None),
+        (0, None, 1.1, 4),  # The first look needs them.
+        (0, None, 1.6, 2),
+        (1, 0.9, 1.3, 2),
+        (3, 0.99, 1.1, 1),
+        (4, 0.999, 1.1, 4),  # It was looked at already, and is not proven.
+        (4, 0.94, 4.0, 12),
+        (4, 0.6, 1.1, None),
+        (8, 0.3, 1.1, None),  # It does not look faster.
+        (16, 0.98, 1.1, None),
     ],
 )
-def test_blocks_that_may_decide(num_done: int, confidence: float | None, more: int | None) -> None:
+def test_blocks_that_may_decide(num_done: int, confidence: float | None, gain: float, more: int | None) -> None:
     """Up to the look by which a gain that goes on like this is proven; none where there would be too many."""
-    assert blocks_to_decide(num_done, confidence, BlockPlan()) == more
+    assert blocks_to_decide(num_done, confidence, gain, BlockPlan()) == more

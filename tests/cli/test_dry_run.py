@@ -31,7 +31,7 @@ def test_an_earlier_study_of_the_model_tells_what_a_trial_takes(tune_fake, cli):
     document = json.loads(tune_fake("--dry-run", "--json", "--trials", "6").stdout)
     assert document["based_on"] == "s"
     assert document["num_trials"] == 6 - document["num_done"] < 6
-    assert document["expected_s"] == document["num_trials"] * document["trial_s"] + document["confirmation_s"]
+    assert document["expected_s"] == document["num_trials"] * document["trial_s"] + document["blocks_s"]
     other = json.loads(tune_fake("--dry-run", "--json", "--study", "t").stdout)
     assert (other["based_on"], other["num_done"]) == ("s", 0)
     refusal = tune_fake("--dry-run", "--tolerance", "0.5")
@@ -47,7 +47,7 @@ def test_a_busy_machine_is_said(tune_fake, monkeypatch):
 @pytest.mark.parametrize(("wall_s", "expected_s"), [(None, 130), (60, 60)])
 def test_no_more_is_expected_than_there_is_time_for(wall_s, expected_s):
     """A budget holds the confirmation."""
-    cost = ExpectedCost(100, 0, 10, 900, wall_s, "s", trial_s=10, confirmation_s=30)
+    cost = ExpectedCost(100, 0, 10, 900, wall_s, "s", trial_s=10, blocks_s=30)
     assert (cost.expected_s, cost.trials_at_most_s) == (expected_s, 9000)
 
 

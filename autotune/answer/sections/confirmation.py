@@ -10,6 +10,7 @@ from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, S
 from autotune.answer.format import as_budget, num_blocks
 from autotune.answer.objectives import shown
 from autotune.command_line import asked
+from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, ERROR, Verdict
 from autotune.study.budget import BlockPlan, Budget
@@ -65,7 +66,9 @@ class ConfirmationSection(Section):
         if candidate is None or answer.untuned is None:
             return f"{again}     (with more time)"
         budget = Study.budget.read(answer) or Budget()
-        number = blocks_to_decide(len(confirmation.pairs), confirmation.confidence, budget.confirmation)
+        value = answer.objective.value
+        gain = value(answer.untuned.measurement) / value(candidate.measurement)
+        number = blocks_to_decide(len(confirmation.pairs), confirmation.confidence, gain, budget.confirmation)
         if number is None:
             return f"{again}     (with more time, on a quieter machine)"
         times = confirmation_times([answer.untuned, candidate], answer.noise_floor, answer.objective, budget)
@@ -100,9 +103,12 @@ class ConfirmationSection(Section):
         }
 
 
-def blocks_to_decide(num_done: int, confidence: float | None, plan: BlockPlan) -> int | None:
-    """Further blocks after which a gain is likely to be proven, if they are like those that were measured; None: more
-    than there may be."""
+def blocks_to_decide(num_done: int, confidence: float | None, gain: float, plan: BlockPlan) -> int | None:
+    """Further blocks after which a config is likely to be proven that showed such a gain in its trial, if they are like
+    those that were measured; None: more than there may be."""
+    early = [look for look, least in EARLY_GAINS.items() if gain >= least and look > num_done]
+    if early:
+        return early[0] - num_done
     needed: float = num_done + 1
     if confidence is not None:
         normal = NormalDist()
