@@ -142,7 +142,7 @@ class Comparison:
         return _speedup_by(self._posterior(config)) if self.num_blocks(config) else None
 
     def is_proven(self, config: int, margin: float = MARGIN, *, is_last: bool = False) -> bool:
-        """Some look has proven that the config gains more than the margin.
+        """Some look has proven that the config gains more than the margin, and than what controls showed by then.
 
         The looks come early, and then after `first_look` of its blocks, twice as many and so on. `is_last`: no block
         follows, so that those since the latest look are looked at in place of the next one.
@@ -217,7 +217,7 @@ class Comparison:
         if self.is_proven(config, margin, is_last=True):
             return Verdict.FASTER
         speedup = self.speedup_of(config)
-        verdict = Verdict.UNDECIDED if speedup is None else verdict_of(speedup, margin)
+        verdict = Verdict.UNDECIDED if speedup is None else verdict_of(speedup, self.margin_of(config, margin))
         if verdict is Verdict.UNDECIDED and self.rules_out(config):
             return Verdict.TIE if self.upper_limits[config] >= 1 else Verdict.KEEP_UNTUNED
         return Verdict.UNDECIDED if verdict is Verdict.FASTER else verdict
@@ -236,6 +236,7 @@ class Comparison:
 
     def _cannot_win(self, config: int, margin: float) -> bool:
         """It was looked at, and its interval leaves no gain, or does not look like one and is narrow."""
+        margin = self.margin_of(config, margin)
         return config in self._looked_at and _leaves_no_gain(self._intervals[config], margin)
 
     @cached_property

@@ -78,7 +78,7 @@ class _Verdict:
         evidence, must_win = self.evidence, not self.untuned.violations
         winner = winner_of(comparison, MARGIN, evidence.simplicities(), must_win=must_win, gains=self._gains())
         candidate, margin = evidence.finalists[winner], comparison.margin_of(winner)
-        verdict = comparison.verdict(winner, margin)
+        verdict = comparison.verdict(winner)
         if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
             self.notes.append(
                 f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
@@ -202,9 +202,7 @@ def winner_of(
     speedups = comparison.speedups
     indices = range(len(speedups))
     gains = gains or [math.log(speedup.median) for speedup in speedups]
-    proven = [
-        index for index in indices if comparison.is_proven(index, comparison.margin_of(index, margin), is_last=True)
-    ]
+    proven = [index for index in indices if comparison.is_proven(index, margin, is_last=True)]
     # A noisy block may leave the largest gain unproven beside a smaller one that is proven.
     best = max((proven if must_win else None) or indices, key=lambda index: gains[index])
 

@@ -72,8 +72,7 @@ class Evidence:
         """It is shown to be faster than the untuned model."""
         if self.comparison is None or record not in self.finalists:
             return False
-        config = self.finalists.index(record)
-        return self.comparison.is_proven(config, self.comparison.margin_of(config))
+        return self.comparison.is_proven(self.finalists.index(record))
 
     def speedup(self, record: TrialRecord) -> Speedup:
         """A finalist's speed-up by the blocks in which it took part."""

@@ -116,6 +116,14 @@ class TestLooks:
         assert alone(1.6, 1.62, *[1.0] * 6, searched=1.6).is_proven(0)
         assert alone(*self.STEADY[:4], 0.7, 1.5, 0.7, 0.9).is_proven(0)
 
+    def test_a_proof_stays_when_controls_get_noisy(self) -> None:
+        """Each look has the margin of what was seen by then."""
+        rows, controls = self.STEADY[:4], [1.0, 1.01, 0.99, 1.0]
+        assert alone(*rows, controls=controls).is_proven(0)
+        later = alone(*rows, 1.1, 1.1, controls=[*controls, 0.5, 0.5])
+        assert later.is_proven(0)
+        assert later.margin_of(0) > 0.1
+
     def test_blocks_prove_in_their_order(self) -> None:
         """The very same blocks, the unsteady ones first, prove nothing at any look."""
         assert not alone(*[1.0] * 6, 1.6, 1.62, searched=1.6).is_proven(0)
