@@ -62,7 +62,7 @@ class Budget(Record):
     stop_early: bool = True
     """Leave trials unused that promise too little (`forecast`)."""
     thorough: bool = False
-    """Of a search that began with a portfolio: go on until more trials in a row gained nothing."""
+    """Go on until more trials in a row gained nothing, where the search began with a portfolio."""
     portfolio: bool = True
     """Begin with configs that were best on other models."""
     num_jobs: PositiveInt | None = None
