@@ -7,7 +7,8 @@ from the trial numbers alone. It is no part of the study's question.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,7 +179,7 @@ def _from_study(study: Study) -> PriorSource:
         name=study.name,
         framework=manifest.framework,
         origin=f"{workload.model}, {manifest.framework} {manifest.framework_version} on {workload.device}",
-        configs=tuple(record.config for record in _best_distinct(study, records)),
+        configs=tuple(record.config for record in _complementary(list(_best_distinct(study, records)), manifest)),
         near_best_after=near_best_after(manifest, records),
     )
 
@@ -198,6 +199,36 @@ def _best_distinct(study: Study, records: Sequence[TrialRecord]) -> Iterator[Tri
         if program not in programs and (bar is None or value(record.measurement) <= bar):
             programs.add(program)
             yield record
+
+
+def _complementary(ranked: Sequence[TrialRecord], manifest: Manifest) -> Iterator[TrialRecord]:
+    """The first; then, for each of its settings, the fastest without it, since one that helps here may do harm to
+    another model; then the rest. One that is as fast as another of them, and differs in a single setting, is left out.
+    """
+    value = manifest.objective.value
+    told: list[TrialRecord] = []
+
+    def is_twin(one: TrialRecord, other: TrialRecord) -> bool:
+        ratio = value(one.measurement) / value(other.measurement)
+        return abs(math.log(ratio)) <= NEAR_BEST and len(one.config.differing(other.config)) == 1
+
+    def tell(records: Iterable[TrialRecord]) -> Iterator[TrialRecord]:
+        for record in records:
+            if not any(record == other or is_twin(record, other) for other in told):
+                told.append(record)
+                yield record
+
+    if not ranked:
+        return
+    best = ranked[0]
+    yield from tell([best])
+    others = [record for record in ranked[1:] if not is_twin(record, best)]
+    without = [
+        next((other for other in others if knob in other.config.differing(best.config)), None)
+        for knob in best.config.knobs()
+    ]
+    yield from tell(record for record in others if record in without)
+    yield from tell(others)
 
 
 def _projected(sources: Sequence[PriorSource], study: Study) -> list[Prior]:

@@ -17,6 +17,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
 from autotune.space.portfolio import Entry, PortfolioTable
+from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation
@@ -103,16 +104,34 @@ class TestFromAStudy:
     """`--prior STUDY`."""
 
     def test_its_best_are_tried_right_after_the_default(self, make_study, space, search, earlier, studies_dir):
-        """Trials 2 to 5 are the four fastest of the other study, the fastest first."""
+        """Trials 2 to 5 are the fastest of the other study, and the fastest without one of its settings or another."""
         study = make_study(space=space)
         (event,) = give(study, read_prior("earlier", FolderStudies(studies_dir)))
         assert event == PriorsGiven({"earlier": MOST_CONFIGS})
         search(study, 8)
         configs = [each.config for each in study.records()]
         assert configs[:2] == [space.untuned(), space.default()]
-        best = [latency_s(each.config) for each in by_speed(earlier)][:MOST_CONFIGS]
-        assert [latency_s(each) for each in configs[2:6]] == pytest.approx(best)
+        best, *others = [each.config for each in by_speed(earlier)]
+        without = {next((o for o in others if knob in o.differing(best)), None) for knob in best.knobs()}
+        assert latency_s(configs[2]) == pytest.approx(latency_s(best))
+        assert set(configs[3:6]) <= without
+        assert latency_s(configs[3]) <= latency_s(configs[4]) <= latency_s(configs[5])
         assert len(set(configs)) == 8
+
+    def test_they_complement_each_other(self, make_study, studies_dir, measurement):
+        """The four fastest are one config with settings that change nothing; those without what mattered come first."""
+        knobs = [Knob(name=n, doc="", values=(False, True), when={}, default=False, untuned=False) for n in "abcdef"]
+        space = SearchSpace(framework="fake", knobs=tuple(knobs), forbid=())
+        study = make_study("earlier", space=space)
+        told = {"": 1.0, "a": 0.7, "ab": 0.5, "abc": 0.501, "abd": 0.502, "abe": 0.503, "abf": 0.504, "b": 0.8}
+        for names, seconds in told.items():
+            asked = study.ask(Config({name: name in names for name in "abcdef"}), longest_s=60)
+            study.tell(asked, with_latency(measurement, seconds))
+        study.close()
+        (source,) = [read_prior("earlier", FolderStudies(studies_dir))]
+        assert ["".join(name for name, is_on in config.root.items() if is_on) for config in source.configs] == [
+            "ab", "a", "b",
+        ]  # fmt: skip
 
     def test_the_confirmed_winner_comes_first(self, make_study, space, earlier, studies_dir):
         """The verdict rests on more than a trial."""
