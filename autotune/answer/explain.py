@@ -2,8 +2,8 @@
 
 It is derived from the study's records; nothing is run. There are three views, since each alone misleads: PED-ANOVA's
 importances (all trials at once, rough with few of them), pairs of trials that differ in one knob (there may be none),
-and what the compiler reports of the winner and of those that it is compared with. Times are those of the confirmation
-where it has them, and of trials that nothing disturbed.
+and what the compiler reports of the winner and of those that it is compared with. Times are those of blocks
+where there are some, and of trials that nothing disturbed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Influence:
     pairs: tuple[Speedup, ...]
     """Speed-ups of `faster` over `slower`, one for each pair of trials; the middle one is 1 or more."""
     confirmed: bool
-    """They were compared side by side, in the blocks of the confirmation; else by one process each, in the search."""
+    """They were compared side by side, in blocks; else by one process each, in the search."""
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -82,7 +82,7 @@ class LosingGroup:
     value: Scalar
     trials: tuple[int, ...]
     best_speedup: float | None
-    """Speed-up of its best trial over the untuned model, in the confirmation if it took part; None where none was
+    """Speed-up of its best trial over the untuned model, in blocks if it took part; None where none was
     measured, or none undisturbed."""
     failures: dict[str, int]
     """Reason -> how many failed with it."""

@@ -95,7 +95,7 @@ def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
         compared = ", ".join(str(number) for number in confirmation.compared) or "none"
         raise InputError(
             f"trial {trial} was not compared with the untuned model in fresh processes (compared: {compared})",
-            tip=f"`{study.command('compare')} 0 {trial}` measures it; an export rests on the study's own confirmation",
+            tip=f"`{study.command('compare')} 0 {trial}` measures it; an export rests on the study's own blocks",
         )
     is_faster = verdict_of(speedup, confirmation.margin) is Verdict.FASTER
     verdict = Verdict.FASTER if is_faster else Verdict.CHOSEN

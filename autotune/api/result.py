@@ -55,7 +55,7 @@ class TuneResult:
     @property
     def verdict(self) -> Verdict | None:
         """`"faster"`, `"feasible"`, `"tie"`, `"keep_untuned"`, `"undecided"` or `"infeasible"`, as a `StrEnum`; None:
-        nothing was confirmed yet."""
+        nothing was proven yet."""
         return self._answer.verdict
 
     @property
@@ -67,7 +67,7 @@ class TuneResult:
     @property
     def best(self) -> TrialRecord | None:
         """The trial to use: `number`, `config` (a dict as `config.root`) and `measurement`. The untuned model where
-        nothing is better, the leader of the search before the confirmation; None where no config can be used."""
+        nothing is better, the leader of the search as long as nothing is proven; None where no config can be used."""
         return self._answer.best
 
     @property
@@ -129,8 +129,8 @@ class TuneResult:
     ) -> TunedConfig:
         """Write the YAML file that `autotune.load` reads in a job, and return what is in it.
 
-        `trial`: another trial of the confirmation in place of the best. `with_cache`: write the compile cache beside
-        it, `best.cache`, which takes three compilations; there is none of the untuned model. Raises InputError where
+        `trial`: another trial that was compared in blocks. `with_cache`: write the compile cache beside the file,
+        `best.cache`, which takes three compilations; there is none of the untuned model. Raises InputError where
         there is no verdict yet or no usable config, where a file of somebody else's would be replaced, and where no
         cache is worth having; in this last case the YAML file is written, without one.
         """

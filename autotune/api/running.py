@@ -114,7 +114,7 @@ def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
 
 
 def search(study: Study, terms: Terms, notify: Notify, *, on: str | None = None) -> None:
-    """Search and confirm, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
+    """Search and prove, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
     recorded stays."""
     with bench_here(study, notify) if on is None else bench_on(on, study, terms.budget, notify) as bench:
         Tuner(study, terms.budget, bench, notify, terms.time).run(terms.sources)

@@ -37,7 +37,7 @@ def tune(
     progress: bool = True,
     **question: Unpack[Asked],
 ) -> TuneResult:
-    """Search for the fastest correct compile config of a model, confirm it, and return the result.
+    """Search for the fastest correct compile config of a model, prove it, and return the result.
 
     What is tuned:
 
@@ -59,7 +59,7 @@ def tune(
 
     * `device`: `"auto"`, `"cpu"`, `"gpu"` or `"ascend"`. `framework`: `"torch"`, `"mindspore"`, `"both"`; None: by
       device. Of `"both"` the result is that of the framework to use, with `results` and `comparison` (`BothResult`).
-    * `budget`: time for the whole call, the confirmation included: `"10m"`, seconds, a YAML file, or a `Budget`; None:
+    * `budget`: time for the whole call: `"10m"`, seconds, a YAML file, or a `Budget`; None:
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
       when no remaining config is likely to improve the result; `thorough`: later. `jobs`: trials that are compiled at
       the same time; None: as many as there are cores and memory for. `compile_timeout`, `trial_timeout`: seconds.
@@ -164,7 +164,7 @@ def _search(study: Study, terms: Terms, *, tell: Notify, profile: bool, on: str 
 
 
 def _run(study: Study, terms: Terms, tell: Notify, *, profile: bool = False, on: str | None = None) -> TuneResult:
-    """Search, confirm and read the result."""
+    """Search, prove and read the result."""
     try:
         _search(study, terms, tell=tell, profile=profile, on=on)
         return TuneResult(study)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @with_exit_status
 @asks(early={"config": use_file})
 def tune(context: typer.Context, question: Question) -> int:
-    """Search for the fastest correct config of a model, confirm it, and report the result."""
+    """Search for the fastest correct config of a model, prove it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.api.both import is_both, require_plain
     from autotune.api.running import require_cluster, terms_of

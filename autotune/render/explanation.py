@@ -24,7 +24,7 @@ from autotune.render.terminal import drawn
 MAX_EFFECTS_SHOWN = 12
 _UNTUNED = "the untuned model, which is kept"
 _HEADLINES: dict[Verdict | None, str] = {
-    None: "the best so far, not confirmed yet",
+    None: "the best so far, not proven yet",
     Verdict.FASTER: "the best config",
     Verdict.FEASIBLE: "the best config that keeps every constraint",
     Verdict.TIE: f"a tie with {_UNTUNED}",

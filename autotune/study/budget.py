@@ -58,7 +58,7 @@ class Budget(Record):
     """Trials of the whole study, earlier runs included, that say something about a config. None: as many as there is
     time for."""
     wall_s: PositiveFloat | None = Field(None, allow_inf_nan=False)
-    """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
+    """Seconds that one run may take in all; None: as long as it takes."""
     stop_early: bool = True
     """Leave trials unused that promise too little (`forecast`)."""
     thorough: bool = False

@@ -36,9 +36,9 @@ class NoiseSection(Section):
         if answer.noise_floor is not None:
             yield "noise", f"two processes of the untuned model differ by {percent(answer.noise_floor.spread)}"
         if answer.drift is not None and answer.drift > DRIFTING:
-            trust = "the confirmation compares side by side and is not affected"
+            trust = "blocks compare side by side and are not affected"
             if answer.drift > UNRELIABLE_DRIFT:
-                trust = "the search's own figures cannot be trusted"
+                trust = "figures of single trials cannot be compared; blocks compare side by side"
             changed = f"the untuned model's own latency changed by {percent(answer.drift)} during the search"
             yield "drift", f"{changed}: {trust}"
         if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:

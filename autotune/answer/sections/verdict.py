@@ -18,7 +18,7 @@ from autotune.study.records import Confirmation, TrialRecord, closest_miss
 def headline(answer: StudyResult) -> str:
     """The verdict in one sentence."""
     if answer.verdict is None:
-        return "no verdict yet: the winner was not confirmed in fresh processes"
+        return "no verdict yet: nothing is proven in fresh processes"
     if answer.verdict is Verdict.INFEASIBLE:
         return _infeasible(answer)
     if answer.verdict is Verdict.FEASIBLE:
@@ -103,7 +103,7 @@ class VerdictSection(Section):
                 yield "also", f"trial {number}: {gain(answer.objective, speedup)}  {configs[number]}"
 
     def _confirmed(self, confirmation: Confirmation) -> Iterator[Fact]:
-        """The objective's values in the confirmation's fresh processes; the rest as the search's trial measured it."""
+        """The objective's values in the blocks' fresh processes; the rest as the search's trial measured it."""
         answer = self.answer
         assert answer.best is not None
         for name, record, value in zip(

@@ -33,7 +33,7 @@ class WorkersSection(Section):
                 yield f"worker {event.worker}: {event.what}"
 
     def words(self) -> str:
-        return "The confirmation ran on one of them."
+        return "The blocks ran on one of them."
 
     def tables(self) -> list[Table]:
         """Which worker a failed trial ran on is not recorded."""
