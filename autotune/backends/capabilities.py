@@ -206,6 +206,14 @@ class SharedKernels(Protocol):
         """
 
 
+class AnsweredProbes(Protocol):
+    """What a compiler asks of the machine in each process, answered by the toolchain's program."""
+
+    def __call__(self, toolchain: Path, spare: Callable[[float], object]) -> AbstractContextManager[Any]:
+        """Within: the answers in the toolchain's folder are taken. `spare` is told the seconds that each would take;
+        what has no answer there is asked as before."""
+
+
 class ImportedAhead(Protocol):
     """A compiler that a fork server has imported, which a first call would import otherwise."""
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import (
+    AnsweredProbes,
     BreakCapture,
     CallsFile,
     CallWatch,
@@ -106,6 +107,7 @@ class Backend(Protocol):
     versions: PerShape | None = None
     compile_cache: CompileCache | None = None
     shared_kernels: SharedKernels | None = None
+    answered_probes: AnsweredProbes | None = None
     profile: Profiler | None = None
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None

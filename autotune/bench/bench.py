@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # A child that runs one trial needs no search engine.
     from autotune.bench.workers import WorkerEvent
     from autotune.study.budget import Budget
     from autotune.study.study import Study
+    from autotune.workload.workload import Workload
 
 Waits = Literal["free", "gated", "live"]
 """What a process waits for before it takes samples: nothing, one order to begin, or an order for each turn."""
@@ -149,9 +150,13 @@ class Bench(Protocol):
     def first_ready(self, started: Sequence[Running]) -> Running:
         """Wait until one of these is ready to be timed, or has ended; the first of several that are."""
 
+    def prepare(self, workload: Workload) -> None:  # noqa: ARG002
+        """Trials of this workload follow: what they all need is made from now on, beside whatever is at work."""
+        return
+
     def new_block(self) -> None:
         """Live processes that start from now on may share what is alike in all, such as imports, with those until the
-        next call, and share nothing with earlier ones."""
+        next call, and share nothing with those of the block before. May be called whatever else is at work."""
         return
 
     def quiet(self) -> AbstractContextManager[None]:

@@ -34,14 +34,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+from typing import NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.bounded_log import BoundedLog
-from autotune.bench.messages import Start
 from autotune.bench.reaper import continue_tree, kill_group, stop_tree
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import MARK_VARIABLE, PRELOAD_ONLY_VARIABLE, mark_of, module_command, start_when_possible
+from autotune.trial.processes import MARK_VARIABLE, PRELOAD_ONLY_VARIABLE, mark_of, start_when_possible
 from autotune.trial.worker import main as worker
 from autotune.trial.worker.stages import ALONE, QUEUED, SERVED, TOGETHER
 
@@ -137,6 +137,11 @@ class Child:
         """Let its threads continue."""
         self._signal(signal.SIGCONT)
 
+    def wake_for_fork(self) -> None:
+        """A fork server that rests may have been paused just before it said so."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
     def pause(self, by: str) -> None:
         """Stop all its processes; the time until `resume` counts nowhere."""
         if self.state is State.WAITING:
@@ -190,7 +195,7 @@ def fork_worker(
     folder: TrialFolder,
     pipes: dict[str, int],
     outputs: Sequence[int],
-    to_close: list[int],
+    to_close: Sequence[int],
     ahead: ImportedAhead | None,
 ) -> int:
     """Start a trial in a fork of this process, which has imported the framework. Returns the process number.
@@ -198,8 +203,17 @@ def fork_worker(
     `outputs`: pipes for its stdout and stderr; none: it writes to this process's stderr.
     """
     pid = start_when_possible(os.fork)
-    if pid:
-        return pid
+    return pid or run_fork(folder, pipes, outputs, to_close, ahead)
+
+
+def run_fork(
+    folder: TrialFolder,
+    pipes: dict[str, int],
+    outputs: Sequence[int],
+    to_close: Sequence[int],
+    ahead: ImportedAhead | None,
+) -> NoReturn:
+    """Run a trial in this process, a fork of one that has imported the framework, and end with it."""
     code = 1
     try:
         _become_child(folder, outputs)
@@ -215,14 +229,18 @@ def fork_worker(
         worker.leave(code)
 
 
-def spawn_worker(folder: TrialFolder, order: Start, pipes: dict[str, int], outputs: Sequence[int]) -> int:
-    """Start a trial, or another program for a folder, in a new Python. Returns the process number."""
-    numbers = {name: str(pipe) for name, pipe in pipes.items()}
-    environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
-    for name in environment.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
-        environment.pop(name, None)
+def spawn_worker(
+    folder: TrialFolder, command: Sequence[str], pipes: dict[str, int], outputs: Sequence[int], *, forks: bool = False
+) -> int:
+    """Start a trial, or another program for a folder, in a new Python. Returns the process number. One that `forks`
+    imports under the variables for that; it has no mark, by which its forks would be known as well."""
+    environment = {**os.environ, **{name: str(pipe) for name, pipe in pipes.items()}}
+    if not forks:
+        environment[MARK_VARIABLE] = mark_of(folder.path)
+        for name in environment.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
+            environment.pop(name, None)
     process = subprocess.Popen(
-        module_command(order.program, str(folder.path)),
+        command,
         stdin=subprocess.DEVNULL,
         env=environment,
         pass_fds=list(pipes.values()),

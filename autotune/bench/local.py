@@ -6,6 +6,9 @@ is being timed.
 
 from __future__ import annotations
 
+import itertools
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -16,6 +19,7 @@ from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.bench import Bench, Process, Running, StageCallback, Waits
 from autotune.bench.exit_status import num_oom_kills, outcome_of, require_disk
 from autotune.bench.messages import (
+    FORK_SERVER,
     Exited,
     Finish,
     Kill,
@@ -29,15 +33,23 @@ from autotune.bench.messages import (
     Start,
     Turn,
 )
-from autotune.bench.supervisor_process import Following, SupervisorProcess
+from autotune.bench.supervisor_process import SupervisorProcess
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.toolchain import ensure_toolchain
+from autotune.trial.toolchain import Toolchain
+from autotune.workload.workload import Workload
 
 _TOOLCHAIN_LIMIT_S = 600.0
 """Making the toolchain takes 30 s of CPU time with inductor; the machine may be slow or busy."""
+
+
+_IMPORT_LIMIT_S = 120.0
+"""For a fork server; the blocks do without one that takes longer."""
+NUM_SERVERS = 2
+"""Fork servers for all blocks: those of two successive blocks have nothing in common."""
+_NAMES = itertools.count()
 
 
 class LocalBench(Bench):
@@ -99,10 +111,13 @@ class LocalBench(Bench):
                     return process
             processes[0].supervised.listen()
 
+    def prepare(self, workload: Workload) -> None:
+        self._of(workload.framework).prepare(workload)
+
     def new_block(self) -> None:
-        """Live processes are forks of one process from now on, and of another one after each call, with a memory layout
-        of its own. That of the next block starts already, and rests before this one's first turn. Nothing changes where
-        nothing was imported ahead."""
+        """Live processes are forks of a process of their own from now on, and of another one, with a memory layout of
+        its own, after the next call: there are two, which the blocks use in turns. Each begins when it may be needed
+        soon, beside whatever is at work. Nothing changes where nothing was imported ahead."""
         for supervised in self._of_frameworks.values():
             supervised.new_block()
 
@@ -173,7 +188,7 @@ class _Quiet:
 
 
 class _Supervised:
-    """The trials of one framework, and their supervisor: the present one, and that of the next block."""
+    """The trials of one framework, their supervisor, and what they need beside it: a toolchain, fork servers."""
 
     def __init__(
         self,
@@ -193,21 +208,28 @@ class _Supervised:
         self._variables = {**self._entry.process_variables, **variables}
         self._log = log
         self.supervisor: SupervisorProcess | None = None
-        self._following = Following()
-        self.holds_forks = False
-        """Live processes are forks, though the framework's could be new Pythons."""
         self.running: dict[str, _Process] = {}
+        self._has_servers = bool(self._modules) and self._entry.imports_ahead is not None
+        self._servers: list[_Process] = []
+        """Fork servers, which the blocks use in turns."""
+        self._num_blocks = 0
+        """From the first one on live processes are forks, though the framework's could be new Pythons."""
+        self._is_prepared = False
         self._toolchain: tuple[Path | None] | None = None
         """In a tuple: (None,) means that it cannot be made."""
+        self._making: tuple[Toolchain, _Process] | None = None
 
     def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits, *, fresh: bool) -> _Process:
         """See `Bench`. What is to run at once beside others at work is gated as they are."""
         if waits == "live":
-            fresh = self._entry.holds_fresh and not self.holds_forks
-        elif any(process.may_be_paused for process in self.running.values()):
+            fresh = self._entry.holds_fresh and not self._num_blocks
+        request = self._with_toolchain(request)
+        if waits == "free" and any(process.may_be_paused for process in self.running.values()):
             waits = "gated"
-        started = _Process(self, folder, self._with_toolchain(request), waits, fresh=fresh)
+        started = _Process(self, folder, request, waits, fresh=fresh)
         self.launch(started)
+        if self._is_prepared and self._has_servers and self._compiles(request):
+            self._begin_servers(1)
         return started
 
     def run_program(self, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
@@ -228,39 +250,33 @@ class _Supervised:
             raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
         # Whether stopping is safe with a device driver in the process was not measured.
         stops = process.waits != "free" and request.workload.device == "cpu"
-        self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=self._log is None)
+        fork_of = self._server_of_block() if process.waits == "live" and not process.fresh else None
+        echo = self._log is None
+        self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=echo, fork_of=fork_of)
+
+    def prepare(self, workload: Workload) -> None:
+        """See `Bench`. Where another process makes the toolchain just now, the first config that compiles waits."""
+        self._is_prepared = True
+        if self._needs_toolchain(workload) and self._toolchain is None and self._making is None:
+            self._begin_toolchain(waits=False)
 
     def new_block(self) -> None:
         """See `LocalBench`."""
-        if not self._modules or self._entry.imports_ahead is None or self.running:
-            return
-        self.holds_forks = True
-        following = self._following.take()
-        if following is not None:
-            self.close()
-            self.supervisor = following
-        self._following.begin(self._begin_supervisor)
-
-    def settle(self) -> None:
-        """Wait until nothing starts beside a process that is to be timed."""
-        try:
-            self._following.settle()
-        except BaseException:
-            self.close()
-            raise
+        self._num_blocks += self._has_servers
 
     def close(self) -> None:
         """End the supervisor, which kills all its processes, and wait for that. What was started ahead and not waited
         for yet is started anew when it is."""
-        self._following.close()
         if self.supervisor is None:
             return
         supervisor, self.supervisor = self.supervisor, None
         supervisor.close()
         running = list(self.running.values())
         self.running.clear()
+        self._servers.clear()
         for process in running:
             process.end(None)
+        self._settle_toolchain()
 
     def send(self, order: Order) -> None:
         """Send an order to the supervisor. If it was lost, so are its trials; the next trial gets a new supervisor."""
@@ -288,8 +304,10 @@ class _Supervised:
                 self.close()
             case Exited():
                 self.running.pop(event.job).end(event)
+                self._settle_toolchain()
             case Refused():
                 self.running.pop(event.job).refuse(event.error)
+                self._settle_toolchain()
             case StageReached() | Queued():
                 try:
                     self._on_queued() if isinstance(event, Queued) else self.running[event.job].reach(event.stage)
@@ -299,7 +317,9 @@ class _Supervised:
             case Ready():
                 """It was waited for already."""
 
-    def _send_start(self, process: _Process, limits: Limits, program: str, *, stops: bool, echo: bool) -> None:
+    def _send_start(
+        self, process: _Process, limits: Limits, program: str, *, stops: bool, echo: bool, fork_of: str | None = None
+    ) -> None:
         if self.supervisor is None:
             try:
                 starting = self._begin_supervisor()
@@ -310,24 +330,71 @@ class _Supervised:
             self.supervisor = starting
         job = str(process.folder.path)
         self.running[job] = process
-        self.send(Start(job, limits.model_dump(), program, process.waits, fresh=process.fresh, stops=stops, echo=echo))
+        how = {"fresh": process.fresh, "stops": stops, "echo": echo}
+        self.send(Start(job, limits.model_dump(), program, process.waits, **how, fork_of=fork_of))
+
+    def _needs_toolchain(self, workload: Workload) -> bool:
+        return self._entry.toolchain is not None and workload.device == "cpu"
+
+    def _compiles(self, request: TrialRequest) -> bool:
+        return not request.untuned and self._entry.compiles(request.config)
 
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
-        """Make the toolchain before the first config that compiles on a CPU, so that its limits do not include that."""
-        entry = self._entry
-        compiles = not request.untuned and entry.compiles(request.config)
-        if entry.toolchain is None or request.workload.device != "cpu" or not compiles:
+        """Wait for the toolchain before the first config that compiles on a CPU: its limits do not include that."""
+        if not self._needs_toolchain(request.workload) or not self._compiles(request):
             return request
-        if self._toolchain is None:
-            version = framework_version(self._framework)
-            self._toolchain = (ensure_toolchain(self._framework, version, self._variables, self._make_toolchain),)
-        (found,) = self._toolchain
+        if self._toolchain is None and self._making is None:
+            self._begin_toolchain(waits=True)
+        if self._making is not None:
+            self.quiet.end()
+            self._making[1].wait()
+        (found,) = self._toolchain or (None,)
         return request if found is None else request.with_toolchain(found)
 
-    def _make_toolchain(self, folder: TrialFolder) -> None:
+    def _begin_toolchain(self, *, waits: bool) -> None:
+        """Look for it, and start making it where there is none."""
+        toolchain = Toolchain.begin(self._framework, framework_version(self._framework), self._variables, waits=waits)
+        if toolchain is None:
+            self._toolchain = (None,) if waits else None
+            return
+        if toolchain.making is None:
+            self._toolchain = (toolchain.settle(),)
+            return
         assert self._entry.toolchain is not None
+        maker = _Process(self, toolchain.making, None, "gated", fresh=True)
+        self._making = toolchain, maker
         limits = Limits(start=_TOOLCHAIN_LIMIT_S, total=_TOOLCHAIN_LIMIT_S)
-        self.run_program(folder, self._entry.toolchain, limits)
+        self._send_start(maker, limits, self._entry.toolchain, stops=False, echo=False)
+        self._settle_toolchain()
+
+    def _settle_toolchain(self) -> None:
+        """Once its maker has ended: it is there, or cannot be made."""
+        if self._making is not None and self._making[1].outcome is not None:
+            (toolchain, _), self._making = self._making, None
+            self._toolchain = (toolchain.settle(),)
+
+    def _server_of_block(self) -> str | None:
+        """Job of the fork server of this block, once it rests; the other one begins behind it. None: the block's
+        processes come from the supervisor, before the first block and where the server did not come."""
+        if not self._num_blocks:
+            return None
+        number = (self._num_blocks - 1) % NUM_SERVERS
+        self._begin_servers(number + 1)
+        server = self._servers[number]
+        if not server.is_ready:
+            self.quiet.end()
+            server.wait_until_ready()
+        self._begin_servers(NUM_SERVERS)
+        server.go_on()
+        return str(server.folder.path) if server.outcome is None else None
+
+    def _begin_servers(self, num: int) -> None:
+        """Up to so many. One that failed is not tried again."""
+        while len(self._servers) < num:
+            name = f"autotune-forks-{os.getpid()}-{next(_NAMES)}"  # No such folder is made.
+            server = _Process(self, TrialFolder(Path(tempfile.gettempdir(), name)), None, "gated", fresh=True)
+            self._servers.append(server)
+            self._send_start(server, Limits(start=_IMPORT_LIMIT_S), FORK_SERVER, stops=False, echo=True)
 
     def _begin_supervisor(self) -> SupervisorProcess:
         return SupervisorProcess.begin(self._modules, self._variables, self._log)
@@ -347,7 +414,7 @@ class _Process(Process):
         self.waits: Waits = waits
         self.fresh = fresh
         self._is_paused = False
-        self._is_awaited = waits == "free"
+        self._is_awaited = waits == "free" or request is None
         """Somebody has begun to wait for it. Before, losing it with its supervisor costs nobody anything."""
         self._must_start_anew = False
         self._oom_kills = num_oom_kills()
@@ -381,7 +448,6 @@ class _Process(Process):
     def turn(self) -> float | None:
         if self.outcome is not None:
             return None
-        self.supervised.settle()
         with self.supervised.quiet.around(self):
             self._begin()
             self.wait_until_ready()

@@ -17,6 +17,9 @@ from autotune.environment import Environment
 from autotune.measure.measurement import Stage
 from autotune.workload.workload import Device
 
+FORK_SERVER = "bench.fork_server"
+"""The program of a fork server, which waits as soon as it has imported what the supervisor has."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -34,6 +37,8 @@ class Start:
     """Stop it (SIGSTOP) while it waits for its turn."""
     echo: bool
     """Its output goes where the supervisor's goes, and not into its folder."""
+    fork_of: str | None = None
+    """Job of the fork server that it is to come from, which rests; None, or where that has ended: the supervisor."""
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ table of `child`. What is said here is what holds between the children:
   too; and a child is killed when its supervisor dies.
 
 It can import a framework and fork trials from there, which saves seconds per trial. That is safe only while the
-process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
+process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md). It can also let
+trials be forked by another process of that kind (`fork_server`), which is a child of it like any other.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import selectors
 import signal
@@ -47,7 +47,9 @@ from typing import NoReturn
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.bounded_log import BoundedLog
 from autotune.bench.child import LONGEST_WAIT_S, PR_SET_CHILD_SUBREAPER, Child, State, fork_worker, prctl, spawn_worker
+from autotune.bench.fork_server import ForkServer, preload
 from autotune.bench.messages import (
+    FORK_SERVER,
     Event,
     Exited,
     Finish,
@@ -80,11 +82,15 @@ _BY_PARENT, _BY_COMPILER = "parent", "compiler"
 class Supervisor:
     """Reads orders from `orders` and writes events to `events` (file descriptors)."""
 
-    def __init__(self, orders: int, events: int, *, preloaded: bool, ahead: ImportedAhead | None = None) -> None:
+    def __init__(
+        self, orders: int, events: int, preloaded: Sequence[str] = (), ahead: ImportedAhead | None = None
+    ) -> None:
         self._orders = orders
         self._events = events
         self._preloaded = preloaded
+        """Modules that this process has imported, which trials are forked with."""
         self._ahead = ahead
+        self._servers: dict[str, ForkServer] = {}
         self._selector = selectors.DefaultSelector()
         self._unread = b""
         self._children: dict[str, Child] = {}
@@ -200,12 +206,7 @@ class Supervisor:
         try:
             for path in () if order.echo else (folder.stdout, folder.stderr):
                 logs.append(BoundedLog(path))
-            outputs = [log.end for log in logs]
-            if self._preloaded and not order.fresh:
-                inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
-                pid = fork_worker(folder, for_child, outputs, inherited, self._ahead)
-            else:
-                pid = start_when_possible(lambda: spawn_worker(folder, order, for_child, outputs))
+            pid = self._process_of(order, for_child, logs, ours)
         except HarnessError:
             self._close_logs(logs)
             for descriptor in ours:
@@ -215,6 +216,38 @@ class Supervisor:
             for descriptor in (*for_child.values(), *(log.end for log in logs)):
                 os.close(descriptor)
         return Child(order.job, pid, stages, turns, stops=order.stops, limits=order.limits, logs=logs)
+
+    def _process_of(self, order: Start, pipes: dict[str, int], logs: Sequence[BoundedLog], ours: Sequence[int]) -> int:
+        """Start it in the way that the order names. Returns the process number. Raises HarnessError."""
+        folder, outputs = TrialFolder(Path(order.job)), [log.end for log in logs]
+        if order.program == FORK_SERVER:
+            return self._start_server(order, folder, pipes)
+        server = self._servers.get(order.fork_of or "")
+        if server is not None and order.fork_of is not None:
+            self._children[order.fork_of].wake_for_fork()
+            return server.fork(folder, pipes, outputs)
+        if self._preloaded and not order.fresh:
+            inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
+            return fork_worker(folder, pipes, outputs, inherited, self._ahead)
+        command = module_command(order.program, order.job)
+        return start_when_possible(lambda: spawn_worker(folder, command, pipes, outputs))
+
+    def _start_server(self, order: Start, folder: TrialFolder, pipes: dict[str, int]) -> int:
+        """With the modules that this process has imported."""
+        if not self._preloaded:
+            raise HarnessError("nothing was imported that could be forked")
+        server = ForkServer()
+        given = {**pipes, **server.hand_over()}
+        command = module_command(order.program, order.job, *self._preloaded)
+        try:
+            pid = start_when_possible(lambda: spawn_worker(folder, command, given, (), forks=True))
+        except HarnessError:
+            server.close()
+            raise
+        finally:
+            server.started()
+        self._servers[order.job] = server
+        return pid
 
     def _close_logs(self, logs: Sequence[BoundedLog]) -> None:
         for log in logs:
@@ -228,7 +261,8 @@ class Supervisor:
             pipe for child in self._children.values() for pipe in (child.stages, child.turns) if pipe is not None
         ]
         of_logs = [pipe for child in self._children.values() for pipe in _descriptors_of(child.logs)]
-        return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others, *of_logs]
+        of_servers = [server.descriptor for server in self._servers.values()]
+        return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others, *of_logs, *of_servers]
 
     def _hear(self, child: Child) -> bool:
         """Take in what the child says, and tell the parent. Returns False when its pipe is closed."""
@@ -282,6 +316,8 @@ class Supervisor:
         kill_group(child.pid)
         kill_descendants(None if not self._children else child.folder)
         self._close_logs(child.logs)
+        if child.folder in self._servers:
+            self._servers.pop(child.folder).close()
         if child is self._alone:
             self._end_alone()
         child.close_turns()
@@ -308,30 +344,16 @@ def _exit(*_: object) -> NoReturn:
     raise SystemExit(1)
 
 
-def _preload(module: str, ahead: str) -> ImportedAhead | None:
-    """Import the framework, and its compiler with the module `ahead` if one is named. Raises where that fails, and
-    HarnessError if forking is not safe afterwards."""
-    importlib.import_module(module)
-    imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead() if ahead else None
-    try:
-        num_threads = len(os.listdir("/proc/self/task"))
-    except OSError:
-        raise HarnessError("the system does not tell the number of threads") from None
-    if num_threads > 1:
-        raise HarnessError(f"importing {module} left {num_threads} threads")
-    return imported
-
-
 def main(arguments: list[str]) -> None:
     """`supervisor.py [MODULE [AHEAD]]`: orders on stdin, events on stdout, everything else on stderr."""
     module, ahead = (*arguments, "", "")[:2]
     events = os.dup(1)
     os.dup2(2, 1)  # Output of a framework's import must not mix with the events.
     if not module:
-        Supervisor(orders=0, events=events, preloaded=False).serve()
+        Supervisor(orders=0, events=events).serve()
         return
     try:
-        imported = _preload(module, ahead)
+        imported = preload(module, ahead)
     except Exception as error:
         # With other threads, neither forking nor preparing a new child is safe: restart with less. Where an import
         # fails, the trial's own will fail in the same way, with the traceback in its stderr.
@@ -339,7 +361,7 @@ def main(arguments: list[str]) -> None:
         print(f"trials import {'their compiler' if ahead else module} each for itself: {why}", file=sys.stderr)
         os.dup2(events, 1)
         os.execv(sys.executable, module_command("bench.supervisor", *([module] if ahead else [])))
-    Supervisor(orders=0, events=events, preloaded=True, ahead=imported).serve()
+    Supervisor(0, events, [name for name in (module, ahead) if name], imported).serve()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""`SupervisorProcess`: the supervisor as its parent sees it, who starts it, gives orders, reads events, ends it; and
-`Following`, the one of the next block, which imports while this block's processes become warm."""
+"""`SupervisorProcess`: the supervisor as its parent sees it, who starts it, gives orders, reads events, ends it."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -18,7 +17,6 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
 from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, module_command, package_path, start_when_possible
 
-_IMPORT_LIMIT_S = 120.0
 _ENDS_WITHIN_S = 30.0
 """A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
 
@@ -82,38 +80,6 @@ class SupervisorProcess:
             self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             _kill_session(self._process)
-
-
-class Following:
-    """One at a time; where it fails there is none, and the block goes on with the supervisor that it has."""
-
-    def __init__(self) -> None:
-        self._process: SupervisorProcess | None = None
-
-    def begin(self, start: Callable[[], SupervisorProcess]) -> None:
-        """Let it start, and do not wait for it. Raises HarnessError where no process can be started."""
-        self._process = start()
-
-    def settle(self) -> None:
-        """Wait until it has imported what it needs, and rests: nothing may be timed before."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait_until_ready(_IMPORT_LIMIT_S)
-        except HarnessError:
-            self._process = None
-
-    def take(self) -> SupervisorProcess | None:
-        """It, once it rests; it is nobody's following any more."""
-        self.settle()
-        process, self._process = self._process, None
-        return process
-
-    def close(self) -> None:
-        """End it, and wait for that."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
 
 
 def _popen(modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:

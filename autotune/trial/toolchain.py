@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import platform
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+import sysconfig
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from autotune import environment
 from autotune.backends.registry import MADE
@@ -35,34 +38,61 @@ MAX_KEPT = 3
 
 _WHOLE_HEADER = (b"gpch", b"CPCH")
 """First bytes of a complete precompiled header of g++ and clang; g++ writes `gpcW` until the rest is written."""
+_FORM = 2
+"""Counts what the program makes: a toolchain of an earlier form has no answers of probes."""
 _DECISIVE = ("CXX", "CC", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
-def ensure_toolchain(
-    framework: str, version: str, variables: Mapping[str, str], make: Callable[[TrialFolder], None]
-) -> Path | None:
-    """The toolchain's folder; `make` fills it if it does not exist yet. None: it cannot be made.
+@dataclass
+class Toolchain:
+    """The toolchain of a framework for this user and machine, while it is looked for or made. Processes that need it at
+    the same time share one: who makes it holds a lock until `settle`."""
 
-    Processes that need it at the same time share one.
-    """
-    caches = cache_folder()
-    if caches is None:
-        return None
-    home = caches / "toolchain"
-    folder = home / f"{framework}-{version}-{_digest(variables)}"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_complete(folder) and shutil.disk_usage(home).free >= MIN_FREE_BYTES:
-                _make(folder, make)
-            if not is_complete(folder):
+    folder: Path
+    making: TrialFolder | None
+    """What the program is to fill, under a temporary name; None: there is nothing to make, or no room for it."""
+    _lock: IO[str]
+
+    @classmethod
+    def begin(
+        cls, framework: str, version: str, variables: Mapping[str, str], *, waits: bool = True
+    ) -> Toolchain | None:
+        """Take the lock, and look. None where it cannot be had, or another process has the lock and this one does not
+        wait."""
+        caches = cache_folder()
+        if caches is None:
+            return None
+        home = caches / "toolchain"
+        folder = home / f"{framework}-{version}-{_digest(framework, variables)}"
+        lock = None
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            lock = (home / ".lock").open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            lacks = not is_complete(folder) and shutil.disk_usage(home).free >= MIN_FREE_BYTES
+            return cls(folder, _emptied(folder) if lacks else None, lock)
+        except OSError:
+            if lock is not None:
+                lock.close()
+            return None
+
+    def settle(self) -> Path | None:
+        """Once the program has ended, or nothing is to be made: the folder, under its name. None: it is not whole."""
+        with self._lock:
+            try:
+                if self.making is not None and is_complete(self.making.path / MADE):
+                    (self.making.path / MADE).replace(self.folder)
+                if not is_complete(self.folder):
+                    return None
+                os.utime(self.folder)
+                _keep_newest(self.folder.parent)
+            except OSError:
                 return None
-            os.utime(folder)
-            _keep_newest(home)
-    except OSError:
-        return None
-    return folder
+            finally:
+                if self.making is not None:
+                    self.making.drop_temporary()
+                    shutil.rmtree(self.making.path, ignore_errors=True)
+        return self.folder
 
 
 def is_complete(toolchain: Path) -> bool:
@@ -88,19 +118,13 @@ def install_toolchain(toolchain: Path, cache: Path, temporary: Path) -> None:
             link.symlink_to(path)
 
 
-def _make(folder: Path, make: Callable[[TrialFolder], None]) -> None:
-    """Make it under a temporary name and rename it when complete; remove what a killed process left first."""
+def _emptied(folder: Path) -> TrialFolder:
+    """Where it is made, without what a killed process left."""
     shutil.rmtree(folder, ignore_errors=True)
     making = TrialFolder(folder.with_name(f"{folder.name}.making"))
     shutil.rmtree(making.path, ignore_errors=True)
     making.path.mkdir()
-    try:
-        make(making)
-        if is_complete(making.path / MADE):
-            (making.path / MADE).replace(folder)
-    finally:
-        making.drop_temporary()
-        shutil.rmtree(making.path, ignore_errors=True)
+    return making
 
 
 def _keep_newest(home: Path) -> None:
@@ -110,8 +134,9 @@ def _keep_newest(home: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _digest(variables: Mapping[str, str]) -> str:
-    """Digest of what decides how the compiler is called. The framework names files of other calls differently."""
+def _digest(framework: str, variables: Mapping[str, str]) -> str:
+    """Digest of what decides how the compiler is called. The framework names files of other calls differently: by the
+    places of its own headers and of Python's among others, which several environments may share."""
     stands = {**os.environ, **variables}
     chosen = {
         name: value
@@ -119,7 +144,9 @@ def _digest(variables: Mapping[str, str]) -> str:
         if name in _DECISIVE or (name.startswith("TORCHINDUCTOR_") and name != "TORCHINDUCTOR_CACHE_DIR")
     }
     processor = [platform.machine(), environment.processor(), environment.cpu_flags_sha256()]
-    facts = [sys.prefix, *processor, _compiler(stands.get("CXX")), chosen]
+    found = importlib.util.find_spec(framework)
+    places = [None if found is None else found.origin, sysconfig.get_path("include"), platform.python_version()]
+    facts = [_FORM, *places, *processor, _compiler(stands.get("CXX")), chosen]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
 

@@ -46,7 +46,7 @@ from autotune.tuning.evidence import evidence_of
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.field import Field
 from autotune.tuning.finalists import EQUALLY_FAST
-from autotune.tuning.jobs import num_at_once
+from autotune.tuning.jobs import may_compile_ahead, num_at_once
 from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
@@ -111,6 +111,8 @@ class Tuner:
             goes_on = self._wants_more() or earlier is None or not _stands(earlier, study)
             if self._session.bench.is_here and goes_on:
                 require_same_machine(study)
+            if goes_on and may_compile_ahead(study):
+                self._session.bench.prepare(study.manifest.workload)
             try:
                 self._race(goes_on=goes_on)
             finally:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
-from autotune.bench.local import LocalBench, _Supervised
-from autotune.measure.measurement import Measurement
+from autotune.bench.local import LocalBench, _Process
+from autotune.measure.measurement import Measurement, Reason
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.blocks import BlockedRun, Contestant
@@ -91,13 +93,14 @@ def test_without_it_trials_import_for_themselves(make_runner, tmp_path, make_req
     assert why in log
 
 
-def parents(folder):
-    """Numbers of the processes that started those that work in the folder."""
+def layouts(folder):
+    """Where the stacks are of the processes that work in the folder: forks of one process have one place."""
     found = set()
     for process in own_children():
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError):
             if process.cwd().startswith(str(folder)):
-                found.add(process.ppid())
+                maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+                found |= {line.split("-")[0] for line in maps if line.endswith("[stack]")}
     return found
 
 
@@ -111,34 +114,94 @@ def blocked_run(runner, tmp_path, make_request, settings, on_block=lambda _: Non
     )  # fmt: skip
 
 
-def test_each_block_has_a_process_of_its_own_to_fork(make_runner, tmp_path, make_request, monkeypatch):
-    """Its contestants come from one, and no two blocks from the same."""
-    runner = make_runner(AHEAD)
-    seen = []
-    settle = _Supervised.settle
+@pytest.fixture
+def seen(tmp_path, monkeypatch):
+    """Layouts of a block's processes at each of their turns, by the block's folder."""
+    seen = {}
+    turn = _Process.turn
 
     def look(self):
-        settle(self)
-        seen.append(parents(tmp_path / "blocks"))
+        block = self.folder.path.parent
+        seen.setdefault(block.name, set()).update(layouts(block))
+        return turn(self)
 
-    monkeypatch.setattr(_Supervised, "settle", look)
-    blocked_run(runner, tmp_path, make_request, TUNED).run(lambda _: False)
-    per_block = {frozenset(each) for each in seen if each}
-    assert len(per_block) == 4
-    assert all(len(each) == 1 for each in per_block)
-    assert len(frozenset().union(*per_block)) == 4
+    monkeypatch.setattr(_Process, "turn", look)
+    return seen
 
 
-def test_a_following_process_that_does_not_come_is_done_without(make_runner, tmp_path, make_request, monkeypatch):
-    """The blocks are forks of the one that is there."""
+@pytest.mark.skipif(sys.platform != "linux", reason="layouts are read from /proc")
+def test_two_processes_are_forked_in_turns(make_runner, tmp_path, make_request, seen):
+    """A block's contestants come from one of them, the next block's from the other one."""
+    blocked_run(make_runner(AHEAD), tmp_path, make_request, TUNED).run(lambda _: False)
+    of_blocks = [seen[name] for name in sorted(seen)]
+    assert [len(each) for each in of_blocks] == [1] * 4
+    assert of_blocks[0] == of_blocks[2] != of_blocks[1] == of_blocks[3]
+
+
+def test_a_block_begins_while_trials_compile(make_runner, tmp_path, make_request):
+    """The server of a block is paused as they are while something is timed."""
     runner = make_runner(AHEAD)
-    monkeypatch.setattr("autotune.bench.supervisor_process._IMPORT_LIMIT_S", 0.5)
+    slow = make_request({**TUNED, "compile_ms": 2500}, cache=str(tmp_path / "caches" / "slow"))
+    started = runner.start(TrialFolder(tmp_path / "slow"), slow, "gated")
+    runner.new_block()
+    live = [
+        runner.start(TrialFolder(tmp_path / name), make_request(TUNED, cache=str(tmp_path / "caches" / name)), "live")
+        for name in "ab"
+    ]
+    for each in live:
+        each.warm()
+    assert len(layouts(tmp_path / "a") | layouts(tmp_path / "b")) == 1
+    assert layouts(tmp_path / "slow") != layouts(tmp_path / "a")
+    with runner.quiet():
+        assert all(each.turn() is not None for each in live)
+    outcomes = [each.finish() for each in (*live, started)]
+    assert all(isinstance(outcome, Measurement) for outcome in outcomes), outcomes
+    assert all(outcome.compile_spared_s == 3.0 for outcome in outcomes)
+
+
+def test_what_ends_early_is_told(make_runner, tmp_path, make_request):
+    """A fork of a server is the supervisor's child like any other: its crash, and its end by a limit."""
+    runner = make_runner(AHEAD)
+    runner.new_block()
+    crash = runner.hold(TrialFolder(tmp_path / "crash"), make_request({**TUNED, "behaviour": "crash"}))
+    assert crash.outcome.reason is Reason.CRASH
+    limits = {"start": 20, "build": 20, "compile": 0.5, "check": 20, "run": 20, "total": 60}
+    hung = runner.hold(TrialFolder(tmp_path / "hung"), make_request({**TUNED, "behaviour": "hang"}, limits=limits))
+    assert hung.outcome.reason is Reason.TIMEOUT
+    live = runner.hold(TrialFolder(tmp_path / "live"), make_request(TUNED))
+    children = own_children()
+    runner.close()
+    assert live.outcome.reason is Reason.HARNESS
+    assert not psutil.wait_procs(children, timeout=20)[1]
+
+
+def test_a_server_that_does_not_come_is_done_without(make_runner, tmp_path, make_request, monkeypatch):
+    """The blocks are forks of the supervisor."""
+    runner = make_runner(AHEAD)
+    monkeypatch.setattr("autotune.bench.local._IMPORT_LIMIT_S", 0.5)
     (tmp_path / "ahead_of_fake.py").write_text("import time; time.sleep(600)")
     run = blocked_run(runner, tmp_path, make_request, TUNED)
     comparison = run.run(lambda _: False)
     assert comparison is not None
     assert len(run.blocks) == 4
     assert all(block["other"].compile_spared_s == 3.0 for block in run.blocks)
+
+
+def test_a_server_that_is_lost_is_done_without(make_runner, tmp_path, make_request):
+    """The process that asks it is refused, or has another parent; those that it has started go on."""
+    runner = make_runner(AHEAD)
+    runner.new_block()
+    live = runner.hold(TrialFolder(tmp_path / "live"), make_request(TUNED))
+    forked_or_not = [each for each in own_children() if any("fork_server.py" in part for part in each.cmdline())]
+    servers = [each for each in forked_or_not if not each.cwd().startswith(str(tmp_path))]
+    for each in servers:
+        each.kill()
+    psutil.wait_procs(servers, timeout=20)
+    assert live.turn() is not None
+    assert isinstance(live.finish(), Measurement)
+    again = runner.hold(TrialFolder(tmp_path / "again"), make_request(TUNED))
+    again.turn()
+    assert isinstance(again.finish(), Measurement)
 
 
 def test_where_nothing_compiles_no_further_process_starts(make_runner, tmp_path, make_request):

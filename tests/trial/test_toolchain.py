@@ -7,19 +7,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
-from autotune.bench.local import LocalBench
+from autotune.bench.local import LocalBench, _Process
 from autotune.measure.measurement import Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.toolchain import install_toolchain, is_complete
 from autotune_fake import ENTRY
-from tests.conftest import PARENT, REPOSITORY
+from tests.conftest import PARENT, REPOSITORY, own_children
 
 MAKER = """
 import os, sys, time
@@ -98,6 +99,13 @@ def maker(tmp_path, monkeypatch):
         return lambda: len(count.read_text().split()) if count.exists() else 0
 
     return use
+
+
+def _is_stopped(program: str) -> bool:
+    """There is such a process, and it stands still once its pause is over the pipe."""
+    time.sleep(0.3)
+    found = [each for each in own_children() if any(program in part for part in each.cmdline())]
+    return bool(found) and all(each.status() == psutil.STATUS_STOPPED for each in found)
 
 
 class TestTemporaryFiles:
@@ -179,6 +187,41 @@ class TestToolchain:
         (outcome,) = run(make_request(TUNED, limits=Limits(total=1.2)))
         assert isinstance(outcome, Measurement)
         assert num_made() == 1
+
+    def test_it_is_made_beside_the_untuned_model(self, maker, make_request, seen, tmp_path, monkeypatch):
+        """Which is timed while it stands still; the first config that compiles waits for the rest."""
+        num_made = maker(then="time.sleep(1.0)")
+        request = make_request()
+        with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
+            runner.prepare(request.workload)
+            runner.prepare(request.workload)
+            waits = []
+            begun = _Process._begin
+            monkeypatch.setattr(_Process, "_begin", lambda self: waits.append(_is_stopped("maker.py")) or begun(self))
+            assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), request), Measurement)
+            assert isinstance(runner.run(TrialFolder(tmp_path / "t"), make_request(TUNED)), Measurement)
+        assert waits[0], "it is gated, and the maker stands still when it is timed"
+        assert num_made() == 1
+        assert seen.with_name("seen.txt.call").read_text() == "(True, True)"
+
+    def test_one_that_is_not_needed_any_more_leaves_nothing(self, maker, make_request, tmp_path):
+        """The run ends while it is made."""
+        maker(then="time.sleep(600)")
+        with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
+            runner.prepare(make_request().workload)
+            assert list((tmp_path / "xdg").rglob("*.making"))
+        assert not list((tmp_path / "xdg").rglob("*.making"))
+
+    def test_environments_with_one_framework_share_it(self, run, maker, make_request, monkeypatch):
+        """What its headers and Python's are, is what decides: an environment may lie over another."""
+        num_made = maker()
+        run(make_request(TUNED))
+        monkeypatch.setattr("sys.prefix", "/another")
+        run(make_request(TUNED))
+        assert num_made() == 1
+        monkeypatch.setattr("sysconfig.get_path", lambda name: f"/another/{name}")
+        run(make_request(TUNED))
+        assert num_made() == 2
 
     def test_the_untuned_model_needs_none(self, run, maker, make_request):
         """A run that compiles nothing does not wait for a compiler."""

@@ -35,6 +35,7 @@ from autotune.backends.torch.instruments import (
     others_on_gpu,
     peak_bytes,
 )
+from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.tensors import array_of, device_of, placed, require_shape, shape_of, tensor_like, writes_of
@@ -67,6 +68,7 @@ class TorchBackend(Backend):
     regions = regions
     compile_cache = compile_cache
     shared_kernels = staticmethod(shared_kernels)
+    answered_probes = staticmethod(answered)
     proxies = proxy
     calls_file = files
     watch_calls = staticmethod(files.watch_calls)

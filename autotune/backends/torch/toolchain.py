@@ -1,4 +1,5 @@
-"""Makes inductor's toolchain for CPUs (see `toolchain`): the probes of instruction sets, and the precompiled headers.
+"""Makes inductor's toolchain for CPUs (see `toolchain`): the probes of instruction sets with their answers, and the
+precompiled headers.
 
 A program: `torch_toolchain.py FOLDER`. It lets inductor compile two functions, of which one has a C++ wrapper, since
 each way has a header of its own.
@@ -24,13 +25,13 @@ def main(folder: Path) -> None:
     os.environ.update(TMPDIR=str(temporary), TORCHINDUCTOR_COMPILE_THREADS="1")
     tempfile.tempdir = None
     import torch
-    from torch._inductor import cpu_vec_isa
 
+    from autotune.backends.torch import isa_probes
     from autotune.backends.torch.backend import TorchBackend
 
     backend = TorchBackend()
     os.environ.update(backend.cache_variables(str(made / "cache")))
-    cpu_vec_isa.valid_vec_isa_list()
+    isa_probes.ask(made)
     # This process knows what the probes said; what it compiles from now on is of no use to a trial.
     os.environ.update(backend.cache_variables(str(folder / "cache")))
     with torch.no_grad():

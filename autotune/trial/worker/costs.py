@@ -5,15 +5,15 @@ records each process's resident peak (VmHWM) and can reset it. A forked child st
 is always reset first and reported as growth since before the model was built: memory of the interpreter and the
 framework is not counted.
 
-A fork server has imported the compiler, and earlier trials have compiled kernels of the same source. A job finds
-neither: these seconds, as they were measured where the work was done, are part of the trial's compile times, and what
-the imports hold is part of its peak memory.
+A fork server has imported the compiler, earlier trials have compiled kernels of the same source, and the toolchain's
+program has asked what the processor can do. A job finds none of that: these seconds, as they were measured where the
+work was done, are part of the trial's compile times, and what the imports hold is part of its peak memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +89,22 @@ class Spared:
         return self._clock() + self.seconds
 
     def found(self) -> AbstractContextManager[Any]:
-        """For the call that compiles: it finds imports, which count from here on, and kernels. Taken within what is
-        timed, since it may import the compiler."""
+        """For the call that compiles: it finds imports, which count from here on, answers of the toolchain, and
+        kernels. Taken within what is timed, since it may import the compiler."""
         entry = entry_of(self._request.workload.framework)
         if self._request.untuned or not entry.compiles(self._request.config):
             return nullcontext()
         if self._ahead is not None:
             self._add(self._ahead.seconds)
             self.resident_bytes = self._ahead.resident_bytes
-        kernels, find = self._request.kernels, self._backend.shared_kernels
-        if kernels is None or find is None:
-            return nullcontext()
-        return find(Path(kernels.folder), kernels.num_threads, self._clock, self._add)
+        with ExitStack() as found:
+            toolchain, answered = self._request.toolchain, self._backend.answered_probes
+            if toolchain is not None and answered is not None:
+                found.enter_context(answered(Path(toolchain), self._add))
+            kernels, find = self._request.kernels, self._backend.shared_kernels
+            if kernels is not None and find is not None:
+                found.enter_context(find(Path(kernels.folder), kernels.num_threads, self._clock, self._add))
+            return found.pop_all()
 
     def _add(self, seconds: float) -> None:
         self.seconds += seconds

@@ -1,0 +1,161 @@
+"""A fork server: a process that has imported a framework, from which a supervisor lets trials be forked.
+
+The supervisor forks the search's trials from itself. The live processes of a block come from a process of their own, so
+that whatever forks of one process have in common is another in the next block. There are two for all blocks, which use
+them in turns (docs/decisions/0062-processes-of-a-race.md).
+
+It is a child of its supervisor like any other (`child`): it imports, which may be paused while something is timed, says
+that it waits, and rests in a read. A fork is handed over: it is the grandchild of the server, whose parent between ends
+at once, so that the supervisor adopts it, and reaps and kills it as it does its own.
+
+    to the server      one message: folder, names of the pipes, with the pipes and the outputs as descriptors
+    from the server    the number of the process, or why there is none
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.backends.capabilities import ImportedAhead
+from autotune.bench.child import run_fork
+from autotune.errors import HarnessError
+from autotune.measure.measurement import Stage
+from autotune.trial.folder import TrialFolder
+from autotune.trial.processes import start_when_possible
+from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, take_pipe
+
+FORKS_FD_VARIABLE = "AUTOTUNE_FORKS_FD"
+"""Number of the server's end of the socket."""
+_MOST_BYTES = 2**16
+_MOST_DESCRIPTORS = 8
+_ANSWERS_WITHIN_S = 60.0
+
+
+class ForkServer:
+    """A fork server as its supervisor sees it. It must rest, and not be paused, when it is asked."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.settimeout(_ANSWERS_WITHIN_S)
+
+    @property
+    def descriptor(self) -> int:
+        """The supervisor's end: no trial inherits it."""
+        return self._ours.fileno()
+
+    def hand_over(self) -> dict[str, int]:
+        """The pipe that the server is started with, by its variable."""
+        return {FORKS_FD_VARIABLE: self._theirs.fileno()}
+
+    def started(self) -> None:
+        """The server has its end."""
+        self._theirs.close()
+
+    def fork(self, folder: TrialFolder, pipes: dict[str, int], outputs: Sequence[int]) -> int:
+        """Start a trial. Returns the process number. Raises HarnessError."""
+        asked = {"folder": str(folder.path), "pipes": list(pipes)}
+        try:
+            socket.send_fds(self._ours, [json.dumps(asked).encode()], [*pipes.values(), *outputs])
+            answer = self._ours.recv(_MOST_BYTES).decode()
+        except OSError as error:
+            answer = f"it does not answer: {error}"
+        if not answer.isdigit():
+            raise HarnessError(f"the fork server started nothing: {answer or 'it has ended'}")
+        return int(answer)
+
+    def close(self) -> None:
+        self._ours.close()
+
+
+def preload(module: str, ahead: str) -> ImportedAhead | None:
+    """Import the framework, and its compiler with the module `ahead` if one is named. Raises where that fails, and
+    HarnessError if forking is not safe afterwards."""
+    importlib.import_module(module)
+    imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead() if ahead else None
+    try:
+        num_threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        raise HarnessError("the system does not tell the number of threads") from None
+    if num_threads > 1:
+        raise HarnessError(f"importing {module} left {num_threads} threads")
+    return imported
+
+
+@dataclass(frozen=True)
+class _Forking:
+    """The server in its own process."""
+
+    connection: socket.socket
+    stages: int
+    """The pipe on which it has said that it waits."""
+    supervisor: int
+    imported: ImportedAhead | None
+
+    def serve(self) -> None:
+        """Until the supervisor closes its end."""
+        while True:
+            message, given, _, _ = socket.recv_fds(self.connection, _MOST_BYTES, _MOST_DESCRIPTORS)
+            if not message:
+                return
+            try:
+                self._fork(json.loads(message), given)
+            except (OSError, HarnessError) as error:
+                self.connection.send(str(error).encode())
+            for descriptor in given:
+                os.close(descriptor)
+
+    def _fork(self, asked: dict[str, Any], given: Sequence[int]) -> None:
+        """Start a trial by way of a process that tells its number and ends, so that the supervisor is its parent."""
+        between = start_when_possible(os.fork)
+        if between:
+            os.waitpid(between, 0)
+            return
+        parent = os.getpid()
+        try:
+            pid = start_when_possible(os.fork)
+        except BaseException as error:
+            self.connection.send(str(error).encode())
+            os._exit(1)
+        if pid:
+            self.connection.send(str(pid).encode())
+            os._exit(0)
+        self._run(asked, given, parent)
+
+    def _run(self, asked: dict[str, Any], given: Sequence[int], parent: int) -> NoReturn:
+        """Be the trial, once this process's first parent has ended."""
+        while os.getppid() == parent:
+            time.sleep(0.0005)
+        if os.getppid() != self.supervisor:
+            os._exit(1)  # The supervisor has ended, too.
+        pipes = dict(zip(asked["pipes"], given, strict=False))
+        to_close = [self.connection.detach(), self.stages]
+        run_fork(TrialFolder(Path(asked["folder"])), pipes, given[len(pipes) :], to_close, self.imported)
+
+
+def main(arguments: list[str]) -> None:
+    """`fork_server.py FOLDER MODULE [AHEAD]`: import, say so, and fork until the supervisor closes its end."""
+    stages, forks, gate = (take_pipe(name) for name in (STAGE_FD_VARIABLE, FORKS_FD_VARIABLE, GATE_FD_VARIABLE))
+    assert stages is not None
+    assert forks is not None
+    assert gate is not None
+    os.close(gate)  # It may be paused as a gated one may, and is never timed.
+    supervisor = os.getppid()
+    module, ahead = (*arguments[1:], "")[:2]
+    imported = preload(module, ahead)
+    os.write(stages, f"{Stage.WAIT}\n".encode())
+    _Forking(socket.socket(fileno=forks), stages, supervisor, imported).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)
