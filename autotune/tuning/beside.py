@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from autotune.bench.bench import Running
 from autotune.measure.measurement import Failure, Reason
+from autotune.tuning.attempts import may_be_random
 from autotune.tuning.session import Session
 
 TURN_SHARE = 0.05
@@ -44,18 +45,25 @@ class UntunedBeside:
 
     def start(self) -> Failure | None:
         """Start it, and wait until it is warm and has taken its first turn. Returns the failure of one that computes
-        something else than the reference; any other failure is a run without it."""
+        something else than the reference, or that fails again and again. There is none where it finds no room beside
+        the trials to come, nor where the time is up."""
         session = self._session
         folder, request = session.untuned_again("untuned")
-        limits = session.deadline.cap(request.limits)
-        process = session.bench.start(folder, request.limited_to(limits), "live")
-        process.warm(session.notify_stage)
-        if isinstance(process.outcome, Failure):
-            is_other = process.outcome.reason is Reason.WRONG_RESULT or process.outcome.blames_config
-            return process.outcome if is_other else None
-        self._process = process
-        self._first_s = self._take_turn()
-        return None
+        num_failed = 0
+        while True:
+            limits = session.deadline.cap(request.limits)
+            process = session.bench.start(folder, request.limited_to(limits), "live")
+            process.warm(session.notify_stage)
+            failure = process.outcome
+            if not isinstance(failure, Failure):
+                self._process = process
+                self._first_s = self._take_turn()
+                return None
+            if failure.reason is Reason.OUT_OF_MEMORY or session.deadline.left_s() <= 0:
+                return None
+            num_failed += 1
+            if failure.reason is Reason.WRONG_RESULT or not may_be_random(request, failure, num_failed):
+                return failure
 
     def read(self) -> None:
         """Take a turn, if enough time has passed since the last one, and keep it with the study."""

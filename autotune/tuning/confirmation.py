@@ -56,6 +56,8 @@ class _Verdict:
 
     def _without_candidates(self, records: Sequence[TrialRecord]) -> Confirmation:
         others = [record for record in records if record.config != self.untuned.config]
+        if self.field.lost is not None:
+            return self._untried()
         if self.field.failed:
             return self._without_winner("none is left")
         if not any(record.counts for record in others):
@@ -144,10 +146,15 @@ class _Verdict:
 
     def _untried(self) -> Confirmation:
         """Nothing was compared, and nothing was ruled out either."""
-        was_cut = self.reason is StopReason.TIME
+        is_lost, was_late = self.field.lost is not None, self.reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        why = "no other config was measured" + (f": {self._did_not_fit('a trial of one')}" if was_cut else "")
-        return self._confirmation(verdict, "; ".join(self.notes) or None, cut_short=was_cut, why=why)
+        why = "no other config was measured" + (f": {self._did_not_fit('a trial of one')}" if was_late else "")
+        return self._confirmation(
+            verdict,
+            "; ".join(self.notes) or None,
+            cut_short=is_lost or was_late,
+            why=self._why() if is_lost else why,
+        )
 
     def _did_not_fit(self, what: str) -> str:
         """What was not begun for lack of time, and how much there was."""
@@ -180,10 +187,12 @@ class _Verdict:
                 self.notes.append(f"trial {record.number} did not run the same program in the blocks as in the search")
 
     def _compile_warm_s(self, record: TrialRecord) -> float | None:
-        """The shortest compile of a process that found the caches of an earlier one."""
+        """The shortest compile of a process that found the caches of an earlier one, in this run or an earlier one."""
         processes = [block[record.number] for block in self.field.seen if record.number in block]
         warm = [] if self.session.objective.compiles_cold else processes[1:]
-        return min((process.compile_s for process in warm), default=None)
+        earlier = self.session.study.confirmation
+        known_s = earlier.compile_warm_s if earlier is not None and earlier.candidate == record.number else None
+        return min((process.compile_s for process in warm), default=known_s)
 
 
 def winner_of(

@@ -182,11 +182,12 @@ class Tuner:
             failure = self._beside.start()
             if failure is not None:
                 raise wrong_again(failure, is_later_run=is_again)
-            return
+            if self._beside.process is not None:
+                return
         if is_again and self._wants_more():
             require_same_model(session, self._attempts)
-        if self._study.noise_floor is None and self._time.has_time_for_noise_floor():
-            self._study.noise_floor = measure_noise_floor(session) or self._study.noise_floor
+        if not session.has_beside and self._study.noise_floor is None and self._time.has_time_for_noise_floor():
+            self._study.noise_floor = measure_noise_floor(session)
 
     def _go_on(self) -> bool:
         """Fill the places, and look after the process that is ready first. False when nothing is under way any more."""
@@ -239,6 +240,8 @@ class Tuner:
 
     def _next(self) -> Config | list[TrialRecord] | None:
         """What a free place is used for: a config to try, finalists for a block, or nothing."""
+        if self._field.lost is not None:
+            return None  # Nothing can be compared any more.
         standing, block = self._standing(), self._field.block
         if block is not None and not self._session.mixes:
             return None
@@ -260,8 +263,7 @@ class Tuner:
         if simpler is not None:
             self._num_extra += 1
             return simpler
-        is_over = standing.is_decided or self._field.lost is not None
-        return (None if is_over else self._time.fitting(standing.field)) or None
+        return (None if standing.is_decided else self._time.fitting(standing.field)) or None
 
     def _next_config(self, standing: Standing) -> Config | StopReason:
         """The config to try next, or why none is tried any more."""
