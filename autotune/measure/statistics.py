@@ -8,7 +8,7 @@ in blocks: in each, every config runs once, all at the same time, sampled in tur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -254,7 +254,7 @@ class Comparison:
         values = values[np.isfinite(values).all(axis=1)]
         logs = np.log(values[:, :1] / values[:, 1:])
         if len(logs) >= self.first_look:
-            errors = _studentised_errors(logs, self._correlations)
+            errors = _studentised_errors(logs, _how_alike(logs, self._correlations))
             return _simultaneous(logs, errors, ERROR / self.num_looks)[0]
         if not len(logs):
             raise ValueError(f"no block holds both {config} and {other}")
@@ -263,8 +263,7 @@ class Comparison:
     @cached_property
     def correlation(self) -> float:
         """Expected correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.1."""
-        weights = _weights_of_correlations(self._logs, self._correlations)
-        return float(weights @ list(self._correlations))
+        return sum(correlation * weight for correlation, weight in self._alike.items())
 
     def has_faster_finalist(self, answer: int) -> bool:
         """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
@@ -307,11 +306,34 @@ class Comparison:
         """Log speed-ups of the configs that are looked at: one row a block that one of them has, one column a config;
         NaN in a gap."""
         logs = np.log(self._array[:, :1] / self._array[:, [1 + config for config in self._looked_at]])
-        return np.asarray(logs[np.isfinite(logs).any(axis=1)])
+        return np.asarray(logs[self._has_looked])
 
     @cached_property
     def _errors(self) -> NDArray[np.float64]:
-        return _studentised_errors(self._logs, self._correlations)
+        return _studentised_errors(self._logs, self._alike)
+
+    @cached_property
+    def _alike(self) -> Mapping[float, float]:
+        """How alike blocks are by those that are looked at: correlation -> how likely it is.
+
+        Where trials chose the configs, two things make it more than a guess after a few blocks. The control is one
+        process, so that its ratio to the base shows the base's processes alone. And a process that was hit hides how
+        alike the others are: it is judged with and without such ones, and the more prudent judgement counts.
+        """
+        if not self.searched:
+            return _how_alike(self._logs, self._correlations)
+        logs = self._logs
+        if sum(control is not None for control in self.controls) >= self.first_look:
+            controls = np.log(self._array[:, 0] / np.array(self.controls, dtype=float))
+            logs = np.column_stack([logs, controls[self._has_looked]])
+        found = [_how_alike(each, self._correlations) for each in (logs, _winsorised(logs))]
+        return max(found, key=lambda alike: alike[max(alike)])
+
+    @cached_property
+    def _has_looked(self) -> NDArray[np.bool_]:
+        """Which rows hold a config that is looked at."""
+        columns = [1 + config for config in self._looked_at]
+        return np.asarray(np.isfinite(self._array[:, columns]).any(axis=1))
 
     @cached_property
     def _intervals(self) -> dict[int, Speedup]:
@@ -402,24 +424,35 @@ def _centre_and_scale(
     return np.stack(centres, axis=-1), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 
-def _studentised_errors(logs: NDArray[np.float64], correlations: Mapping[float, float]) -> NDArray[np.float64]:
+def _studentised_errors(logs: NDArray[np.float64], alike: Mapping[float, float]) -> NDArray[np.float64]:
     """|centre / scale| of each column in so many drawn sets of blocks, with the gaps of `logs`, whose true centres are
     0."""
     draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape))
-    _make_alike(draws, correlations, _weights_of_correlations(logs, correlations))
+    _make_alike(draws, alike)
     centres, scales = _centre_and_scale(draws @ _root(logs), np.isfinite(logs))
     return np.asarray(np.abs(centres) / scales)
 
 
-def _make_alike(draws: NDArray[np.float64], correlations: Iterable[float], weights: NDArray[np.float64]) -> None:
+def _make_alike(draws: NDArray[np.float64], alike: Mapping[float, float]) -> None:
     """Give each correlation its share of the draws, and these draws that correlation from one block to the next."""
-    ends = np.round(np.cumsum(weights) * len(draws)).astype(int)
-    correlation = np.repeat(list(correlations), np.diff(ends, prepend=0))[:, None]
+    ends = np.round(np.cumsum(list(alike.values())) * len(draws)).astype(int)
+    correlation = np.repeat(list(alike), np.diff(ends, prepend=0))[:, None]
     for block in range(1, draws.shape[1]):
         draws[:, block] = correlation * draws[:, block - 1] + np.sqrt(1 - correlation**2) * draws[:, block]
 
 
-def _weights_of_correlations(logs: NDArray[np.float64], correlations: Mapping[float, float]) -> NDArray[np.float64]:
+def _winsorised(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """With the blocks that are set aside moved to the nearest one that is not."""
+    moved = logs.copy()
+    for column in moved.T:
+        has = np.isfinite(column)
+        ordered = np.sort(column[has])
+        aside = len(ordered) // BLOCKS_PER_OUTLIER
+        column[has] = np.clip(column[has], ordered[aside], ordered[len(ordered) - 1 - aside])
+    return moved
+
+
+def _how_alike(logs: NDArray[np.float64], correlations: Mapping[float, float]) -> dict[float, float]:
     """How likely each correlation is: its prior times its likelihood, level and scale of each column unknown."""
     has = np.isfinite(logs)
     separate = logs - np.nanmean(logs, axis=0)
@@ -434,7 +467,7 @@ def _weights_of_correlations(logs: NDArray[np.float64], correlations: Mapping[fl
         for correlation, prior in correlations.items()
     ]
     weights = np.exp(np.array(log_weights) - max(log_weights))
-    return np.asarray(weights / weights.sum())
+    return dict(zip(correlations, (weights / weights.sum()).tolist(), strict=True))
 
 
 def _log_likelihood(column: NDArray[np.float64], correlation: float) -> float:

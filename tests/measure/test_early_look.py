@@ -144,6 +144,24 @@ class TestLooks:
         assert plain == chosen
         assert chosen.low < untold.low < untold.high < chosen.high
 
+    def test_controls_tell_how_alike_blocks_are(self) -> None:
+        """Ratios of the base's processes to one and the same process: those that rise from block to block make the
+        interval wider than the very same ones shuffled. That is asked only where trials chose the configs."""
+        rising = [1 - 0.01 * block for block in range(8)]
+        shuffled = [rising[index] for index in (3, 6, 0, 5, 1, 7, 2, 4)]
+        one, other = (alone(*self.STEADY, searched=1.1, controls=controls) for controls in (rising, shuffled))
+        assert (one.correlation > 0.5, other.correlation < 0.2) == (True, True)
+        assert one.speedups[0].low < other.speedups[0].low
+        untold = raced(*([ratio] for ratio in self.STEADY), controls=rising)
+        assert untold.correlation == raced(*([ratio] for ratio in self.STEADY)).correlation
+
+    def test_a_hit_does_not_hide_that_blocks_are_alike(self) -> None:
+        """Ratios rise steadily but for one block, in which a process was hit."""
+        ratios = [1.02 + 0.005 * block for block in range(8)]
+        ratios[3] = 0.7
+        hidden, seen = raced(*([ratio] for ratio in ratios)), alone(*ratios, searched=1.1)
+        assert (hidden.correlation < 0.2, seen.correlation > 0.5) == (True, True)
+
     def test_the_margin_rises_with_what_controls_show(self) -> None:
         """A gain of 10 % is no more than what the base gains over itself."""
         noisy = [0.8, 1.2, 0.8, 1.2]
