@@ -12,9 +12,6 @@ the one of the untuned model's trial, for life, and only what changes in it is t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from autotune.bench.bench import Running
 from autotune.measure.measurement import Failure, Reason
 from autotune.tuning.attempts import may_be_random
@@ -27,9 +24,9 @@ TURN_SHARE = 0.05
 class UntunedBeside:
     """See above. Each reading is kept with the study as a drift check."""
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._clock = clock
+        self._clock = session.deadline.clock
         self._process: Running | None = None
         self._first_s: float | None = None
         self._turn_s = 0.0
@@ -65,14 +62,14 @@ class UntunedBeside:
             if failure.reason is Reason.WRONG_RESULT or not may_be_random(request, failure, num_failed):
                 return failure
 
-    def read(self) -> None:
-        """Take a turn, if enough time has passed since the last one, and keep it with the study."""
+    def read(self, after: int) -> None:
+        """Take a turn right after a trial, if enough time has passed since the last one, and keep it with the study."""
         if self.process is None or self._turn_s > TURN_SHARE * (self._clock() - self._last):
             return
         latency_s = self._take_turn()
         untuned = self._session.study.untuned_record()
         if latency_s is not None and self._first_s is not None and untuned is not None:
-            self._session.note_drift(untuned.measurement.latency.p50 * latency_s / self._first_s)
+            self._session.note_drift(untuned.measurement.latency.p50 * latency_s / self._first_s, after)
 
     def end(self) -> None:
         """End it; nobody needs its outcome."""

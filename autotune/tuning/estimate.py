@@ -72,18 +72,19 @@ def block_times(
     *,
     cold: bool,
     has_caches: Callable[[int], bool] = lambda _: False,
+    num_at_once: int = 1,
 ) -> BlockTimes:
-    """Blocks of these contestants, each in a process that starts in `start_s`. `cold`: every block compiles anew;
-    `has_caches` tells by a trial's number whether the first block begins with its caches."""
+    """Blocks of these contestants, each in a process that starts in `start_s`, so many at once. `cold`: every block
+    compiles anew; `has_caches` tells by a trial's number whether the first block begins with its caches."""
     turns_s = _turns_s([contestant.measurement for contestant in contestants], plan, sampling)
-    first_s = later_s = turns_s
+    first_s, later_s = [], []
     for contestant in contestants:
         measured = contestant.measurement
         # The compile of a trial that began with another's caches was a warm one itself.
         warm = 1.0 if cold or measured.compiled_from is not None else WARM_SHARE
-        later_s += live_process_s(measured, start_s, warm)
-        first_s += live_process_s(measured, start_s, warm if has_caches(contestant.number) else 1.0)
-    return BlockTimes(first_s, later_s)
+        later_s.append(live_process_s(measured, start_s, warm))
+        first_s.append(live_process_s(measured, start_s, warm if has_caches(contestant.number) else 1.0))
+    return BlockTimes(_side_by_side_s(first_s, num_at_once) + turns_s, _side_by_side_s(later_s, num_at_once) + turns_s)
 
 
 def confirmation_times(
@@ -91,12 +92,21 @@ def confirmation_times(
     floor: NoiseFloor | None,
     objective: Objective,
     budget: Budget,
+    *,
     has_caches: Callable[[int], bool] = lambda _: False,
+    num_at_once: int = 1,
 ) -> BlockTimes:
     """Blocks of a confirmation of these, the untuned model's trial first."""
     plan, start_s = budget.confirmation.fit_for(objective), process_start_s(contestants[0], floor)
     cold = objective.compiles_cold
-    return block_times(contestants, plan, budget.sampling, start_s, cold=cold, has_caches=has_caches)
+    return block_times(
+        contestants, plan, budget.sampling, start_s, cold=cold, has_caches=has_caches, num_at_once=num_at_once
+    )
+
+
+def _side_by_side_s(processes_s: Sequence[float], num_at_once: int) -> float:
+    """Seconds until all of them are warm."""
+    return max(max(processes_s, default=0.0), sum(processes_s) / num_at_once)
 
 
 def live_process_s(measurement: Measurement, start_s: float, share: float) -> float:

@@ -16,8 +16,11 @@ from autotune.study.budget import BlockPlan
 from autotune.study.equivalence import simplicity
 from autotune.study.records import BlockRow, TrialRecord
 from autotune.study.study import Study
-from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
+from autotune.tuning.finalists import EQUALLY_FAST, MAX_FINALISTS, candidates_among
 from autotune.tuning.pruning import without_idle_settings
+
+WORTH_A_BLOCK = 0.001
+"""Expected log gain over the answer from which on a config takes part in its blocks."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,21 @@ class Evidence:
     @cached_property
     def comparison(self) -> Comparison | None:
         """The finalists against the untuned model; None before the first block."""
-        columns = [self.untuned.number, *(record.number for record in self.finalists)]
-        blocks = [row for row in self.rows if not row.values.keys().isdisjoint(columns[1:])]
-        if not blocks:
-            return None
+        numbers = {record.number for record in self.finalists}
+        blocks = [row for row in self.rows if not row.values.keys().isdisjoint(numbers)]
+        return self._compared(self.finalists, blocks) if blocks else None
+
+    @cached_property
+    def _all(self) -> Comparison:
+        """All candidates, those without a block by their trials alone."""
+        return self._compared(self.candidates, self.rows)
+
+    def _compared(self, records: Sequence[TrialRecord], blocks: Sequence[BlockRow]) -> Comparison:
+        columns = [self.untuned.number, *(record.number for record in records)]
         return Comparison(
             tuple(tuple(row.values.get(number) for number in columns) for row in blocks),
             num_looks=self.plan.num_looks,
-            searched=tuple(self.searched(record) for record in self.finalists),
+            searched=tuple(self.searched(record) for record in records),
             controls=tuple(row.control for row in blocks),
             first_look=self.plan.first_look,
         )
@@ -60,13 +70,20 @@ class Evidence:
         """Blocks in which it took part."""
         return sum(record.number in row.values for row in self.rows)
 
+    @cached_property
+    def gains(self) -> dict[int, float]:
+        """Candidate's trial -> expected log speed-up, by its blocks and its trial together."""
+        speedups = self._all.expected_speedups
+        known = zip(self.candidates, speedups, strict=True)
+        return {record.number: math.log(speedup) for record, speedup in known if speedup is not None}
+
     def gain(self, record: TrialRecord) -> float:
-        """Expected log speed-up: the mean of its blocks and its trial."""
-        logs = [math.log(self.searched(record))]
-        for row in self.rows:
-            if record.number in row.values:
-                logs.append(math.log(row.values[self.untuned.number] / row.values[record.number]))
-        return sum(logs) / len(logs)
+        """Expected log speed-up of a candidate."""
+        return self.gains[record.number]
+
+    def regret(self, record: TrialRecord) -> float:
+        """Expected log gain that the best of all candidates would bring over this one: what knowing it is worth."""
+        return self._all.expected_regret(self.candidates.index(record))
 
     def is_proven(self, record: TrialRecord) -> bool:
         """It is shown to be faster than the untuned model."""
@@ -93,12 +110,22 @@ class Evidence:
 
     @cached_property
     def field(self) -> tuple[TrialRecord, ...]:
-        """Whom to compare, the most important first: those that may be the best, what is proven already, and where
-        there are several objectives the best in each other one."""
-        study = self.study
-        chosen = by_importance(study, self.candidates, uncertainty_of(study, self.untuned), self._relative)
-        others = [self._best_in(objective) for objective in study.manifest.objectives[1:] if self.candidates]
-        return tuple({record.number: record for record in [*self.proven[:1], *chosen, *others]}.values())
+        """Whom to compare, the most important first: the answer, or the leader; whoever is expected to bring most over
+        it; the simplest of those that are as good; and where there are several objectives the best in each other
+        one."""
+        first = self.proven[0] if self.proven else self.leader
+        if first is None:
+            return ()
+        expected = self._all.expected_gains(self.candidates.index(first))
+        worth = dict(zip((record.number for record in self.candidates), expected, strict=True))
+        rivals = sorted(self.candidates, key=lambda record: -worth[record.number])
+        rivals = [record for record in rivals if record != first and worth[record.number] > WORTH_A_BLOCK]
+        equals = [record for record in self.candidates if self.gain(record) >= self.gain(first) - EQUALLY_FAST]
+        simplest = min(equals, key=lambda record: simplicity(record, self.study.manifest.space))
+        chosen = [first, *rivals[:1], simplest, *rivals[1:]]
+        chosen = list({record.number: record for record in chosen}.values())[:MAX_FINALISTS]
+        others = [self._best_in(objective) for objective in self.study.manifest.objectives[1:]]
+        return tuple({record.number: record for record in [*chosen, *others]}.values())
 
     def simplicities(self) -> list[tuple[int, float]]:
         """How simple each finalist is, for `winner_of`."""
@@ -106,9 +133,6 @@ class Evidence:
 
     def _best_in(self, objective: Objective) -> TrialRecord:
         return min(self.candidates, key=lambda record: objective.value(record.measurement))
-
-    def _relative(self, record: TrialRecord) -> float:
-        return math.exp(-self.gain(record))
 
     def _value(self, record: TrialRecord) -> float:
         return self.study.manifest.objective.value(record.measurement)
@@ -128,7 +152,12 @@ def evidence_of(study: Study, plan: BlockPlan, without: Sequence[int] = ()) -> E
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
         return None
-    feasible = [record for record in study.records() if record.state == "measured" and record.number not in without]
+    value = study.manifest.objective.value
+    feasible = [
+        record
+        for record in study.records()
+        if record.state == "measured" and record.number not in without and math.isfinite(value(record.measurement))
+    ]
     candidates = candidates_among(feasible, untuned, study.manifest.space)
     needed = without_idle_settings(candidates, study.manifest, EQUALLY_FAST)
     rows = study.blocks

@@ -35,6 +35,8 @@ class Field:
         """Trial -> why its config cannot take part."""
         self.most_finalists: int | None = None
         """Fewer, once there was no room for more processes."""
+        self.finalists: Sequence[TrialRecord] = ()
+        """Those of the open block, or of the last one."""
 
     @property
     def lost(self) -> Failure | None:
@@ -52,15 +54,9 @@ class Field:
         """What this run's blocks measured, by trial."""
         return [{self._number(name): measured for name, measured in block.items()} for block in self._seen]
 
-    @property
-    def numbers(self) -> list[int]:
-        """Trials that take part in the open block."""
-        names = [] if self.block is None else [contestant.name for contestant in self.block.contestants]
-        return [self._number(name) for name in names if name != _UNTUNED]
-
     def open(self, finalists: Sequence[TrialRecord], control: Running | None) -> None:
         """Begin a block of these and the untuned model; `control` is another process of the latter."""
-        session = self._session
+        session, self.finalists = self._session, finalists
         number = len(session.study.blocks) + 1
         run = self._begin(number)
         for record in finalists:

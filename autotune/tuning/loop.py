@@ -93,6 +93,8 @@ class Tuner:
         self._num_extra = 0
         """Trials that were spent on a simpler form of the leader."""
         self._block_begun = 0.0
+        self._was_beside = False
+        """A trial compiled beside the open block, which took longer for it."""
 
     def run(self, sources: Sequence[priors.PriorSource] = ()) -> Confirmation:
         """Continue where an earlier run stopped, up to the verdict; configs of the `sources` are tried first.
@@ -216,20 +218,25 @@ class Tuner:
         return True
 
     def _fill(self) -> None:
-        """Start what is worth starting, as long as there is a place for one more process."""
-        while self._num_under_way() < self._num_places():
-            block = self._field.block
-            if block is not None and block.left:
+        """Start what is worth starting, as long as there is a place for one more process.
+
+        A block gets one place more: what it proves is waited for, and what compiles beside it is not.
+        """
+        while (num_free := self._num_places() - self._num_under_way()) >= 0:
+            block, has_place = self._field.block, num_free > 0
+            if block is not None and block.left and (has_place or self._session.mixes):
                 block.start_next()
                 continue
-            wanted = self._next()
-            if wanted is None:
-                return
-            if isinstance(wanted, Config):
+            wanted = self._next() if has_place or (block is None and self._session.mixes) else None
+            if isinstance(wanted, list):
+                self._block_begun = self._session.deadline.clock()
+                self._was_beside = len(self._queue) > 0
+                self._field.open(wanted, self._beside.process)
+            elif wanted is not None and has_place:
+                self._was_beside = True
                 self._queue.add(self._opened(wanted), self._longest_s)
             else:
-                self._block_begun = self._session.deadline.clock()
-                self._field.open(wanted, self._beside.process)
+                return
 
     def _num_under_way(self) -> int:
         return len(self._queue) + (0 if self._field.block is None else len(self._field.block.warming))
@@ -243,7 +250,7 @@ class Tuner:
         if self._field.lost is not None:
             return None  # Nothing can be compared any more.
         standing, block = self._standing(), self._field.block
-        if block is not None and not self._session.mixes:
+        if block is not None and (not self._session.mixes or self._time.is_short(self._field.finalists)):
             return None
         if block is None:
             early = standing.to_prove_at_once(has_plans=self._sampler.has_plans())
@@ -252,14 +259,15 @@ class Tuner:
         found = self._next_config(standing) if self._reason is None else self._reason
         if isinstance(found, Config):
             return found
-        if len(self._queue):
-            return None  # What is not measured yet may show more.
-        self._end_search(found)
+        if not len(self._queue):  # What is not measured yet may show more.
+            self._end_search(found)
+        elif not self._session.mixes:
+            return None
         return self._after_search(standing) if block is None else None
 
     def _after_search(self, standing: Standing) -> Config | list[TrialRecord] | None:
         """A simpler form of the leader, or a block of the field; None once all is decided, or there is no time."""
-        simpler = self._simpler_config(standing)
+        simpler = None if len(self._queue) else self._simpler_config(standing)
         if simpler is not None:
             self._num_extra += 1
             return simpler
@@ -285,7 +293,7 @@ class Tuner:
             if not self._sampler.excludes(queued.asked.config):
                 self._queue.add(self._opened(queued.asked.config), self._longest_s)
             return
-        self._beside.read()
+        self._beside.read(record.number)
         if record.was_cut_off:
             self._end_search(StopReason.TIME)
         self._breaker.check(self._study.ended(), record)
@@ -294,10 +302,11 @@ class Tuner:
         """Let the open block take its turns, and look at what the row says."""
         block = self._field.block
         assert block is not None, "it is open"
-        finalists = [record for record in self._study.records() if record.number in self._field.numbers]
+        finalists = self._field.finalists
         if self._field.close() is None:
             return
-        self._time.note_block(finalists, self._session.deadline.clock() - self._block_begun)
+        took_s = self._session.deadline.clock() - self._block_begun
+        self._time.note_block(finalists, took_s, was_beside=self._was_beside)
         standing = self._standing()
         answer = standing.answer
         before = next(iter(self._study.answers[-1:]), None)

@@ -18,7 +18,7 @@ from autotune.study.knob_effects import pairs_of
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord
 
-MOST_EXTRA = 2
+MOST_EXTRA = 1
 """Trials of a run at the most that are spent on finding out what the winner does not need."""
 
 

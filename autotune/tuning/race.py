@@ -111,13 +111,12 @@ class Standing:
             return True
         fewest = min(evidence.num_blocks(record) for record in field)
         most = max(evidence.num_blocks(record) for record in field)
-        if comparison is None or fewest == 0:
+        if comparison is None:
             return False
         if most >= evidence.plan.most_blocks:
             return True
         answer = self.answer
         if answer is not None:
-            regret = comparison.expected_regret(evidence.finalists.index(answer))
-            return regret <= WORTH_KNOWING or evidence.num_blocks(answer) >= SETTLED
+            return evidence.regret(answer) <= WORTH_KNOWING or evidence.num_blocks(answer) >= SETTLED
         looks = {evidence.plan.first_look << look for look in range(evidence.plan.num_looks)}
         return fewest in looks and comparison.is_clear()

@@ -86,11 +86,11 @@ class Session:
         request = trial_request(self.study, 0, untuned, folder, self.budget)
         return folder, request.sampled_by(self.budget.sentinel) if is_brief else request
 
-    def note_drift(self, latency_s: float) -> None:
-        """The untuned model takes so long now, after the newest trial that has ended."""
+    def note_drift(self, latency_s: float, after: int | None = None) -> None:
+        """The untuned model takes so long now, right after this trial (None: the newest that has ended)."""
         untuned = self.study.untuned_record()
         assert untuned is not None, "it was measured before"
-        check = DriftCheck(after=self.study.ended()[-1].number, latency_s=latency_s)
+        check = DriftCheck(after=self.study.ended()[-1].number if after is None else after, latency_s=latency_s)
         self.study.drift_checks = [*self.study.drift_checks, check]
         self.notify(DriftChecked(check, untuned.measurement.latency.p50))
 

@@ -34,6 +34,8 @@ NOISE_FLOOR_SHARE = 0.15
 SAFETY = 1.25
 """A block is expected to take so many times what its parts took in the search, as long as none was measured."""
 MOST_PACE = 3.0
+SHORT = 4.0
+"""Blocks of which the time left must hold so many, else nothing compiles beside a block."""
 MOST_NEEDED = 2
 """Blocks for which another config needs time where an answer is proven already."""
 FEWEST_TO_JUDGE = 2
@@ -77,7 +79,7 @@ class TimeBudget:
         if leader is not None and standing.is_within_reach:
             block_s = self.block_s([leader])
             needed = standing.blocks_needed(leader) or MOST_NEEDED
-            fitting = min(needed, math.floor(left_s / block_s)) if block_s > 0 else needed
+            fitting = min(needed, max(math.floor(left_s / block_s), 0)) if block_s > 0 else needed
             reserved_s = fitting * block_s
         return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
@@ -104,11 +106,16 @@ class TimeBudget:
         """Seconds that a block of these is expected to take."""
         return self._pace * self._estimated_s(finalists)
 
-    def note_block(self, finalists: Sequence[TrialRecord], took_s: float) -> None:
-        """A block of these has taken so long."""
+    def note_block(self, finalists: Sequence[TrialRecord], took_s: float, *, was_beside: bool) -> None:
+        """A block of these has taken so long; one that a trial compiled beside takes less without that."""
         estimated_s = self._estimated_s(finalists)
         if estimated_s > 0:
-            self._pace = min(max(took_s / estimated_s, 1 / MOST_PACE), MOST_PACE)
+            pace = min(max(took_s / estimated_s, 1 / MOST_PACE), MOST_PACE)
+            self._pace = min(pace, self._pace) if was_beside else pace
+
+    def is_short(self, finalists: Sequence[TrialRecord]) -> bool:
+        """So little time is left that a block of these is not to be slowed down by what compiles beside it."""
+        return self.left_s < SHORT * self.block_s(finalists)
 
     def shortage(self) -> BudgetShort | None:
         """Said once the untuned model is measured: the time is not expected to hold a trial and a block."""
@@ -146,7 +153,12 @@ class TimeBudget:
         untuned = session.study.untuned_record()
         assert untuned is not None, "it takes part in each block"
         times = confirmation_times(
-            [untuned, *finalists], session.study.noise_floor, session.objective, session.budget, session.caches.holds
+            [untuned, *finalists],
+            session.study.noise_floor,
+            session.objective,
+            session.budget,
+            has_caches=session.caches.holds,
+            num_at_once=session.num_jobs if session.mixes else 1,
         )
         compared = {number for row in session.study.blocks for number in row.values}
         is_later = all(record.number in compared for record in finalists)
