@@ -50,7 +50,7 @@ def inference(parts: dict[str, Any], framework: str, settings: str | None) -> Ca
     """A call of the model as it is, or with the file applied to it."""
     import autotune
 
-    model = parts["model"] if settings is None else autotune.load(settings).apply(parts["model"])
+    model = parts["model"] if settings is None else autotune.load(settings).apply(parts["model"], on_mismatch="raise")
     call = with_inputs(model, parts["inputs"])
     return call if framework == "torch" else lambda: arrays(call())
 
@@ -70,7 +70,9 @@ def training(parts: dict[str, Any], settings: str | None) -> Call:
 
     model, loss, optimizer = parts["model"].train(), parts["loss"], parts["optimizer"]
     if settings is not None:
-        return with_inputs(autotune.load(settings).training_step(model, loss, optimizer), parts["inputs"])
+        return with_inputs(
+            autotune.load(settings).training_step(model, loss, optimizer, on_mismatch="raise"), parts["inputs"]
+        )
     forward = with_inputs(lambda *inputs, **named: loss(model, *inputs, **named), parts["inputs"])
 
     def step() -> None:
