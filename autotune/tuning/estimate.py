@@ -38,18 +38,17 @@ def typical_trial_s(records: Sequence[TrialRecord]) -> float:
 
 
 def process_start_s(untuned: TrialRecord, floor: NoiseFloor | None = None) -> float:
-    """Seconds until a process of its own can compile, measured where the noise floor was; else all that the untuned
-    model's trial took but for its calls.
+    """Seconds until a process of its own can compile, measured where the noise floor was; else what the untuned model's
+    trial took to start and to build the model.
 
-    That trial may have been forked from a process that had imported the framework already; it was the first one, so
-    that the importing lies between asking and telling all the same.
+    That trial may have been forked from a process that had imported the framework already; so are those of a block.
+    What lies between asking for the trial and its outcome is more: that import, a first attempt that was disturbed, and
+    the wait for a quieter machine.
     """
     if floor is not None and floor.start_s is not None:
         return floor.start_s
     stage_s = untuned.measurement.stage_s
-    calls_s = sum(stage_s.get(stage, 0.0) for stage in (Stage.COMPILE, Stage.CHECK, Stage.RUN))
-    setting_up_s = stage_s.get(Stage.START, 0.0) + stage_s.get(Stage.BUILD, 0.0)
-    return max(_asked_to_told_s(untuned) - calls_s, setting_up_s)
+    return stage_s.get(Stage.START, 0.0) + stage_s.get(Stage.BUILD, 0.0)
 
 
 @dataclass(frozen=True)
