@@ -132,10 +132,9 @@ class _Verdict:
         gain = self.evidence.searched(best)
         named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"
         verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+        notes = [*self.notes, *([named] if verdict is Verdict.FEASIBLE else [])]
         why = self._why() if self.is_interim or self.field.lost else self._did_not_fit("a block of two processes")
-        return self._confirmation(
-            verdict, "; ".join([*self.notes, named]), candidate=best.number, why=why, cut_short=True
-        )
+        return self._confirmation(verdict, "; ".join(notes) or None, candidate=best.number, why=why, cut_short=True)
 
     def _without_winner(self, note: str) -> Confirmation:
         """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
-from autotune.answer.format import about, as_budget, promise, seconds, times
+from autotune.answer.format import as_budget, promise, seconds, times
 from autotune.answer.objectives import as_good_as, shown, stopped
 from autotune.command_line import asked
 from autotune.study.records import StopReason, TrialRecord
@@ -30,8 +30,8 @@ class SearchSection(Section):
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             yield f"the search ends: {why}"
         elif isinstance(event, BudgetShort):
-            proves = f"{about(event.needed_s)} may prove a large gain ({asked('budget', as_budget(event.needed_s))})"
-            yield f"short       {seconds(event.wall_s)} hold no block of live processes and can prove nothing; {proves}"
+            short = f"{seconds(event.wall_s)} are not expected to hold a block, without which nothing is proven"
+            yield f"short       {short}; {asked('budget', as_budget(event.needed_s))} is"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer

@@ -11,7 +11,7 @@ from autotune.answer.export import figures_of
 from autotune.answer.format import count, misses, percent, seconds, times
 from autotune.answer.objectives import as_good_as, described, faster, gain, how_sure, ratio, to_be_better
 from autotune.answer.result import StudyResult
-from autotune.measure.statistics import COMPILED, MARGIN, Verdict
+from autotune.measure.statistics import COMPILED, MARGIN, Speedup, Verdict
 from autotune.study.records import Confirmation, TrialRecord, closest_miss
 
 
@@ -68,10 +68,14 @@ def _best_known(answer: StudyResult) -> str:
     assert confirmation is not None, "there is a verdict"
     noise = "this machine is too noisy to tell"
     why = confirmation.why or ("the time did not hold all of the comparison" if confirmation.cut_short else noise)
-    sure = how_sure(confirmation)
-    if answer.speedup is None or not sure:
+    if answer.speedup is not None and (sure := how_sure(confirmation)):
+        return f"trial {confirmation.candidate} looks {ratio(answer.objective, answer.speedup)}, {sure}; {why}"
+    candidate = next((record for record in answer.measured if record.number == confirmation.candidate), None)
+    if answer.speedup is not None or candidate is None or answer.untuned is None:
         return why
-    return f"trial {confirmation.candidate} looks {ratio(answer.objective, answer.speedup)}, {sure}; {why}"
+    gain = answer.objective.value(answer.untuned.measurement) / answer.objective.value(candidate.measurement)
+    by_trial = ratio(answer.objective, Speedup(median=gain, low=gain, high=gain))
+    return f"trial {candidate.number} looks {by_trial} by its trial alone, unconfirmed; {why}"
 
 
 def _nothing_tried(answer: StudyResult) -> str:
