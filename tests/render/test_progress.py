@@ -270,9 +270,9 @@ def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
     display(BudgetShort(128.0, 30.0))
     assert file.getvalue().splitlines() == [
         "block   4     10 ms untuned; trial 3 1.25x",
-        "proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the search goes on, Ctrl-C keeps it",
+        "proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the run goes on, Ctrl-C keeps it",
         "proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
-        "the search goes on, Ctrl-C keeps it",
+        "the run goes on, Ctrl-C keeps it",
         "short       30 s are not expected to hold a block, without which nothing is proven; "
         f"{asked('budget', '3m')} is",
     ]
@@ -301,4 +301,4 @@ def test_a_notebook_shows_the_same(space, measurement):
     assert '<progress aria-label="progress" max="1" value="0.' in html
     assert re.search(r"1\.21x proven by 2 blocks, Ctrl-C keeps it, 0:\d\d, about 3 min to go", html)
     assert "<br/>trial 4, 0:0" in html
-    assert "by 2 blocks; the search goes on, Ctrl-C keeps it</pre>" in html
+    assert "by 2 blocks; the run goes on, Ctrl-C keeps it</pre>" in html

@@ -25,7 +25,7 @@ class AnswersSection(Section):
                 better = (
                     "" if before is None else f", better than trial {before.trial} ({times(before.speedup.median)})"
                 )
-                kept = "the search goes on, Ctrl-C keeps it"
+                kept = "the run goes on, Ctrl-C keeps it"
                 yield f"proven after {seconds(step.after_s)}: {_found(step)}{better}; {kept}"
             case SearchStarted() if event.answer is not None:
                 yield f"proven in an earlier run: {_found(event.answer)}"
