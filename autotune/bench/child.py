@@ -172,6 +172,8 @@ class Child:
         self.timed_out = self.stage if timed_out else None
         self.state, self.killed_at = State.KILLED, time.monotonic()
         kill_group(self.pid)
+        with suppress(ProcessLookupError):  # One that has just been forked leads no group yet.
+            os.kill(self.pid, signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         if self.stops:

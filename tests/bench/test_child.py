@@ -3,6 +3,9 @@ trial's own clock and by its supervisor's limits."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -94,6 +97,7 @@ def child(folder, monkeypatch):
     monkeypatch.setattr(child_module, "stop_tree", lambda pid: None)
     monkeypatch.setattr(child_module, "continue_tree", lambda pid: None)
     monkeypatch.setattr(child_module, "kill_group", lambda pid: None)
+    monkeypatch.setattr(child_module.os, "kill", lambda pid, number: None)
     limits = dict.fromkeys(["start", "build", "compile", "check", "run", "total"], 60.0)
     made = Child(str(folder.path), pid=0, stages=0, turns=None, stops=False, limits=limits, stage_started=100.0)
     made.passes = lambda seconds: now.__setitem__(0, now[0] + seconds)
@@ -142,6 +146,14 @@ def test_what_it_says_leads_to_a_state(child, said, state):
     for word in said:
         child.hear(word)
     assert child.state is state
+
+
+def test_one_that_has_just_started_is_killed(folder):
+    """It leads no group yet, which would be killed otherwise."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = Child(str(folder.path), process.pid, stages=0, turns=None, stops=False, limits={"start": 60, "total": 60})
+    child.kill(timed_out=False)
+    assert process.wait(20) == -signal.SIGKILL
 
 
 def test_a_killed_one_says_nothing_more(child):
