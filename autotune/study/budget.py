@@ -39,7 +39,7 @@ class BlockPlan(Record):
     num_looks: PositiveInt = 3
     """The data are looked at this often at most; what is not clear then stays undecided."""
     max_s: PositiveFloat = 240.0
-    """After the first look and this time no further pair of blocks begins; the next look is the last one."""
+    """After the first look and this time no further block begins."""
 
     @property
     def most_blocks(self) -> int:

@@ -100,7 +100,7 @@ class _Verdict:
             blocks=comparison.values,
             speedups=comparison.speedups,
             margin=margin,
-            confidence=comparison.confidence(winner, margin),
+            confidence=comparison.confidence(winner, margin) if verdict is Verdict.UNDECIDED else None,
             compile_warm_s=self._compile_warm_s(candidate),
             why=self._why() if is_cut else None,
             cut_short=is_cut,

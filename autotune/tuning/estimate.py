@@ -25,6 +25,8 @@ from autotune.study.records import NoiseFloor, TrialRecord
 WARM_SHARE = 0.5
 """Share of the time of compiling and checking that is paid again in a process that finds the caches of an earlier one:
 between 0.37 and 0.67 in torch.compile, by config, 0.38 or all of it in MindSpore (docs/decisions/0024-time-left.md)."""
+LARGE_GAIN = 3.0
+"""A gain in the search beyond which a slow call is timed once in a block."""
 
 
 def trial_s(record: TrialRecord) -> float:
@@ -86,6 +88,20 @@ def block_times(
     return BlockTimes(_side_by_side_s(first_s, num_at_once) + turns_s, _side_by_side_s(later_s, num_at_once) + turns_s)
 
 
+def block_plan(contestants: Sequence[TrialRecord], objective: Objective, budget: Budget) -> BlockPlan:
+    """What is measured in a block of these, the untuned model's trial first.
+
+    Where a call of the untuned model is slow and all others are many times as fast, there is one turn: what a second
+    one could add is nothing beside such a gain.
+    """
+    plan, untuned = budget.confirmation.fit_for(objective), contestants[0].measurement
+    gains = [objective.value(untuned) / objective.value(record.measurement) for record in contestants[1:]]
+    is_slow = untuned.steady_call_s > budget.sampling.slow_call_s
+    if not is_slow or min(gains, default=0.0) < LARGE_GAIN:
+        return plan
+    return plan.model_copy(update={"num_rounds": 1, "fewest_rounds": 1})
+
+
 def confirmation_times(
     contestants: Sequence[TrialRecord],
     floor: NoiseFloor | None,
@@ -96,7 +112,7 @@ def confirmation_times(
     num_at_once: int = 1,
 ) -> BlockTimes:
     """Blocks of a confirmation of these, the untuned model's trial first."""
-    plan, start_s = budget.confirmation.fit_for(objective), process_start_s(contestants[0], floor)
+    plan, start_s = block_plan(contestants, objective, budget), process_start_s(contestants[0], floor)
     cold = objective.compiles_cold
     return block_times(
         contestants, plan, budget.sampling, start_s, cold=cold, has_caches=has_caches, num_at_once=num_at_once

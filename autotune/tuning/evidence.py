@@ -42,9 +42,14 @@ class Evidence:
     @cached_property
     def comparison(self) -> Comparison | None:
         """The finalists against the untuned model; None before the first block."""
-        numbers = {record.number for record in self.finalists}
+        return self.comparison_of(self.finalists)
+
+    def comparison_of(self, finalists: Sequence[TrialRecord]) -> Comparison | None:
+        """Some of the finalists against the untuned model, over the blocks in which one of them took part; None where
+        there is no such block."""
+        numbers = {record.number for record in finalists}
         blocks = [row for row in self.rows if not row.values.keys().isdisjoint(numbers)]
-        return self._compared(self.finalists, blocks) if blocks else None
+        return self._compared(finalists, blocks) if blocks else None
 
     @cached_property
     def _all(self) -> Comparison:
@@ -112,13 +117,14 @@ class Evidence:
     def field(self) -> tuple[TrialRecord, ...]:
         """Whom to compare, the most important first: the answer, or the leader; whoever is expected to bring most over
         it; the simplest of those that are as good; and where there are several objectives the best in each other
-        one."""
+        one. Who took part in the latest block stays as long as anything is expected of it: a look needs several."""
         first = self.proven[0] if self.proven else self.leader
         if first is None:
             return ()
         expected = self._all.expected_gains(self.candidates.index(first))
         worth = dict(zip((record.number for record in self.candidates), expected, strict=True))
-        rivals = sorted(self.candidates, key=lambda record: -worth[record.number])
+        latest = self.rows[-1].values if self.rows else {}
+        rivals = sorted(self.candidates, key=lambda record: (record.number not in latest, -worth[record.number]))
         rivals = [record for record in rivals if record != first and worth[record.number] > WORTH_A_BLOCK]
         equals = [record for record in self.candidates if self.gain(record) >= self.gain(first) - EQUALLY_FAST]
         simplest = min(equals, key=lambda record: simplicity(record, self.study.manifest.space))

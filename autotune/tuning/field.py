@@ -14,6 +14,7 @@ from autotune.study.records import BlockRow, NoiseFloor, TrialRecord
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
+from autotune.tuning.estimate import block_plan
 from autotune.tuning.events import BlockMeasured, BlockStarted
 from autotune.tuning.session import Session
 
@@ -67,6 +68,9 @@ class Field:
         session.notify(BlockStarted(number, tuple(finalists)))
         # The objective of a control is that of its calls.
         control = control if session.objective.is_latency else None
+        untuned = session.study.untuned_record()
+        assert untuned is not None, "it is the first trial"
+        run.plan = block_plan([untuned, *finalists], session.objective, session.budget)
         contestants = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
         self.block = run.open_block(contestants, control, number)
 

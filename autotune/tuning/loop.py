@@ -92,7 +92,7 @@ class Tuner:
         """Seconds that the next trial may take."""
         self._num_extra = 0
         """Trials that were spent on a simpler form of the leader."""
-        self._block_begun = 0.0
+        self._block_begun = self._blocks_s = 0.0
         self._was_beside = False
         """A trial compiled beside the open block, which took longer for it."""
 
@@ -306,6 +306,7 @@ class Tuner:
         if self._field.close() is None:
             return
         took_s = self._session.deadline.clock() - self._block_begun
+        self._blocks_s += took_s
         self._time.note_block(finalists, took_s, was_beside=self._was_beside)
         standing = self._standing()
         answer = standing.answer
@@ -340,7 +341,7 @@ class Tuner:
         plan = self._budget.confirmation.fit_for(self._session.objective)
         evidence = evidence_of(self._study, plan, without=list(self._field.failed))
         assert evidence is not None, "the untuned model is measured first"
-        return Standing(evidence, self._field.most_finalists)
+        return Standing(evidence, self._field.most_finalists, self._blocks_s)
 
     def _wants_more(self) -> bool:
         num_tried = self._study.num_recorded() + len(self._queue)

@@ -40,7 +40,7 @@ EARLY_GAIN = min(EARLY_GAINS.values())
 MOST_EARLY = max(EARLY_GAINS)
 """Blocks that a large gain gets at once."""
 SETTLED = 8
-"""Blocks of the answer and its first rival after which it is not asked any more which of equal ones is the best."""
+"""Blocks of the answer after which it is not asked any more which of several equal ones is the best."""
 OUT_OF_REACH = 0.10
 """A best config that is so much slower than the untuned model by its trial need not be compared with it again."""
 
@@ -52,6 +52,8 @@ class Standing:
     evidence: Evidence
     most_finalists: int | None = None
     """Fewer where there is no room for more processes."""
+    blocks_s: float = 0.0
+    """Seconds that this run's blocks have taken."""
 
     @property
     def answer(self) -> TrialRecord | None:
@@ -86,10 +88,8 @@ class Standing:
     @property
     def field(self) -> Sequence[TrialRecord]:
         """Whom a block compares when no config is tried any more; none where nothing came near the untuned model."""
-        field = self.evidence.field if self.is_within_reach else ()
-        if self.most_finalists is not None and self.answer is not None:
-            field = tuple(sorted(field, key=self.evidence.num_blocks))  # One after the other.
-        return field[: self.most_finalists]
+        field = self.evidence.field
+        return field[: self.most_finalists] if self.is_within_reach else ()
 
     @property
     def reach(self) -> float:
@@ -108,17 +108,17 @@ class Standing:
     @property
     def is_decided(self) -> bool:
         """Further blocks would neither change the verdict nor whom it is about."""
-        evidence, comparison, field = self.evidence, self.evidence.comparison, self.evidence.field
-        if not self.field:
+        evidence, field, answer = self.evidence, self.field, self.answer
+        if not field:
             return True
-        if comparison is None:
+        compared = evidence.comparison_of(field)
+        if compared is None:
             return False
-        answer = self.answer
-        if answer is not None:
-            num_of_both = min(evidence.num_blocks(record) for record in field[:2])
-            return evidence.regret(answer) <= WORTH_KNOWING or num_of_both >= SETTLED
-        if evidence.num_blocks(field[0]) >= evidence.plan.most_blocks:
+        num_blocks, plan = [evidence.num_blocks(record) for record in field], evidence.plan
+        is_long = self.blocks_s > plan.max_s and min(num_blocks) >= plan.first_look
+        if is_long or max(num_blocks) >= plan.most_blocks:
             return True
-        fewest = min(evidence.num_blocks(record) for record in field)
-        looks = {evidence.plan.first_look << look for look in range(evidence.plan.num_looks)}
-        return fewest in looks and comparison.is_clear()
+        if answer is not None:
+            return evidence.regret(answer) <= WORTH_KNOWING or evidence.num_blocks(answer) >= SETTLED
+        looks = {plan.first_look << look for look in range(plan.num_looks)}
+        return min(num_blocks) in looks and compared.is_clear()
