@@ -101,7 +101,7 @@ MODELS: tuple[Recorded, ...] = (
     _kind("unet", "diffusion"),
     _kind("mixer", "mlp"),
     _kind("prefill", "decoder"),
-    _trained("train_separable", "convolution", f"{KINDS_TORCH}:train_separable"),
+    _trained("train_resnet18", "convolution", "resnet18", image=64, width=16),
     Recorded("bert_small_mindspore", "attention", "bert_small", "mindspore", arguments={"depth": 2}),
     Recorded("mixer_mindspore", "mlp", f"{KINDS_MINDSPORE}:mixer", "mindspore"),
     Recorded("gru_mindspore", "recurrent", f"{KINDS_MINDSPORE}:gru_by_hand", "mindspore"),

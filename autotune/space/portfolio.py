@@ -105,30 +105,33 @@ def portfolio_for(
 
 
 def choose(table: PortfolioTable, taken: Sequence[Entry], free: Sequence[Entry]) -> list[Entry]:
-    """At most `MOST_CHOSEN` of the free entries, each the one that adds most to those before it for its cost."""
-    reached = [0.0] * len(table.models)
-    for entry in taken:
-        reached = _reached(reached, entry)
-    left, chosen = list(free), list[Entry]()
+    """At most `MOST_CHOSEN` of the free entries, each the one that adds most to those before it for its cost. One that
+    later ones have made superfluous loses its place."""
     weights = [1 / table.kinds.count(kind) / len(set(table.kinds)) for kind in table.kinds]
 
-    def adds(entry: Entry) -> float:
-        gained = (after - before for after, before in zip(_reached(reached, entry), reached, strict=True))
+    def adds(entry: Entry, others: Sequence[Entry]) -> float:
+        gained = (own - most for own, most in zip(_best([entry], table), _best(others, table), strict=True))
         return sum(weight * gain for weight, gain in zip(weights, gained, strict=True) if gain >= LEAST_GAIN)
 
+    left, chosen = list(free), list[Entry]()
     while left and len(chosen) < MOST_CHOSEN:
-        best = max(left, key=lambda entry: adds(entry) / entry.seconds**COST_POWER)
-        if adds(best) < WORTH_A_PLACE:
+        added = {number: adds(entry, [*taken, *chosen]) for number, entry in enumerate(left)}
+        best = max(added, key=lambda number: added[number] / left[number].seconds ** COST_POWER)
+        if added[best] < WORTH_A_PLACE:
             break
-        left.remove(best)
-        chosen.append(best)
-        reached = _reached(reached, best)
+        chosen.append(left.pop(best))
+        for entry in chosen[:-1]:
+            others = [other for other in chosen if other is not entry]
+            if adds(entry, [*taken, *others]) < WORTH_A_PLACE:
+                chosen = others
     return chosen
 
 
-def _reached(before: Sequence[float], entry: Entry) -> list[float]:
-    """The best logarithm of a gain on each model; a config that is slower than untuned, or unknown, gains nothing."""
-    return [max(known, math.log(gain or 1.0)) for known, gain in zip(before, entry.gains, strict=True)]
+def _best(entries: Sequence[Entry], table: PortfolioTable) -> list[float]:
+    """The best logarithm of a gain on each model; what is slower than untuned, or unknown, gains nothing."""
+    return [
+        max([0.0, *(math.log(entry.gains[number] or 1.0) for entry in entries)]) for number in range(len(table.models))
+    ]
 
 
 def _in_space(entry: Entry, space: SearchSpace) -> Config | None:

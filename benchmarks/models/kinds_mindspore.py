@@ -38,11 +38,9 @@ class _Mixer(nn.Cell):
         self.norms = nn.CellList([nn.LayerNorm((dim,), epsilon=1e-6) for _ in range(2 * depth)])
 
     def construct(self, state: Tensor) -> Tensor:
-        number = 0
-        for across, along in zip(self.across, self.along, strict=True):
-            state = state + across(self.norms[number](state).swapaxes(1, 2)).swapaxes(1, 2)
-            state = state + along(self.norms[number + 1](state))
-            number += 2
+        for number in range(len(self.across)):
+            state = state + self.across[number](self.norms[2 * number](state).swapaxes(1, 2)).swapaxes(1, 2)
+            state = state + self.along[number](self.norms[2 * number + 1](state))
         return state
 
 

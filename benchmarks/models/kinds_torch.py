@@ -326,11 +326,6 @@ def train_mixer(*, seed: int = 0) -> dict[str, Any]:
     return _to_train(mixer(seed=seed), _normal(4, 64, 128, seed=seed + 1))
 
 
-def train_separable(*, seed: int = 0) -> dict[str, Any]:
-    """Training steps of the depthwise convolutions."""
-    return _to_train(separable(seed=seed), _normal(1, 100, seed=seed + 1))
-
-
 def train_prefill(*, seed: int = 0) -> dict[str, Any]:
     """Training steps of the language model, on scores that are wanted."""
     return _to_train(prefill(seed=seed), _normal(1, 48, 1000, seed=seed + 1))

@@ -70,6 +70,13 @@ class TestWhatIsChosen:
         space = SPACE.model_copy(update={"forbid": (({"freezing": True}, "so"),)})
         assert chosen(entry(FROZEN, 2.0, 2.0, 2.0), space=space) is None
 
+    def test_what_later_ones_make_superfluous_loses_its_place(self):
+        """One is good everywhere; two others are better, each where the other is not, and leave it nothing."""
+        everywhere = entry({**COMPILED, "fusion": 1}, 1.5, 1.5, 1.5, 1.5)
+        here, there = entry(FROZEN, 2.0, 2.0, 1.0, 1.0), entry({**COMPILED, "fusion": 2}, 1.0, 1.0, 2.0, 2.0)
+        found = chosen(everywhere, here, there, kinds=tuple("abcd"))
+        assert settings_of(found)[2:] == [FROZEN, {**COMPILED, "fusion": 2}]
+
     def test_kinds_count_alike(self, monkeypatch):
         """Three models of one kind are one voice: where one place is left, the other kind's larger gain has it."""
         monkeypatch.setattr(portfolio, "MOST_CHOSEN", 1)
