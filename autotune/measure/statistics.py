@@ -121,6 +121,9 @@ class Comparison:
     """One a block: the value of a second process of the base, if one took its turns too."""
     first_look: int = FIRST_LOOK
     """Blocks of a config from which on it has an interval by the bootstrap."""
+    drifts: tuple[float, ...] = ()
+    """How much of each of `searched` is the base's own: times as slow as in its own trial it was read to be at that
+    time. An early look does without what that adds. Empty: nothing was read."""
 
     def num_blocks(self, config: int) -> int:
         """Blocks in which a config took part."""
@@ -360,6 +363,8 @@ class Comparison:
         searched = self.searched[config] if self.searched else None
         if searched is None:
             return False
+        # What reads the base for the search is the control of the blocks: one process must not prove anything twice.
+        searched /= max(self.drifts[config] if self.drifts else 1.0, 1.0)
         base = self._array[:, 0]
         controls = [control or math.inf for control in self.controls] or math.inf
         # A process of the base that was hit must not prove anything: the faster of the two is the one to beat.

@@ -62,6 +62,7 @@ class Evidence:
             tuple(tuple(row.values.get(number) for number in columns) for row in blocks),
             num_looks=self.plan.num_looks,
             searched=tuple(self.searched(record) for record in records),
+            drifts=tuple(self._drift_at(record) for record in records),
             controls=tuple(row.control for row in blocks),
             first_look=self.plan.first_look,
         )

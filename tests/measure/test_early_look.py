@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,6 +105,14 @@ def test_what_an_early_look_asks_for(compared: Comparison, is_proven: bool) -> N
     assert compared.is_proven(0) is is_proven
     assert (compared.verdict(0) is Verdict.FASTER) is is_proven
     assert compared.is_clear() is is_proven
+
+
+@pytest.mark.parametrize(("drift", "is_proven"), [(1.2, True), (1.4, False), (0.5, True)])
+def test_a_slow_hour_of_the_base_proves_nothing_early(drift: float, is_proven: bool) -> None:
+    """A process of the base that became slow is what the search was read against, and the control of the block: so the
+    search's figure has to be as large without it. A base that was slow before counts for nothing either way."""
+    compared = replace(alone(4.0, searched=4.0, controls=[1.0]), drifts=(drift,))
+    assert compared.is_proven(0) is is_proven
 
 
 class TestLooks:
