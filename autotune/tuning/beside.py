@@ -64,7 +64,8 @@ class UntunedBeside:
 
     def read(self, after: int) -> None:
         """Take a turn right after a trial, if enough time has passed since the last one, and keep it with the study."""
-        if self.process is None or self._turn_s > TURN_SHARE * (self._clock() - self._last):
+        is_late = self._session.deadline.left_s() <= 0
+        if self.process is None or is_late or self._turn_s > TURN_SHARE * (self._clock() - self._last):
             return
         latency_s = self._take_turn()
         untuned = self._session.study.untuned_record()

@@ -114,21 +114,33 @@ class Evidence:
         """The candidate of which the most is expected."""
         return max(self.candidates, key=self.gain, default=None)
 
+    @property
+    def _first(self) -> TrialRecord | None:
+        """The answer, or the leader."""
+        return self.proven[0] if self.proven else self.leader
+
+    @cached_property
+    def simplest(self) -> TrialRecord | None:
+        """The simplest of those that look as good as the answer, or the leader: it is the one to export."""
+        first = self._first
+        if first is None:
+            return None
+        equals = [record for record in self.candidates if self.gain(record) >= self.gain(first) - EQUALLY_FAST]
+        return min(equals, key=lambda record: simplicity(record, self.study.manifest.space))
+
     @cached_property
     def field(self) -> tuple[TrialRecord, ...]:
         """Whom to compare, the most important first: the answer, or the leader; whoever is expected to bring most over
         it; the simplest of those that are as good; and where there are several objectives the best in each other
         one. Who took part in the latest block stays as long as anything is expected of it: a look needs several."""
-        first = self.proven[0] if self.proven else self.leader
-        if first is None:
+        first, simplest = self._first, self.simplest
+        if first is None or simplest is None:
             return ()
         expected = self._all.expected_gains(self.candidates.index(first))
         worth = dict(zip((record.number for record in self.candidates), expected, strict=True))
         latest = self.rows[-1].values if self.rows else {}
         rivals = sorted(self.candidates, key=lambda record: (record.number not in latest, -worth[record.number]))
         rivals = [record for record in rivals if record != first and worth[record.number] > WORTH_A_BLOCK]
-        equals = [record for record in self.candidates if self.gain(record) >= self.gain(first) - EQUALLY_FAST]
-        simplest = min(equals, key=lambda record: simplicity(record, self.study.manifest.space))
         chosen = [first, *rivals[:1], simplest, *rivals[1:]]
         chosen = list({record.number: record for record in chosen}.values())[:MAX_FINALISTS]
         others = [self._best_in(objective) for objective in self.study.manifest.objectives[1:]]

@@ -40,7 +40,7 @@ EARLY_GAIN = min(EARLY_GAINS.values())
 MOST_EARLY = max(EARLY_GAINS)
 """Blocks that a large gain gets at once."""
 SETTLED = 8
-"""Blocks of the answer after which it is not asked any more which of several equal ones is the best."""
+"""Blocks of the answer and its first rival after which it is not asked any more which of equal ones is the best."""
 OUT_OF_REACH = 0.10
 """A best config that is so much slower than the untuned model by its trial need not be compared with it again."""
 
@@ -115,10 +115,20 @@ class Standing:
         if compared is None:
             return False
         num_blocks, plan = [evidence.num_blocks(record) for record in field], evidence.plan
-        is_long = self.blocks_s > plan.max_s and min(num_blocks) >= plan.first_look
-        if is_long or max(num_blocks) >= plan.most_blocks:
+        if self.blocks_s > plan.max_s and min(num_blocks) >= plan.first_look:
             return True
         if answer is not None:
-            return evidence.regret(answer) <= WORTH_KNOWING or evidence.num_blocks(answer) >= SETTLED
+            # One that joined late, and may be better, has had blocks of its own then.
+            is_settled = min(num_blocks[:2]) >= SETTLED
+            return is_settled or (evidence.regret(answer) <= WORTH_KNOWING and not self._may_be_simpler(answer))
+        if num_blocks[0] >= plan.most_blocks:
+            return True
         looks = {plan.first_look << look for look in range(plan.num_looks)}
         return min(num_blocks) in looks and compared.is_clear()
+
+    def _may_be_simpler(self, answer: TrialRecord) -> bool:
+        """A simpler config that looks as good as the answer has not had the blocks that would prove it."""
+        simplest, evidence = self.evidence.simplest, self.evidence
+        if simplest in (None, answer) or evidence.is_proven(simplest):
+            return False
+        return evidence.num_blocks(simplest) < evidence.plan.first_look
