@@ -143,8 +143,12 @@ class Evidence:
         rivals = [record for record in rivals if record != first and worth[record.number] > WORTH_A_BLOCK]
         chosen = [first, *rivals[:1], simplest, *rivals[1:]]
         chosen = list({record.number: record for record in chosen}.values())[:MAX_FINALISTS]
-        others = [self._best_in(objective) for objective in self.study.manifest.objectives[1:]]
-        return tuple({record.number: record for record in [*chosen, *others]}.values())
+        return tuple({record.number: record for record in [*chosen, *self.others]}.values())
+
+    @cached_property
+    def others(self) -> tuple[TrialRecord, ...]:
+        """The best in each further objective, where there are several: each may be exported, with its own interval."""
+        return tuple(self._best_in(objective) for objective in self.study.manifest.objectives[1:] if self.candidates)
 
     def simplicities(self) -> list[tuple[int, float]]:
         """How simple each finalist is, for `winner_of`."""

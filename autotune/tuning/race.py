@@ -112,7 +112,7 @@ class Standing:
         if not field:
             return True
         compared = evidence.comparison_of(field)
-        if compared is None:
+        if compared is None or self._have_too_few([record for record in evidence.others if record in field]):
             return False
         num_blocks, plan = [evidence.num_blocks(record) for record in field], evidence.plan
         if self.blocks_s > plan.max_s and min(num_blocks) >= plan.first_look:
@@ -126,9 +126,13 @@ class Standing:
         looks = {plan.first_look << look for look in range(plan.num_looks)}
         return min(num_blocks) in looks and compared.is_clear()
 
+    def _have_too_few(self, records: Sequence[TrialRecord]) -> bool:
+        """One of them has not had the blocks of a look."""
+        return any(self.evidence.num_blocks(record) < self.evidence.plan.first_look for record in records)
+
     def _may_be_simpler(self, answer: TrialRecord) -> bool:
         """A simpler config that looks as good as the answer has not had the blocks that would prove it."""
         simplest, evidence = self.evidence.simplest, self.evidence
         if simplest in (None, answer) or evidence.is_proven(simplest):
             return False
-        return evidence.num_blocks(simplest) < evidence.plan.first_look
+        return self._have_too_few([simplest])
