@@ -282,11 +282,12 @@ def test_a_log_tells_of_drift_that_matters():
     """The untuned model is read after each trial; a line comes where it is 5 % off."""
     file = io.StringIO()
     display = LiveDisplay(PlainConsole(file=file, width=80))
-    for latency_s in (0.0103, 0.0106, 0.0094):
+    for latency_s in (0.0103, 0.0106, 0.0094, 0.15):
         display(DriftChecked(DriftCheck(after=3, latency_s=latency_s), first_s=0.01))
     assert file.getvalue().splitlines() == [
         "drift       the untuned model takes 10.6 ms now, +6.0% since the start",
         "drift       the untuned model takes 9.4 ms now, -6.0% since the start",
+        "drift       the untuned model takes 150 ms now, 15 times what it took at first",
     ]
 
 

@@ -27,9 +27,12 @@ class NoiseSection(Section):
                 spread = percent(event.noise_floor.spread)
                 yield f"noise floor {spread}: what two processes of the untuned model differ by here"
             case DriftChecked():
-                now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
-                if abs(change) > DRIFTING:
-                    yield f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"
+                now_s, ratio = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s
+                change = (
+                    f"{ratio:.3g} times what it took at first" if ratio > 2 else f"{ratio - 1:+.1%} since the start"
+                )
+                if abs(ratio - 1) > DRIFTING:
+                    yield f"drift       the untuned model takes {seconds(now_s)} now, {change}"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer
