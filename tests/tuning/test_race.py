@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 
 import pytest
 
+from autotune.answer.export import tuned_config
+from autotune.bench.bench import Lost
 from autotune.config import Config
+from autotune.measure.measurement import Failure
 from autotune.measure.objective import Objective
-from autotune.study.budget import BlockPlan
-from autotune.study.records import BlockRow, DriftCheck, NoiseFloor
+from autotune.measure.statistics import Verdict
+from autotune.study.budget import BlockPlan, Budget
+from autotune.study.records import BlockRow, DriftCheck, NoiseFloor, StopReason
+from autotune.tuning.events import (
+    AnswerProven,
+    BlockMeasured,
+    BlockStarted,
+    DriftChecked,
+    SearchEnded,
+    TrialEnded,
+    TrialStarted,
+)
 from autotune.tuning.evidence import evidence_of
+from autotune.tuning.loop import Tuner
 from autotune.tuning.race import Standing
-from tests.conftest import fake_space, with_latency
+from tests.conftest import ScriptedTrials, fake_space, reopened, summary_of, with_latency
 
 SPACE = """
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
@@ -212,3 +228,254 @@ class TestDecided:
         wild = [{0: 10, 1: ms} for ms in [4, 16, 7, 30] * 4]
         assert not standing((10, 8), wild[:15]).is_decided
         assert standing((10, 8), wild).is_decided
+
+
+class Interrupt:
+    """Collects events, and raises at the n-th of a kind."""
+
+    def __init__(self, kind=None, nth=1, error=KeyboardInterrupt):
+        self.events, self._kind, self._nth, self._error = [], kind, nth, error
+
+    def __call__(self, event):
+        self.events.append(event)
+        if self._kind is not None and sum(isinstance(seen, self._kind) for seen in self.events) == self._nth:
+            self._kind = None
+            raise self._error
+
+    def of(self, *kinds):
+        return [event for event in self.events if isinstance(event, kinds)]
+
+
+GAINS = {1: 1.4, 2: 1.1, 5: 1.5, 6: 1.8}
+"""Mode -> its true gain; the others are as fast as the untuned model."""
+
+
+@pytest.fixture
+def race(make_study, measurement):
+    """Runs a study on scripted processes that scatter by 2 %, the same in each run. `fails` gives a failure by name,
+    block and config."""
+
+    def process(seed, fails):
+        def outcome_of(name, block, config):
+            failure = fails(name, block, config)
+            if failure is not None:
+                return failure
+            gain = 1.0 if config == UNTUNED else GAINS.get(int(config["mode"][1:]), 1.0)
+            scatter = random.Random(f"{seed} {name} {block} {config}").gauss(0, 0.02)
+            return with_latency(measurement, 0.010 / gain * math.exp(scatter))
+
+        return outcome_of
+
+    def race(name="s", *, on=None, seed=0, notify=None, fails=lambda *_: None, trials=99, **question):
+        study = on or make_study(name, space=fake_space(SPACE), **question)
+        notify = notify or Interrupt()
+        trials_run = ScriptedTrials(process(seed, fails))
+        try:
+            confirmation = Tuner(study, Budget(num_trials=trials), trials_run, notify).run()
+        except KeyboardInterrupt:
+            confirmation = None
+        return study, confirmation, notify
+
+    return race
+
+
+PLACES = [
+    (TrialStarted, 1),
+    (TrialEnded, 1),
+    (TrialStarted, 3),
+    (BlockStarted, 1),
+    (BlockMeasured, 1),
+    (AnswerProven, 1),
+    (DriftChecked, 3),
+    (TrialEnded, 6),
+    (SearchEnded, 1),
+    (BlockStarted, 4),
+    (BlockMeasured, 5),
+]
+
+
+class TestInterrupted:
+    """Ctrl-C at any time: nothing that was measured is lost, and the run that follows ends as this one would have."""
+
+    @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+    def test_the_next_run_gives_the_answer_of_one_that_was_not_interrupted(self, race, seed):
+        """Wherever it was. The same trials and rows are recorded, and none is measured again."""
+        whole, expected, events = race("whole", seed=seed)
+        assert expected.verdict is Verdict.FASTER
+        assert whole.record(expected.candidate).config == compiled(6)
+        for kind, nth in PLACES:
+            name = f"{kind.__name__}-{nth}"
+            study, nothing, first = race(name, seed=seed, notify=Interrupt(kind, nth))
+            if len(events.of(kind)) < nth:
+                continue
+            assert nothing is None, name
+            kept = study.blocks
+            assert len(kept) == len(first.of(BlockMeasured)), name
+            study, confirmation, second = race(on=reopened(study), seed=seed)
+            assert confirmation.verdict is expected.verdict, name
+            assert study.record(confirmation.candidate).config == whole.record(expected.candidate).config, name
+            assert study.blocks[: len(kept)] == kept, name
+            assert len(study.blocks) == len(kept) + len(second.of(BlockMeasured)), name
+            tried = [record.config for record in study.records() if record.state == "measured"]
+            assert len(set(tried)) == len(tried), name
+
+    def test_an_answer_that_was_proven_stands(self, race):
+        """It is the study's answer from that moment on, and is said to be an interrupted run's."""
+        study, _, interrupt = race(notify=Interrupt(AnswerProven))
+        assert not interrupt.of(SearchEnded)
+        (step,) = study.answers
+        assert step.speedup.low > 1.01
+        found = study.confirmation
+        assert (found.verdict, found.candidate, found.cut_short) == (Verdict.FASTER, step.trial, True)
+        assert found.why == "the run has not come to its end"
+        assert len(found.blocks) == step.num_blocks == len(study.blocks)
+        assert tuned_config(study).config == study.record(step.trial).config
+        assert found.why in summary_of(study)
+
+    def test_rows_that_prove_nothing_yet_are_kept_too(self, race):
+        """Without a verdict: the run that follows has one block less to measure."""
+        study, _, _ = race(notify=Interrupt(BlockMeasured))
+        assert study.confirmation is None
+        assert len(study.blocks) == 1
+
+
+class TestAnswers:
+    """The history of the answer."""
+
+    def test_a_large_gain_is_proven_before_the_search_ends(self, race):
+        """By two or three blocks, right after its trial."""
+        study, confirmation, interrupt = race()
+        kinds = [type(event) for event in interrupt.of(AnswerProven, SearchEnded, TrialEnded)]
+        assert kinds.index(AnswerProven) < kinds.index(SearchEnded)
+        assert study.answers[0].num_blocks <= 3
+        assert study.answers[-1].trial in study.confirmation.contestants
+        assert confirmation == study.confirmation
+        assert not confirmation.cut_short
+
+    def test_only_a_better_one_takes_its_place(self, race):
+        """Each step is proven itself, and better than the one before."""
+        study, _, interrupt = race()
+        steps = interrupt.of(AnswerProven)
+        assert [event.step for event in steps] == study.answers
+        assert [event.replaced for event in steps] == [None, *study.answers[:-1]]
+        modes = [GAINS[int(event.record.config["mode"][1:])] for event in steps]
+        assert modes == sorted(modes)
+        assert all(step.speedup.low > 1.01 for step in study.answers)
+
+    def test_trials_as_many_as_asked_for(self, race):
+        """The last one is proven as well, though no further one is tried."""
+        study, confirmation, _ = race(trials=2)
+        assert study.stop_reason is StopReason.TRIALS
+        assert study.num_recorded() <= 3, "one may be spent on a simpler form"
+        assert confirmation.blocks
+
+    def test_a_space_of_one_config(self, make_study, measurement):
+        """It is exhausted at once, and what there is is proven."""
+        study = make_study(space=fake_space(SPACE[: SPACE.index("  mode")]))
+        latency_ms = {UNTUNED: 10}
+        trials = ScriptedTrials(lambda name, block, config: with_latency(measurement, latency_ms.get(config, 4) / 1e3))
+        confirmation = Tuner(study, Budget(), trials).run()
+        assert study.stop_reason is StopReason.EXHAUSTED
+        assert (confirmation.verdict, len(confirmation.blocks)) == (Verdict.FASTER, 2)
+
+
+def in_blocks(failure, is_hit):
+    """`fails` of a study in which some processes of blocks do."""
+    return lambda name, block, config: failure if block and is_hit(name, config) else None
+
+
+class TestFailures:
+    """What goes wrong in a block costs as little as possible."""
+
+    def test_a_finalist_that_fails_leaves_room_for_the_next_one(self, race):
+        """It is out for this run, and named."""
+        failure = Failure(reason="wrong_result", stage="check", error="relative error 3")
+        best = (compiled(5), compiled(6))
+        study, confirmation, _ = race(fails=in_blocks(failure, lambda _, config: config in best))
+        assert confirmation.verdict is Verdict.FASTER
+        assert study.record(confirmation.candidate).config == compiled(1)
+        assert confirmation.note.count("relative error 3") == 2
+
+    @pytest.mark.parametrize("reason", ["crash", "compile_error", "timeout", "harness"])
+    def test_blocks_that_always_fail_end(self, race, reason):
+        """Whatever the reason: each config once or twice, and then nothing is left to compare."""
+        failure = Failure(reason=reason, stage="compile", error="gone")
+        study, confirmation, interrupt = race(
+            fails=lambda name, block, _: failure if block and name != "untuned" else None
+        )
+        assert confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.UNDECIDED)
+        assert study.blocks == [] or all(len(row.values) == 1 for row in study.blocks)
+        assert len(interrupt.of(BlockStarted)) <= 2 * study.num_recorded()
+
+    def test_an_untuned_model_that_fails_for_good_ends_the_run(self, race):
+        """Early on: no further config is tried, since nothing could be proven; the run that follows goes on."""
+        failure = Failure(reason="crash", stage="run", error="SIGSEGV")
+        study, confirmation, interrupt = race(
+            fails=lambda name, block, _: failure if block and name == "untuned" else None
+        )
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.cut_short
+        assert "the untuned model failed 4 times in a row" in confirmation.why
+        assert len(interrupt.of(BlockStarted)) == 1
+        num_before = study.num_recorded()
+        study, confirmation, _ = race(on=reopened(study))
+        assert confirmation.verdict is Verdict.FASTER
+        assert study.num_recorded() > num_before
+
+    @pytest.mark.parametrize("num_crashes", [1, 3])
+    def test_an_untuned_model_that_crashes_now_and_then(self, race, num_crashes):
+        """Beside the trials as in a block: MindSpore's does by chance, whatever it runs."""
+        crash = Failure(reason="crash", stage="run", error="SIGSEGV")
+        left = {"beside": num_crashes, "block": num_crashes}
+
+        def fails(name, block, config):
+            if name != "untuned":
+                return None
+            where = "block" if block else "beside"
+            left[where] -= 1
+            return crash if left[where] >= 0 else None
+
+        _, confirmation, _ = race(fails=fails)
+        assert confirmation.verdict is Verdict.FASTER
+        assert "the untuned model failed and was run again: crash: SIGSEGV" in confirmation.note
+
+    def test_a_lost_worker_takes_its_rows_with_it_and_the_run_goes_on(self, race):
+        """Figures of two machines are not compared: all blocks are measured anew, and the answer is the same."""
+        lost = [Lost(error="node gone", worker="w1")]
+
+        def fails(name, block, config):
+            return lost.pop() if lost and block == 3 else None
+
+        study, confirmation, interrupt = race(fails=fails)
+        assert confirmation.verdict is Verdict.FASTER
+        assert [row.number for row in study.blocks] == list(range(1, len(study.blocks) + 1))
+        assert len(interrupt.of(BlockMeasured)) == len(study.blocks) + 2
+        assert study.record(confirmation.candidate).config == compiled(6)
+
+    def test_a_last_finalist_out_of_memory(self, race):
+        """Beside the untuned model alone there is no room for it: it is blamed, the next one is compared."""
+        failure = Failure(reason="out_of_memory", stage="compile", error="1 TiB")
+        best = (compiled(5), compiled(6))
+        study, confirmation, _ = race(fails=in_blocks(failure, lambda _, config: config in best))
+        assert study.record(confirmation.candidate).config == compiled(1)
+        assert "out_of_memory: 1 TiB" in confirmation.note
+
+
+OBJECTIVES = ["compile", "memory", "total:1000", "throughput", "p99"]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_other_objectives(race, objective):
+    """Whatever is made less, the race ends with a verdict, and its rows are those of the objective."""
+    study, confirmation, _ = race(objectives=(Objective.parse(objective),))
+    first = study.untuned_record()
+    for row in study.blocks:
+        assert row.values[first.number] > 0
+    assert confirmation.verdict in set(Verdict) - {Verdict.INFEASIBLE, Verdict.CHOSEN}
+
+
+def test_two_objectives(race):
+    """The first one decides; the best in the other takes part in the field's blocks."""
+    study, confirmation, _ = race(objectives=(Objective(), Objective.parse("memory")))
+    assert confirmation.verdict is Verdict.FASTER
+    assert study.record(confirmation.candidate).config == compiled(6)
