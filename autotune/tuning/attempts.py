@@ -58,6 +58,9 @@ BUSY = 0.2
 """Cores that others use: below it is what any system does by itself."""
 WAIT_SHARE = 0.05
 """Share of the time left in a run with a time budget that one wait may take at most."""
+REPEAT_SHARE = 0.1
+"""Share of it that a trial which is repeated may take. On a machine that stays busy the repeat is disturbed as well:
+three of them took 99 of the 240 s of a run, which had no time for blocks any more, whose turns are interleaved."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,9 @@ class Attempts:
 
         outcome = self.once(folder, request, longest_s, ahead, may_be_lost=may_be_lost)
         why, took_s = self._why_repeat(outcome), clock() - begun
-        spare_s = min(self._session.deadline.left_s() + took_s, most_s) - 2 * took_s
-        if why is not None and spare_s >= 0:
+        left_s = self._session.deadline.left_s()
+        spare_s = min(left_s + took_s, most_s) - 2 * took_s
+        if why is not None and spare_s >= 0 and took_s <= REPEAT_SHARE * left_s:
             self._repeats_left -= 1
             self._session.notify(TrialDisturbed(request.number, why))
             self._wait(spare_s)

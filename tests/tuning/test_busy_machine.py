@@ -81,8 +81,10 @@ class TestRepeating:
         tune(lambda name, count: True)
         assert sum(isinstance(each, TrialDisturbed) for each in tune.events) == BUDGET.quiet.max_repeats
 
-    def test_with_too_little_time_nothing_is_repeated(self, make_study, loud_one):
-        """A repeat takes what the trial took: where that is not left, its first outcome stands."""
+    @pytest.mark.parametrize(("wall_s", "num_runs"), [(100, 1), (600, 1), (700, 2)])
+    def test_with_too_little_time_nothing_is_repeated(self, make_study, loud_one, wall_s, num_runs):
+        """A repeat takes what the trial took: where that is more than a tenth of what is left, its first outcome
+        stands."""
         study, now = make_study(), [0.0]
 
         def outcome_of(*_):
@@ -90,10 +92,11 @@ class TestRepeating:
             return loud_one
 
         trials = ScriptedTrials(outcome_of)
-        session = Session(study, BUDGET, trials, lambda _: None, Deadline.after(100, clock=lambda: now[0]))
+        budget = BUDGET.model_copy(update={"quiet": BusyMachinePlan(max_wait_s=0)})
+        session = Session(study, budget, trials, lambda _: None, Deadline.after(wall_s, clock=lambda: now[0]))
         folder, request = session.untuned_again("untuned")
         assert Attempts(session).run(folder, request) == loud_one
-        assert now == [60.0]
+        assert now == [num_runs * 60.0]
 
     def test_a_wait_in_vain_is_the_last_one(self, make_study, loud_one, monkeypatch):
         """A machine that is busy for good is waited for once."""
