@@ -182,6 +182,30 @@ def test_ctrl_c_keeps_the_study(tune, request):
     assert autotune.resume("s", trials=1, budget=QUICK_BUDGET).untuned.state == "measured"
 
 
+def test_ctrl_c_keeps_the_answer_that_is_proven(tune, scripted, tmp_path):
+    """It is exported as it is, the same call goes on from there, and the verdict is as if nobody had stopped it."""
+
+    def interrupt(event):
+        if isinstance(event, events.AnswerProven):
+            raise KeyboardInterrupt
+
+    found = r"; its answer so far is that of autotune.load_study\('s'\): trial \d+, faster: "
+    with pytest.raises(KeyboardInterrupt, match=found):
+        tune(study="s", trials=6, callbacks=interrupt)
+    kept = autotune.load_study("s")
+    assert (kept.verdict, kept.stop_reason) == ("faster", None)
+    assert kept.export(tmp_path / "now.yaml").config == kept.best.config
+    assert "configs so far; `resume` goes on" in kept.summary()
+    step = kept.answer.answers[-1]
+    assert (step.trial, len(kept.answer.blocks)) == (kept.best.number, step.num_blocks)
+    told = []
+    resumed = autotune.resume("s", callbacks=told.append)
+    assert told[0].answer == step
+    whole = tune(study="t", trials=6)
+    assert (resumed.verdict, resumed.best.config) == (whole.verdict, whole.best.config)
+    assert resumed.answer.answers[0] == step
+
+
 def test_in_a_running_loop_and_outside_of_the_main_thread(tune):
     """As in a notebook: called where an event loop runs, in a thread in which no signal handler can be set. The result
     is used from another thread."""
