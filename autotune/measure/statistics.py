@@ -319,17 +319,18 @@ class Comparison:
     def _alike(self) -> Mapping[float, float]:
         """How alike blocks are by those that are looked at: correlation -> how likely it is.
 
-        Where trials chose the configs, two things make it more than a guess after a few blocks. The control is one
-        process, so that its ratio to the base shows the base's processes alone. And a process that was hit hides how
+        Where trials chose the configs, two things make it more than a guess after a few blocks. Held against a control,
+        which is one process, each process stands for itself, those of the base too. And one that was hit hides how
         alike the others are: it is judged with and without such ones, and the more prudent judgement counts.
         """
         if not self.searched:
             return _how_alike(self._logs, self._correlations)
-        logs = self._logs
-        if sum(control is not None for control in self.controls) >= self.first_look:
-            controls = np.log(self._array[:, 0] / np.array(self.controls, dtype=float))
-            logs = np.column_stack([logs, controls[self._has_looked]])
-        found = [_how_alike(each, self._correlations) for each in (logs, _winsorised(logs))]
+        logs, share_base = self._logs, True
+        controls = np.array(self.controls, dtype=float)
+        if np.isfinite(controls).sum() == len(self.values):
+            columns = [0, *(1 + config for config in self._looked_at)]
+            logs, share_base = np.log(self._array[:, columns] / controls[:, None])[self._has_looked], False
+        found = [_how_alike(each, self._correlations, share_base=share_base) for each in (logs, _winsorised(logs))]
         return max(found, key=lambda alike: alike[max(alike)])
 
     @cached_property
@@ -457,13 +458,19 @@ def _winsorised(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     return moved
 
 
-def _how_alike(logs: NDArray[np.float64], correlations: Mapping[float, float]) -> dict[float, float]:
-    """How likely each correlation is: its prior times its likelihood, level and scale of each column unknown."""
+def _how_alike(
+    logs: NDArray[np.float64], correlations: Mapping[float, float], *, share_base: bool = True
+) -> dict[float, float]:
+    """How likely each correlation is: its prior times its likelihood, level and scale of each column unknown.
+
+    `share_base`: all are ratios to the processes of the base.
+    """
     has = np.isfinite(logs)
     separate = logs - np.nanmean(logs, axis=0)
-    # All ratios share the base: without this step its blocks would be counted once for each config.
-    shared = 1 - 1 / np.sqrt(has.sum(axis=1, keepdims=True) + 1)
-    separate = separate - shared * np.nanmean(separate, axis=1, keepdims=True)
+    if share_base:
+        # Without this step the base's blocks would be counted once for each config.
+        shared = 1 - 1 / np.sqrt(has.sum(axis=1, keepdims=True) + 1)
+        separate = separate - shared * np.nanmean(separate, axis=1, keepdims=True)
     columns = [separate[has[:, column], column] for column in range(logs.shape[1])]
     columns = [column - column.mean() for column in columns]
     columns = [column for column in columns if np.abs(column).max() > NO_SCATTER]
