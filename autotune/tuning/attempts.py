@@ -158,9 +158,10 @@ class Attempts:
             return self.once(folder, request, most_s - (clock() - begun), may_be_lost=may_be_lost)
 
         outcome = self.once(folder, request, longest_s, ahead, may_be_lost=may_be_lost)
-        why, took_s = self._why_repeat(outcome), clock() - begun
-        left_s = self._session.deadline.left_s()
-        spare_s = min(left_s + took_s, most_s) - 2 * took_s
+        why, taken_s, left_s = self._why_repeat(outcome), clock() - begun, self._session.deadline.left_s()
+        # One that was started ahead had its start and its compile behind it when its turn came: a repeat has not.
+        took_s = max(taken_s, sum(outcome.stage_s.values()) if isinstance(outcome, Measurement) else 0.0)
+        spare_s = min(left_s, most_s - taken_s) - took_s
         if why is not None and spare_s >= 0 and took_s <= REPEAT_SHARE * left_s:
             self._repeats_left -= 1
             self._session.notify(TrialDisturbed(request.number, why))

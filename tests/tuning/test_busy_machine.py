@@ -8,6 +8,7 @@ from rich.console import Console
 from autotune.answer.result import StudyResult
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
+from autotune.measure.measurement import Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
 from autotune.render.terminal import trials_table
@@ -81,11 +82,14 @@ class TestRepeating:
         tune(lambda name, count: True)
         assert sum(isinstance(each, TrialDisturbed) for each in tune.events) == BUDGET.quiet.max_repeats
 
-    @pytest.mark.parametrize(("wall_s", "num_runs"), [(100, 1), (600, 1), (700, 2)])
-    def test_with_too_little_time_nothing_is_repeated(self, make_study, loud_one, wall_s, num_runs):
-        """A repeat takes what the trial took: where that is more than a tenth of what is left, its first outcome
-        stands."""
+    @pytest.mark.parametrize(
+        ("wall_s", "child_s", "num_runs"), [(100, 0, 1), (600, 0, 1), (700, 0, 2), (700, 60, 2), (700, 70, 1)]
+    )
+    def test_with_too_little_time_nothing_is_repeated(self, make_study, loud_one, wall_s, child_s, num_runs):
+        """A repeat takes what the trial took, be it before its turn came: where that is more than a tenth of what is
+        left, its first outcome stands."""
         study, now = make_study(), [0.0]
+        loud_one = loud_one.model_copy(update={"stage_s": {Stage.COMPILE: child_s}})
 
         def outcome_of(*_):
             now[0] += 60.0
