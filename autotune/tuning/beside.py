@@ -7,7 +7,9 @@ which a trial may need to the last byte, nor where trials run on other machines,
 start would take the time of a trial.
 
 A reading is kept as a drift check, in multiples of the first one: this process may be a little slower or faster than
-the one of the untuned model's trial, for life, and only what changes in it is the machine's.
+the one of the untuned model's trial, for life, and only what changes in it is the machine's. Where a study goes on, on
+another day perhaps, the machine may have changed by more than that: then the unit is the trial itself, and the first
+reading is a drift check too.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class UntunedBeside:
         self._session = session
         self._clock = session.deadline.clock
         self._process: Running | None = None
-        self._first_s: float | None = None
+        self._unit_s: float | None = None
         self._turn_s = 0.0
         """What the last turn took on the clock."""
         self._last = 0.0
@@ -40,7 +42,7 @@ class UntunedBeside:
         alive = self._process is not None and self._process.outcome is None
         return self._process if alive else None
 
-    def start(self) -> Failure | None:
+    def start(self, *, is_later_run: bool) -> Failure | None:
         """Start it, and wait until it is warm and has taken its first turn. Returns the failure of one that computes
         something else than the reference, or that fails again and again. There is none where it finds no room beside
         the trials to come, nor where the time is up."""
@@ -54,7 +56,10 @@ class UntunedBeside:
             failure = process.outcome
             if not isinstance(failure, Failure):
                 self._process = process
-                self._first_s = self._take_turn()
+                first_s = self._take_turn()
+                self._unit_s = self._untuned_s if is_later_run else first_s
+                if is_later_run and first_s is not None:
+                    session.note_drift(first_s)
                 return None
             if failure.reason is Reason.OUT_OF_MEMORY or session.deadline.left_s() <= 0:
                 return None
@@ -68,15 +73,20 @@ class UntunedBeside:
         if self.process is None or is_late or self._turn_s > TURN_SHARE * (self._clock() - self._last):
             return
         latency_s = self._take_turn()
-        untuned = self._session.study.untuned_record()
-        if latency_s is not None and self._first_s is not None and untuned is not None:
-            self._session.note_drift(untuned.measurement.latency.p50 * latency_s / self._first_s, after)
+        if latency_s is not None and self._unit_s is not None:
+            self._session.note_drift(self._untuned_s * latency_s / self._unit_s, after)
 
     def end(self) -> None:
         """End it; nobody needs its outcome."""
         process, self._process = self._process, None
         if process is not None:
             self._session.bench.drop([process])
+
+    @property
+    def _untuned_s(self) -> float:
+        untuned = self._session.study.untuned_record()
+        assert untuned is not None, "it was measured before"
+        return untuned.measurement.latency.p50
 
     def _take_turn(self) -> float | None:
         assert self._process is not None, "it was started"

@@ -161,12 +161,12 @@ class Evidence:
         return self.study.manifest.objective.value(record.measurement)
 
     def _drift_at(self, record: TrialRecord) -> float:
-        """The untuned model's latency just after that trial, in multiples of what it was in its own; 1 where nothing
-        was read then."""
-        if not self.study.manifest.objective.is_timed:
-            return 1.0
-        readings = [check.latency_s for check in self.study.drift_checks if check.after == record.number]
-        return readings[-1] / self.untuned.measurement.latency.p50 if readings else 1.0
+        """The untuned model's latency just after that trial, else before it, in multiples of what it was in its own; 1
+        where nothing was read by then."""
+        checks = self.study.drift_checks if self.study.manifest.objective.is_timed else []
+        after = [check.latency_s for check in checks if check.after == record.number][:1]
+        before = [check.latency_s for check in checks if check.after < record.number][-1:]
+        return next((latency_s / self.untuned.measurement.latency.p50 for latency_s in [*after, *before]), 1.0)
 
 
 def evidence_of(study: Study, plan: BlockPlan, without: Sequence[int] = ()) -> Evidence | None:

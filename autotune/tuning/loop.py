@@ -181,7 +181,7 @@ class Tuner:
         if session.has_beside and (is_again or self._time.has_time_for_beside()):
             if is_again:
                 self._notify(ModelChecked())
-            failure = self._beside.start()
+            failure = self._beside.start(is_later_run=is_again)
             if failure is not None:
                 raise wrong_again(failure, is_later_run=is_again)
             if self._beside.process is not None:

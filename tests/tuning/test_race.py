@@ -86,6 +86,14 @@ class TestProvenAtOnce:
         standing.study.drift_checks = [DriftCheck(after=1, latency_s=0.0135)]
         assert self.chosen(found) == 1
 
+    def test_a_trial_beside_which_nothing_was_read_is_set_against_the_reading_before(self, standing):
+        """A slow model is not read after each trial."""
+        found = standing((10, 9, 9))
+        standing.study.drift_checks = [DriftCheck(after=1, latency_s=0.0135), DriftCheck(after=1, latency_s=0.01)]
+        first, second = (found.evidence.searched(record) for record in found.evidence.candidates)
+        assert first == pytest.approx(1.5)
+        assert second == pytest.approx(10 / 9)
+
     def test_until_it_is_proven_and_for_three_blocks_at_most(self, standing):
         """After that it waits for its turn among the others."""
         row = {0: 10, 1: 5}
@@ -479,3 +487,24 @@ def test_two_objectives(race):
     study, confirmation, _ = race(objectives=(Objective(), Objective.parse("memory")))
     assert confirmation.verdict is Verdict.FASTER
     assert study.record(confirmation.candidate).config == compiled(6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_study_that_goes_on_on_a_slower_machine(make_study, measurement, factor):
+    """Its trials are set against the untuned model of that day: none looks slower for it, and the change is known."""
+    study = make_study(space=fake_space(SPACE))
+    day = [1.0]
+
+    def outcome_of(_name, _block, config):
+        gain = 1.0 if config == UNTUNED else GAINS.get(int(config["mode"][1:]), 1.0)
+        return with_latency(measurement, 0.010 / gain * day[0])
+
+    Tuner(study, Budget(num_trials=2), ScriptedTrials(outcome_of)).run()
+    study.reference.write_bytes(b"")  # As a real trial of the untuned model leaves it.
+    day[0] = factor
+    confirmation = Tuner(reopened(study), Budget(num_trials=99), ScriptedTrials(outcome_of)).run()
+    again = reopened(study)
+    evidence = evidence_of(again, BlockPlan())
+    for record in evidence.candidates:
+        assert evidence.searched(record) == pytest.approx(GAINS.get(int(record.config["mode"][1:]), 1.0))
+    assert again.record(confirmation.candidate).config == compiled(6)
