@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.answer.format import about, count, seconds
+from autotune.answer.format import about, as_budget, count, seconds
 from autotune.command_line import asked
 from autotune.errors import AutotuneError
 from autotune.measure.early_look import EARLY_GAINS
@@ -144,10 +144,15 @@ def cost_lines(cost: ExpectedCost) -> list[str]:
         whole = "" if cost.expected_s is None else f"{seconds(cost.expected_s)} in all: "
         rates = f"{seconds(cost.trial_s)} a trial, {seconds(cost.blocks_s)} for blocks"
         lines.append(f"expected    {whole}{rates} (by study {cost.based_on}); a search may stop early")
-        lines.append(
-            f"answer      after about {about(cost.answer_s)}, if it gains {QUICK_GAIN:.3g}x; then the search goes on"
-        )
+        lines.append(f"answer      {_until_an_answer(cost.answer_s, cost.wall_s)}")
     return [*lines, f"at most     {_at_most(cost)}"]
+
+
+def _until_an_answer(answer_s: float, wall_s: float | None) -> str:
+    first = f"after about {about(answer_s)}, where a config gains {QUICK_GAIN:.3g}x"
+    if wall_s is not None and answer_s > wall_s:
+        return f"{first}: later than the run's end, so that {asked('budget', as_budget(answer_s))} would be needed"
+    return f"{first}; then the search goes on"
 
 
 def plan_lines(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | None) -> list[str]:

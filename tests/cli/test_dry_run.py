@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autotune.answer.expected_cost import ExpectedCost
+from autotune.answer.expected_cost import ExpectedCost, cost_lines
 from autotune.study.study import Study
 
 
@@ -49,6 +49,16 @@ def test_no_more_is_expected_than_there_is_time_for(wall_s, expected_s):
     """A budget holds the confirmation."""
     cost = ExpectedCost(100, 0, 10, 900, wall_s, "s", trial_s=10, blocks_s=30)
     assert (cost.expected_s, cost.trials_at_most_s) == (expected_s, 9000)
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "words"),
+    [(None, "after about 70 s, where a config gains 1.5x; then the search goes on"), (60, "would be needed")],
+)
+def test_a_first_answer_is_expected_by_then(wall_s, words):
+    """And a run that is too short for it names the time that is not."""
+    cost = ExpectedCost(100, 0, 10, 900, wall_s, "s", trial_s=10, blocks_s=30, answer_s=69)
+    assert [line.endswith(words) for line in cost_lines(cost) if line.startswith("answer ")] == [True]
 
 
 def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):

@@ -273,7 +273,7 @@ def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
         "proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the run goes on, Ctrl-C keeps it",
         "proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
         "the run goes on, Ctrl-C keeps it",
-        "short       30 s are not expected to hold a block, without which nothing is proven; "
+        "short       30 s hold trials, but are not expected to hold a block, without which nothing is proven; "
         f"{asked('budget', '3m')} is",
     ]
 

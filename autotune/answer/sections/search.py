@@ -30,8 +30,9 @@ class SearchSection(Section):
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             yield f"the search ends: {why}"
         elif isinstance(event, BudgetShort):
-            short = f"{seconds(event.wall_s)} are not expected to hold a block, without which nothing is proven"
-            yield f"short       {short}; {asked('budget', as_budget(event.needed_s))} is"
+            short = f"{seconds(event.wall_s)} hold trials, but are not expected to hold a block"
+            enough = asked("budget", as_budget(event.needed_s))
+            yield f"short       {short}, without which nothing is proven; {enough} is"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer
