@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.bench.bench import Bench, Running, StageCallback, Waits
 from autotune.config import Config
-from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.folder import FolderStudies
 from autotune.study.records import AnswerStep, Confirmation
@@ -94,6 +94,9 @@ class VirtualProcess(Running):
             (self.cache / "compiled").touch()
             self.turns_s.append(self.bench.sample(self))
         self.bench.forget(self)
+        if not self.turns_s:
+            self.outcome = Failure(reason=Reason.HARNESS, stage=Stage.WAIT, error="it had no turn")
+            return self.outcome
         measured = measurement_of((statistics.median(self.turns_s),) * 3)
         stage_s = {Stage.START: START_S / 2, Stage.BUILD: START_S / 2, Stage.COMPILE: self.compiled_s, Stage.RUN: 0.6}
         update = {"stage_s": stage_s, "compile_s": self.compiled_s, "program": self.costs.program}
