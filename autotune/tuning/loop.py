@@ -288,12 +288,14 @@ class Tuner:
     def _run_trial(self, ready: Running | None) -> None:
         """Time a trial that is ready, or run one that was not started; and look at what it says."""
         queued = self._queue.take(ready)
-        record = self._attempts.run_and_record(queued, self._longest_s, self._queue.numbers())
+        with self._session.bench.quiet():
+            record = self._attempts.run_and_record(queued, self._longest_s, self._queue.numbers())
+            if record is not None:
+                self._beside.read(record.number)
         if record is None:  # It was given back: its config comes last in the queue, as another trial.
             if not self._sampler.excludes(queued.asked.config):
                 self._queue.add(self._opened(queued.asked.config), self._longest_s)
             return
-        self._beside.read(record.number)
         if record.was_cut_off:
             self._end_search(StopReason.TIME)
         self._breaker.check(self._study.ended(), record)
