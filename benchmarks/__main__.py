@@ -16,8 +16,9 @@ from pathlib import Path
 
 EXPORTS = "build/exports"
 STEPS = (
-    ("planted",), ("aa",), ("replay",), ("overhead",), ("wall_time", "--seeds", "5", "--keep", EXPORTS),
-    ("delivered", "--from", EXPORTS), ("warm_start",), ("loader",), ("shapes",), ("zoo",),
+    ("planted",), ("aa",), ("replay",), ("portfolio_replay",), ("overhead",),
+    ("wall_time", "--seeds", "5", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
+    ("warm_start",), ("loader",), ("shapes",), ("zoo",),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 

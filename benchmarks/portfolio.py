@@ -39,7 +39,7 @@ from autotune.planning.models import make_workload
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from autotune.space.portfolio import FILE as PACKAGE_FILE
-from autotune.space.portfolio import LEAST_GAIN, Entry, PortfolioFile, PortfolioTable
+from autotune.space.portfolio import Entry, PortfolioFile, PortfolioTable
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -54,6 +54,8 @@ SAMPLING = SamplingPlan(max_warmup_s=1.0, max_sampling_s=0.7, min_samples=20, ma
 LIMITS = Limits(compile=150.0, check=60.0, run=60.0, total=240.0)
 FLOAT_TOLERANCE, HALF_TOLERANCE = 1e-3, 2e-2
 """Largest errors of a config that a study of these classes would take."""
+NOTABLE = 0.02
+"""Share by which a config must be slower than the best not to be told as the best of a model."""
 QUANTILE = 0.2
 PAIR = 3
 """Configs between two readings of the untuned model."""
@@ -463,7 +465,7 @@ def table_of(framework: str, task: Task, known: Sequence[Readings]) -> Portfolio
                 best_on=tuple(
                     one.name
                     for one, gain, top in zip(known, gains, best[is_half(settings)], strict=True)
-                    if gain is not None and gain >= max(1.0, top) * (1 - LEAST_GAIN)
+                    if gain is not None and gain >= max(1.0, top) * (1 - NOTABLE)
                 ),
             )
             for settings, gains, seconds in entries

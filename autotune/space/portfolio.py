@@ -25,8 +25,8 @@ from autotune.workload.workload import Device, Task
 FILE = Path(__file__).with_name("portfolio.json")
 MOST_CHOSEN = 4
 """Configs beside the untuned and the default one."""
-LEAST_GAIN = 0.02
-"""Share by which a config must make a model faster than those before it to count: less is how repeats differ."""
+NOISE = 0.1
+"""What a config adds on a model counts beyond this, as a logarithm: processes that were recorded differ by as much."""
 WORTH_A_PLACE = 0.004
 """Mean over the kinds of models of what a config adds, as a logarithm; with less it is not taken."""
 COST_POWER = 0.25
@@ -110,8 +110,8 @@ def choose(table: PortfolioTable, taken: Sequence[Entry], free: Sequence[Entry])
     weights = [1 / table.kinds.count(kind) / len(set(table.kinds)) for kind in table.kinds]
 
     def adds(entry: Entry, others: Sequence[Entry]) -> float:
-        gained = (own - most for own, most in zip(_best([entry], table), _best(others, table), strict=True))
-        return sum(weight * gain for weight, gain in zip(weights, gained, strict=True) if gain >= LEAST_GAIN)
+        gained = (own - most - NOISE for own, most in zip(_best([entry], table), _best(others, table), strict=True))
+        return sum(weight * max(gain, 0.0) for weight, gain in zip(weights, gained, strict=True))
 
     left, chosen = list(free), list[Entry]()
     while left and len(chosen) < MOST_CHOSEN:

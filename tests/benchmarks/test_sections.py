@@ -14,8 +14,8 @@ from benchmarks import __main__ as all_of_them
 from benchmarks.evidence import DOCS, REPOSITORY, RESULTS, Benchmark, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
-KEPT = ("aa", "delivered", "loader", "overhead", "planted", "replay", "shapes_bert_small", "shapes_box_decoding",
-        "warm_start", "zoo")  # fmt: skip
+KEPT = ("aa", "delivered", "loader", "overhead", "planted", "portfolio_replay", "replay", "shapes_bert_small",
+        "shapes_box_decoding", "warm_start", "zoo")  # fmt: skip
 """Sections that are made anew here; those of `wall_time.py` take a minute of simulated loops each, and that of
 `device.py` has tests of its own."""
 
