@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.answer.format import amount, count, interval, num_bytes, percent, seconds, times
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Speedup, inverse
+from autotune.measure.statistics import ERROR, Speedup, inverse
 from autotune.study.records import Confirmation, StopReason, TrialRecord
 
 _RATIOS = {
@@ -65,11 +65,10 @@ def ratio(objective: Objective, speedup: Speedup) -> str:
 
 def how_sure(confirmation: Confirmation) -> str:
     """How probable it is that the candidate gains enough, e.g. `94 % sure to gain more than 1.0 %`; empty if nothing is
-    known of it."""
-    confidence = confirmation.confidence
-    return (
-        "" if confidence is None else f"{int(100 * confidence)} % sure to gain more than {percent(confirmation.margin)}"
-    )
+    known of it, or if it sounds like a proof: few blocks that scatter do not prove what they make probable."""
+    if confirmation.confidence is None or confirmation.confidence >= 1 - ERROR:
+        return ""
+    return f"{int(100 * confirmation.confidence)} % sure to gain more than {percent(confirmation.margin)}"
 
 
 def to_be_better(objective: Objective, margin: str = "") -> str:

@@ -12,11 +12,12 @@ from rich.console import Console
 from autotune.answer.export import export, tuned_config
 from autotune.answer.result import StudyResult
 from autotune.answer.sections.pareto import ParetoSection
+from autotune.answer.sections.verdict import headline
 from autotune.config import Config
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Samples
 from autotune.measure.objective import parse_objectives
-from autotune.measure.statistics import Verdict
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
 from autotune.render.side_by_side import comparison_lines, verification_lines
@@ -519,3 +520,18 @@ class TestLater:
         assert lines[1:] == ["  trial 0  100 s", "  trial 1  70 s"]
         told = comparison_document(result, ("a", "b"))
         assert (told["objective"], told["values"]) == ("total:10000", [pytest.approx(100), pytest.approx(70)])
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"),
+    [(None, "looks 1.50x (98 % interval 0.50x to 4.00x)"), (0.947, "looks 1.50x, 94 % sure to gain more than 1.0 %"),
+     (0.994, "looks 1.50x (98 % interval 0.50x to 4.00x)")],
+)  # fmt: skip
+def test_an_undecided_study_says_how_sure_it_is(tuned, confidence, words):
+    """Unless that sounds like a proof, or is not known: then the interval says it."""
+    study = tuned({UNTUNED: Runs(10), A: Runs(5)})
+    with study.writing():
+        gain = Speedup(median=1.5, low=0.5, high=4.0)
+        known = {"verdict": Verdict.UNDECIDED, "speedups": (gain,), "confidence": confidence, "contestants": (0, 1)}
+        study.confirmation = study.confirmation.model_copy(update={"candidate": 1, **known})
+    assert headline(StudyResult(study)).startswith(f"undecided: trial 1 {words}; this machine is too noisy to tell")

@@ -68,13 +68,15 @@ def _best_known(answer: StudyResult) -> str:
     assert confirmation is not None, "there is a verdict"
     noise = "this machine is too noisy to tell"
     why = confirmation.why or ("the time did not hold all of the comparison" if confirmation.cut_short else noise)
-    if answer.speedup is not None and (sure := how_sure(confirmation)):
-        return f"trial {confirmation.candidate} looks {ratio(answer.objective, answer.speedup)}, {sure}; {why}"
+    if answer.speedup is not None:
+        sure = how_sure(confirmation)
+        looks = f"{ratio(answer.objective, answer.speedup)}, {sure}" if sure else gain(answer.objective, answer.speedup)
+        return f"trial {confirmation.candidate} looks {looks}; {why}"
     candidate = next((record for record in answer.measured if record.number == confirmation.candidate), None)
-    if answer.speedup is not None or candidate is None or answer.untuned is None:
+    if candidate is None or answer.untuned is None:
         return why
-    gain = answer.objective.value(answer.untuned.measurement) / answer.objective.value(candidate.measurement)
-    by_trial = ratio(answer.objective, Speedup(median=gain, low=gain, high=gain))
+    seen = answer.objective.value(answer.untuned.measurement) / answer.objective.value(candidate.measurement)
+    by_trial = ratio(answer.objective, Speedup(median=seen, low=seen, high=seen))
     return f"trial {candidate.number} looks {by_trial} by its trial alone, unconfirmed; {why}"
 
 
