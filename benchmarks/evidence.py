@@ -217,16 +217,18 @@ class Benchmark(Generic[C, R]):
         adapter, cases = TypeAdapter(self.record), list(self.cases(given))
         keeps = self.holds is not None and not given.quick
         earlier = read(self.file) if keeps and self.file.exists() else None
+        records = dict(earlier.records) if earlier else {}
+        done = [case for case in cases if case.name in records and not given.again]
+        done = [case for case in done if self._holds(adapter.validate_python(records[case.name]))]
         kept = Kept(
             benchmark=self.name,
             command=command,
-            minutes=earlier.minutes if earlier else 0.0,
+            minutes=earlier.minutes if earlier and done else 0.0,
             conditions=Conditions.now(),
-            records=earlier.records if earlier else {},
+            records=records,
         )
         for number, case in enumerate(cases, start=1):
-            told = kept.records.get(case.name)
-            if told is not None and not given.again and self._holds(adapter.validate_python(told)):
+            if case in done:
                 continue
             start = time.perf_counter()
             kept.records[case.name] = adapter.dump_python(self.run(case), mode="json")
