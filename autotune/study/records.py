@@ -105,7 +105,7 @@ class Confirmation(Record):
     margin: float = MARGIN
     """Share by which the whole interval had to exceed 1."""
     confidence: float | None = None
-    """Probability that the candidate gains more than the margin, by the blocks that there are; None: there are none."""
+    """Probability that the candidate gains more than the margin, by its blocks alone; None unless it is undecided."""
     compile_warm_s: float | None = None
     """First call minus a steady call in a new process, with the compile caches of an earlier one kept."""
     num_trials: int
