@@ -9,7 +9,6 @@ from autotune.bench.workers import WorkerEvent
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
-from autotune.measure.statistics import Speedup
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.records import AnswerStep, DriftCheck, NoiseFloor, StopReason, TrialRecord
@@ -133,11 +132,6 @@ class NoiseFloorMeasured:
 
 
 @dataclass(frozen=True)
-class DriftCheckStarted:
-    """The untuned model is about to be timed again."""
-
-
-@dataclass(frozen=True)
 class DriftChecked:
     """How fast the untuned model is now, and was at first, in seconds a call."""
 
@@ -170,29 +164,11 @@ class RuleLearned:
 
 
 @dataclass(frozen=True)
-class ConfirmationStarted:
-    """These are about to be compared with the untuned model in blocks of live processes."""
-
-    contestants: list[TrialRecord]
-    num_blocks_at_most: int
-
-
-@dataclass(frozen=True)
 class BlockMeasured:
     """The objective's values in one block of live processes: the untuned model's, and those of others by trial."""
 
     untuned: float
     others: dict[int, float]
-
-
-@dataclass(frozen=True)
-class ConfirmationLooked:
-    """The blocks so far were looked at: trial -> its speed-up over the untuned model, for those that are still in. If
-    it `is_clear`, no further block is measured."""
-
-    num_blocks: int
-    speedups: dict[int, Speedup]
-    is_clear: bool
 
 
 @dataclass(frozen=True)
@@ -253,14 +229,11 @@ Event = (
     | TrialEnded
     | NoiseFloorStarted
     | NoiseFloorMeasured
-    | DriftCheckStarted
     | DriftChecked
     | ConfigProbed
     | SearchEnded
     | RuleLearned
-    | ConfirmationStarted
     | BlockMeasured
-    | ConfirmationLooked
     | BlockStarted
     | AnswerProven
     | BudgetShort
