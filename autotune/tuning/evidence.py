@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison, Speedup
@@ -143,6 +144,10 @@ class Evidence:
         rivals = [record for record in rivals if record != first and worth[record.number] > WORTH_A_BLOCK]
         chosen = [first, *rivals[:1], simplest, *rivals[1:]]
         chosen = list({record.number: record for record in chosen}.values())[:MAX_FINALISTS]
+        if len(chosen) == 1 and not self.proven and self.searched(first) < min(EARLY_GAINS.values()):
+            # A small gain takes many blocks: how another config scatters says how much they prove.
+            rest = [record for record in self.candidates if record != first]
+            chosen += sorted(rest, key=self.gain)[-1:]
         return tuple({record.number: record for record in [*chosen, *self.others]}.values())
 
     @cached_property
