@@ -17,8 +17,6 @@ from autotune.study.records import DRIFTING
 from autotune.tuning.checks import require_untuned_works
 from autotune.tuning.events import (
     DriftChecked,
-    NoiseFloorMeasured,
-    NoiseFloorStarted,
     StageEntered,
     TrialEnded,
     TrialStarted,
@@ -193,28 +191,22 @@ class TestTheMachineIsWatched:
     """By a process of the untuned model that stays beside the trials, and in blocks."""
 
     @pytest.mark.slow
-    def test_the_noise_floor_is_measured_once_and_kept(self, make_study):
-        """Right after the untuned model, before any config: two live processes, two blocks, on record for good."""
+    def test_the_noise_floor_is_that_of_the_blocks(self, make_study):
+        """What the process beside the trials differs by from the untuned model in each block; on record for good."""
         study = make_study()
-        events = []
-        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}), events.append)
-        order = kinds(events, TrialEnded, NoiseFloorStarted, NoiseFloorMeasured)
-        assert order == [TrialEnded, NoiseFloorStarted, NoiseFloorMeasured, TrialEnded]
+        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}))
         floor = study.noise_floor
-        assert floor == next(each.noise_floor for each in events if isinstance(each, NoiseFloorMeasured))
-        assert len(floor.pairs) == 2
-        assert all(0.008 <= each < 1 for pair in floor.pairs for each in pair)
+        assert floor.pairs == tuple((row.values[0], row.control) for row in study.blocks) != ()
+        assert all(0.007 <= each < 1 for pair in floor.pairs for each in pair)
         assert floor.spread == pytest.approx(spread_of_pairs(floor.pairs))
         assert floor.relative_error == 0
-        assert (study.folder / "noise_floor" / "block-02" / "untuned-1" / "outcome.json").exists()
-        assert not (study.folder / "noise_floor" / "cache").exists()
+        assert not (study.folder / "noise_floor").exists(), "no process was started for it"
         again = reopened(study)
-        events.clear()
-        tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 3}), events.append)
-        assert NoiseFloorStarted not in kinds(events, NoiseFloorStarted)
-        assert again.noise_floor == StudyResult(again).noise_floor == floor
-        assert f"differ by {100 * floor.spread:.1f} %" in summary_of(again)
-        assert tuned_config(again).evidence.noise_floor == floor.spread
+        tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 3}))
+        assert again.noise_floor.pairs[: len(floor.pairs)] == floor.pairs
+        assert StudyResult(again).noise_floor == again.noise_floor
+        assert f"differ by {100 * again.noise_floor.spread:.1f} %" in summary_of(again)
+        assert tuned_config(again).evidence.noise_floor == again.noise_floor.spread
 
     def test_a_model_that_differs_from_process_to_process_is_refused(self, make_study, model_file):
         """Its outputs repeat within a process and not in the next one: no config is blamed for that."""
@@ -229,11 +221,11 @@ class TestTheMachineIsWatched:
         assert study.num_recorded() == 1
 
     def test_a_model_that_breaks_meanwhile_ends_in_its_own_error(self, make_study, model_file):
-        """The untuned model that worked in trial 0 and not in the noise floor stops the study, nothing is lost."""
+        """The untuned model that worked in trial 0 and not in its second process stops the study, nothing is lost."""
         study = make_study()
 
         def break_it(event):
-            if isinstance(event, NoiseFloorStarted):
+            if isinstance(event, TrialEnded):
                 model_file.write_text("raise OSError('the disk is gone')\n")
 
         with pytest.raises(HarnessError, match="against itself could not be run: OSError: the disk is gone"):
