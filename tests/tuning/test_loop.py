@@ -43,7 +43,7 @@ def test_a_faster_config_is_found_confirmed_and_exported(make_study):
     assert confirmation.verdict is answer.verdict is Verdict.FASTER
     assert answer.best.config["latency_ms"] == 2
     assert answer.best.config.get("behaviour", "right") in ("right", "breaks")
-    assert len(confirmation.blocks) == QUICK_BUDGET.confirmation.first_look
+    assert len(confirmation.blocks) <= 6, "a gain of 4x needs one or two"
     assert answer.speedup.low > 1.5
     assert answer.break_even_calls is not None
     assert {each.outcome.reason for each in answer.records if each.state == "failed"} == {
@@ -113,13 +113,14 @@ def test_harness_failures_in_a_row_stop_the_study(make_study, model_file):
     study = make_study()
 
     def break_the_model(event):
-        if isinstance(event, TrialEnded) and event.record.number == 1:
+        if isinstance(event, TrialStarted) and event.number == 2:
             model_file.write_text("raise OSError('the disk is gone')\n")
 
     with pytest.raises(HarnessError, match="the disk is gone"):
         tune(study, notify=break_the_model)
     assert study.num_recorded() == 2
     assert len(study.records()) == 4
+    assert study.confirmation.verdict is Verdict.FASTER, "what was proven before stands"
 
 
 def test_a_lone_slower_candidate_is_the_answer_where_the_untuned_model_is_out_of_the_question(make_study):
@@ -221,7 +222,7 @@ class TestTheMachineIsWatched:
         assert study.num_recorded() == 1
 
     def test_a_model_that_breaks_meanwhile_ends_in_its_own_error(self, make_study, model_file):
-        """The untuned model that worked in trial 0 and not in its second process stops the study, nothing is lost."""
+        """The untuned model that worked in trial 0 and in no further process stops the study, nothing is lost."""
         study = make_study()
 
         def break_it(event):
@@ -268,7 +269,7 @@ class TestTheMachineIsWatched:
         study = make_study()
 
         def slow_down(event):
-            if isinstance(event, TrialEnded) and event.record.number == 3:
+            if isinstance(event, TrialEnded) and event.record.number == 1:
                 slow.touch()
 
         tune(study, QUICK_BUDGET, slow_down)
@@ -286,15 +287,3 @@ class TestTheMachineIsWatched:
         answer = StudyResult(study)
         assert answer.drift is not None
         assert ("latency changed by" in summary_of(study)) is (answer.drift > DRIFTING)
-
-    @pytest.mark.slow
-    def test_a_sentinel_that_fails_does_no_harm(self, make_study, model_file):
-        """No reading, no verdict on any config: the study goes on, and tries again after the next trial."""
-        model_file.write_text(
-            "import os, numpy as np\ndef tiny():\n    assert 'sentinel-0004' not in os.getcwd(), 'not now'\n"
-            "    return (lambda x: x + 1), np.ones((2, 2))\n"
-        )
-        study = make_study()
-        tune(study, QUICK_BUDGET)
-        assert [each.after for each in study.drift_checks] == [5]
-        assert study.confirmation is not None
