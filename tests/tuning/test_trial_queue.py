@@ -10,7 +10,7 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.study.records import StopReason
 from autotune.tuning import jobs
-from autotune.tuning.events import TrialEnded, TrialStarted
+from autotune.tuning.events import AnswerProven, BlockMeasured, BlockStarted, SearchEnded, TrialEnded, TrialStarted
 from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
 from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET, own_children
@@ -124,6 +124,44 @@ def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, mo
     with pytest.raises(HarnessError, match="broken"):
         tune(study, notify=look)
     assert runner.did[-1] == ("drop", "")
+    runner.close()
+    assert [each for each in own_children() if each.status() != "zombie"] == []
+
+
+def test_trials_compile_while_a_block_becomes_warm(make_study, tune, runner):
+    """Blocks begin while configs are tried, each becomes one row, and no process outlives the run."""
+    study = make_study()
+    events: list[object] = []
+    confirmation = tune(study, notify=events.append)
+    assert confirmation.verdict.value == "faster"
+    at = {type(event): index for index, event in reversed(list(enumerate(events)))}
+    assert at[BlockStarted] < at[SearchEnded], "a block under way while configs are tried"
+    blocks = [event for event in events if isinstance(event, BlockMeasured)]
+    assert len(study.blocks) == len(blocks)
+    runner.close()
+    assert [each for each in own_children() if each.status() != "zombie"] == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, HarnessError("the machine is broken")], ids=["ctrl-c", "error"])
+@pytest.mark.parametrize("kind", [BlockStarted, BlockMeasured, AnswerProven])
+def test_nothing_is_left_of_a_block_that_is_interrupted(make_study, tune, runner, kind, error):
+    """Its processes, the trials that compile beside it, and the untuned model's: all are ended, and what was measured
+    counts in the next run."""
+    study = make_study()
+    raised = []
+
+    def stop(event):
+        if isinstance(event, kind) and not raised:
+            raised.append(event)
+            raise error
+
+    with pytest.raises((KeyboardInterrupt, HarnessError)):
+        tune(study, notify=stop)
+    rows = study.blocks
+    assert {each.state for each in study.records()} <= {"measured", "failed", "lost"}
+    confirmation = tune(study)
+    assert confirmation.verdict.value == "faster"
+    assert study.blocks[: len(rows)] == rows
     runner.close()
     assert [each for each in own_children() if each.status() != "zombie"] == []
 
