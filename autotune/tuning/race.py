@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measure.early_look import EARLY_GAINS
+from autotune.measure.sampling import SamplingPlan
 from autotune.study.records import TrialRecord
 from autotune.tuning.evidence import Evidence
 
@@ -120,11 +121,19 @@ class Standing:
         if answer is not None:
             # One that joined late, and may be better, has had blocks of its own then.
             is_settled = min(num_blocks[:2]) >= SETTLED
-            return is_settled or (evidence.regret(answer) <= WORTH_KNOWING and not self._may_be_simpler(answer))
+            is_best = evidence.regret(answer) <= WORTH_KNOWING and not self._may_be_simpler(answer)
+            return evidence.num_blocks(answer) >= self.fewest_blocks and (is_settled or is_best)
         if num_blocks[0] >= plan.most_blocks:
             return True
         looks = {plan.first_look << look for look in range(plan.num_looks)}
         return min(num_blocks) in looks and compared.is_clear()
+
+    @property
+    def fewest_blocks(self) -> int:
+        """Blocks of an answer that ends a run: one more than may prove it, unless a call is slow. It narrows the
+        interval, and what one process of the untuned model showed is shown again."""
+        slow_s = SamplingPlan().slow_call_s
+        return 1 if self.evidence.untuned.measurement.steady_call_s > slow_s else 2
 
     def _have_too_few(self, records: Sequence[TrialRecord]) -> bool:
         """One of them has not had the blocks of a look."""
