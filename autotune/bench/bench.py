@@ -19,6 +19,7 @@ it is for `tuning.attempts` to say what becomes of it. What raises is HarnessErr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -150,8 +151,9 @@ class Bench(Protocol):
     def first_ready(self, started: Sequence[Running]) -> Running:
         """Wait until one of these is ready to be timed, or has ended; the first of several that are."""
 
-    def prepare(self, workload: Workload) -> None:  # noqa: ARG002
-        """Trials of this workload follow: what they all need is made from now on, beside whatever is at work."""
+    def prepare(self, workload: Workload, most_s: float = math.inf) -> None:  # noqa: ARG002
+        """Trials of this workload follow: what they all need is made from now on, beside whatever is at work; they do
+        without it where that takes more than `most_s`."""
         return
 
     def new_block(self) -> None:

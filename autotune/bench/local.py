@@ -7,6 +7,7 @@ is being timed.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from autotune.bench.messages import (
 from autotune.bench.supervisor_process import SupervisorProcess
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
+from autotune.trial.deadline import SHORTEST_S
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.toolchain import Toolchain
@@ -111,8 +113,8 @@ class LocalBench(Bench):
                     return process
             processes[0].supervised.listen()
 
-    def prepare(self, workload: Workload) -> None:
-        self._of(workload.framework).prepare(workload)
+    def prepare(self, workload: Workload, most_s: float = math.inf) -> None:
+        self._of(workload.framework).prepare(workload, most_s)
 
     def new_block(self) -> None:
         """Live processes are forks of a process of their own from now on, and of another one, with a memory layout of
@@ -215,6 +217,7 @@ class _Supervised:
         self._num_blocks = 0
         """From the first one on live processes are forks, though the framework's could be new Pythons."""
         self._is_prepared = False
+        self._toolchain_s = _TOOLCHAIN_LIMIT_S
         self._toolchain: tuple[Path | None] | None = None
         """In a tuple: (None,) means that it cannot be made."""
         self._making: tuple[Toolchain, _Process] | None = None
@@ -254,9 +257,10 @@ class _Supervised:
         echo = self._log is None
         self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=echo, fork_of=fork_of)
 
-    def prepare(self, workload: Workload) -> None:
+    def prepare(self, workload: Workload, most_s: float) -> None:
         """See `Bench`. Where another process makes the toolchain just now, the first config that compiles waits."""
         self._is_prepared = True
+        self._toolchain_s = min(_TOOLCHAIN_LIMIT_S, max(most_s, SHORTEST_S))
         if self._needs_toolchain(workload) and self._toolchain is None and self._making is None:
             self._begin_toolchain(waits=False)
 
@@ -363,7 +367,7 @@ class _Supervised:
         assert self._entry.toolchain is not None
         maker = _Process(self, toolchain.making, None, "gated", fresh=True)
         self._making = toolchain, maker
-        limits = Limits(start=_TOOLCHAIN_LIMIT_S, total=_TOOLCHAIN_LIMIT_S)
+        limits = Limits(start=self._toolchain_s, total=self._toolchain_s)
         self._send_start(maker, limits, self._entry.toolchain, stops=False, echo=False)
         self._settle_toolchain()
 

@@ -114,7 +114,7 @@ class Tuner:
             if self._session.bench.is_here and goes_on:
                 require_same_machine(study)
             if goes_on and may_compile_ahead(study):
-                self._session.bench.prepare(study.manifest.workload)
+                self._session.bench.prepare(study.manifest.workload, self._time.left_s)
             try:
                 self._race(goes_on=goes_on)
             finally:
