@@ -14,7 +14,7 @@ import pytest
 
 from autotune.cli.trust import user_file
 from autotune.command_line import called_as
-from autotune.trial.toolchain import ensure_toolchain
+from autotune.trial.toolchain import Toolchain
 from autotune.workload.workload import file_reference
 from tests.conftest import REPOSITORY, cli_command
 from tests.faults.commands import command, refused
@@ -99,7 +99,7 @@ class TestAUserWithoutAHome:
     def test_commands_work(self, here: Path) -> None:
         """There are no settings of the user, and no shared toolchain."""
         assert user_file() is None
-        assert ensure_toolchain("torch", "2", {}, lambda _: pytest.fail("nowhere to put it")) is None
+        assert Toolchain.begin("torch", "2", {}) is None
         assert command("studies").exit_code == 0
 
     def test_a_sentence_names_no_file_that_cannot_be(self, here: Path) -> None:

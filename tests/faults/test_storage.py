@@ -119,6 +119,7 @@ class TestTheUsersOwnFiles:
         (study / "caches" / "0001.whole").touch()
         for link in ("results", "trials/0099", "artifact", "noise_floor/cache", "reference.partial"):
             shutil.rmtree(study / link, ignore_errors=True)
+            (study / link).parent.mkdir(exist_ok=True)
             (study / link).symlink_to(outside)
         before = contents(outside)
         own_files.clear_study(study)
