@@ -323,6 +323,8 @@ class Comparison:
         which is one process, each process stands for itself, those of the base too. And one that was hit hides how
         alike the others are: it is judged with and without such ones, and the more prudent judgement counts.
         """
+        if not self._looked_at:
+            return self._correlations
         if not self.searched:
             return _how_alike(self._logs, self._correlations)
         logs, share_base = self._logs, True

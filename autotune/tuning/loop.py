@@ -227,7 +227,7 @@ class Tuner:
             if block is not None and block.left and (has_place or self._session.mixes):
                 block.start_next()
                 continue
-            wanted = self._next() if has_place or (block is None and self._session.mixes) else None
+            wanted = self._next(has_place=has_place) if has_place or (block is None and self._session.mixes) else None
             if isinstance(wanted, list):
                 self._block_begun = self._session.deadline.clock()
                 self._was_beside = len(self._queue) > 0
@@ -245,17 +245,19 @@ class Tuner:
         places = self._session.num_jobs
         return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
 
-    def _next(self) -> Config | list[TrialRecord] | None:
-        """What a free place is used for: a config to try, finalists for a block, or nothing."""
-        if self._field.lost is not None:
-            return None  # Nothing can be compared any more.
+    def _next(self, *, has_place: bool) -> Config | list[TrialRecord] | None:
+        """What a free place is used for: a config to try, finalists for a block, or nothing. Without a place there may
+        still be one for a block."""
         standing, block = self._standing(), self._field.block
-        if block is not None and (not self._session.mixes or self._time.is_short(self._field.finalists)):
+        is_alone = block is not None and (not self._session.mixes or self._time.is_short(self._field.finalists))
+        if is_alone or self._field.lost is not None:  # Without the untuned model nothing can be compared any more.
             return None
         if block is None:
             early = standing.to_prove_at_once(has_plans=self._sampler.has_plans())
             if early is not None and self._time.holds([early]):
                 return [early] if self._session.mixes or not len(self._queue) else None
+        if self._reason is None and not has_place:
+            return None
         found = self._next_config(standing) if self._reason is None else self._reason
         if isinstance(found, Config):
             return found

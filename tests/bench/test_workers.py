@@ -398,7 +398,7 @@ def test_a_worker_lost_in_the_confirmation_begins_it_anew(make_study, tune):
     confirmation, _, _ = tune(study, {"a": 1.0, "b": 1.0}, kills=kills)
     assert seen
     assert confirmation.verdict is Verdict.FASTER
-    assert len(confirmation.blocks) == SEARCH.confirmation.first_look
+    assert [row.number for row in study.blocks] == list(range(1, len(confirmation.blocks) + 1))
 
 
 def test_local_imports_travel_with_the_model(make_request, tmp_path, workload):

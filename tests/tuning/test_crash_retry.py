@@ -40,9 +40,7 @@ def tune(make_study):
     def tune(trials, num_trials=2, deadline=None, name="s"):
         study = make_study(name)
         budget = QUICK_BUDGET.model_copy(update={"num_trials": num_trials})
-        tuner = Tuner(study, budget, trials, deadline=deadline)
-        with study.writing():
-            study.stopped = tuner._search()
+        Tuner(study, budget, trials, deadline=deadline).run()
         return study
 
     return tune
@@ -79,6 +77,6 @@ def test_a_second_process_that_the_time_cut_off_blames_nobody(tune, measurement)
     late = Failure(reason="timeout", stage="compile", error="stopped")
     deadline = Deadline(ends=1000.0, clock=lambda: now[0])
     study = tune(Crashing(measurement, CRASH, late, on_crash=lambda: now.append(now.pop() + 500)), deadline=deadline)
-    assert study.stopped is StopReason.TIME
+    assert study.stop_reason is StopReason.TIME
     assert study.num_recorded() == 1
     assert study.record(1).was_cut_off
