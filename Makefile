@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?= 9
-BUDGET ?= 10m
+MODEL ?= resnet18
+BUDGET ?= 5m
 DEVICE ?= auto
 TORCH ?= 2.6.0 2.15.0
 # In the order of the folders: by number of tests, the few that take a minute each would come last.
@@ -15,7 +16,7 @@ TO_WORK := torch,mindspore,dashboard,dev
 .PHONY: help setup tune test test-slow test-soak test-all test-versions lint bench zoo device reference docs docs-links clean
 
 help:
-	@echo "make tune   set up PyTorch alone, then tune a ViT on this machine's CPU (at most ten minutes; BUDGET=5m)"
+	@echo "make tune   set up PyTorch alone, then tune a ResNet-18 on this machine's CPU (at most five minutes; MODEL=vit BUDGET=10m)"
 	@echo "make test   set up, then lint, type-check and run the fast tests"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make test-versions  the fast tests of the torch backend under each of TORCH='2.6.0 2.15.0', in a venv of its own"
@@ -46,7 +47,7 @@ $(VENV)/ready-for-docs: pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@
 
 tune: $(VENV)/ready-to-tune
-	$(BIN)/python cli.py tune --model vit --device cpu --budget $(BUDGET)
+	$(BIN)/python cli.py tune --model $(MODEL) --device cpu --budget $(BUDGET)
 
 lint: setup
 	$(BIN)/ruff check .
