@@ -273,7 +273,13 @@ class Tuner:
         if simpler is not None:
             self._num_extra += 1
             return simpler
-        return (None if standing.is_decided else self._time.fitting(standing.field)) or None
+        if standing.is_decided:
+            return None
+        finalists = self._time.fitting(standing.field)
+        if not finalists and standing.answer is None and standing.is_within_reach:
+            # What looks best takes too long to compile: the best that has time may be proven.
+            finalists = self._time.fitting(sorted(standing.evidence.candidates, key=standing.evidence.gain)[::-1])[:1]
+        return finalists or None
 
     def _next_config(self, standing: Standing) -> Config | StopReason:
         """The config to try next, or why none is tried any more."""
