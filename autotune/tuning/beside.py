@@ -84,9 +84,7 @@ class UntunedBeside:
 
     @property
     def _untuned_s(self) -> float:
-        untuned = self._session.study.untuned_record()
-        assert untuned is not None, "it was measured before"
-        return untuned.measurement.latency.p50
+        return self._session.untuned.measurement.latency.p50
 
     def _take_turn(self) -> float | None:
         assert self._process is not None, "it was started"

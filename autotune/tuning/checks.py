@@ -12,7 +12,7 @@ from autotune import environment
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
-from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.own_files import clear_runs
 from autotune.study.records import NoiseFloor, TrialRecord
@@ -20,6 +20,7 @@ from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.blocks import blocked_run
+from autotune.tuning.estimate import setting_up_s
 from autotune.tuning.events import ConfigProbed, ModelChecked, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.session import Session, harness_error, trial_request
@@ -122,9 +123,7 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
         pairs=pairs,
         spread=spread_of_pairs(pairs),
         relative_error=max((error for error in errors if error is not None), default=0.0),
-        start_s=max(
-            process.stage_s.get(Stage.START, 0.0) + process.stage_s.get(Stage.BUILD, 0.0) for process in processes
-        ),
+        start_s=max(map(setting_up_s, processes)),
     )
     session.notify(NoiseFloorMeasured(floor))
     return floor

@@ -49,8 +49,12 @@ def process_start_s(untuned: TrialRecord, floor: NoiseFloor | None = None) -> fl
     """
     if floor is not None and floor.start_s is not None:
         return floor.start_s
-    stage_s = untuned.measurement.stage_s
-    return stage_s.get(Stage.START, 0.0) + stage_s.get(Stage.BUILD, 0.0)
+    return setting_up_s(untuned.measurement)
+
+
+def setting_up_s(measurement: Measurement) -> float:
+    """Seconds that a process took to start and to build the model."""
+    return measurement.stage_s.get(Stage.START, 0.0) + measurement.stage_s.get(Stage.BUILD, 0.0)
 
 
 @dataclass(frozen=True)

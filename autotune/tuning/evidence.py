@@ -15,7 +15,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison, Speedup
 from autotune.study.budget import BlockPlan
 from autotune.study.equivalence import simplicity
-from autotune.study.records import BlockRow, TrialRecord
+from autotune.study.records import BlockRow, DriftCheck, TrialRecord
 from autotune.study.study import Study
 from autotune.tuning.finalists import EQUALLY_FAST, MAX_FINALISTS, candidates_among
 from autotune.tuning.pruning import without_idle_settings
@@ -165,12 +165,16 @@ class Evidence:
     def _value(self, record: TrialRecord) -> float:
         return self.study.manifest.objective.value(record.measurement)
 
+    @cached_property
+    def _readings(self) -> list[DriftCheck]:
+        """What changes the objective's values; read from the study once."""
+        return self.study.drift_checks if self.study.manifest.objective.is_timed else []
+
     def _drift_at(self, record: TrialRecord) -> float:
         """The untuned model's latency just after that trial, else before it, in multiples of what it was in its own; 1
         where nothing was read by then."""
-        checks = self.study.drift_checks if self.study.manifest.objective.is_timed else []
-        after = [check.latency_s for check in checks if check.after == record.number][:1]
-        before = [check.latency_s for check in checks if check.after < record.number][-1:]
+        after = [check.latency_s for check in self._readings if check.after == record.number][:1]
+        before = [check.latency_s for check in self._readings if check.after < record.number][-1:]
         return next((latency_s / self.untuned.measurement.latency.p50 for latency_s in [*after, *before]), 1.0)
 
 

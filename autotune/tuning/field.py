@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.bench.bench import Running
-from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.own_files import clear_runs
 from autotune.study.records import BlockRow, NoiseFloor, TrialRecord
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
-from autotune.tuning.estimate import block_plan
+from autotune.tuning.estimate import block_plan, setting_up_s
 from autotune.tuning.events import BlockMeasured, BlockStarted
 from autotune.tuning.session import Session
 
@@ -68,9 +68,7 @@ class Field:
         session.notify(BlockStarted(number, tuple(finalists)))
         # The objective of a control is that of its calls.
         control = control if session.objective.is_latency else None
-        untuned = session.study.untuned_record()
-        assert untuned is not None, "it is the first trial"
-        run.plan = block_plan([untuned, *finalists], session.objective, session.budget)
+        run.plan = block_plan([session.untuned, *finalists], session.objective, session.budget)
         contestants = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
         self.block = run.open_block(contestants, control, number)
 
@@ -118,13 +116,11 @@ class Field:
     def _begin(self, number: int) -> BlockedRun:
         if self._run is None:
             session = self._session
-            untuned = session.study.untuned_record()
-            assert untuned is not None, "it is the first trial"
             # What earlier runs measured stays, but for their caches: one of a killed process may be half written.
             if number == 1:
                 clear_runs(self._folder)
             shutil.rmtree(self._folder / "cache", ignore_errors=True)
-            entries = [(_UNTUNED, untuned.number, untuned.config)]
+            entries = [(_UNTUNED, session.untuned.number, session.untuned.config)]
             self._run = blocked_run(session, self._folder, entries, session.budget.confirmation)
         return self._run
 
@@ -146,9 +142,8 @@ class Field:
             return
         before = study.noise_floor
         errors = [untuned.relative_error or 0.0, 0.0 if before is None else before.relative_error]
-        start_s = untuned.stage_s.get(Stage.START, 0.0) + untuned.stage_s.get(Stage.BUILD, 0.0)
         study.noise_floor = NoiseFloor(
-            pairs=pairs, spread=spread_of_pairs(pairs), relative_error=max(errors), start_s=start_s
+            pairs=pairs, spread=spread_of_pairs(pairs), relative_error=max(errors), start_s=setting_up_s(untuned)
         )
 
     def _is_out(self, name: str) -> bool:
@@ -157,9 +152,7 @@ class Field:
     def _number(self, name: str) -> int:
         if name != _UNTUNED:
             return int(name.removeprefix("trial-"))
-        untuned = self._session.study.untuned_record()
-        assert untuned is not None, "it takes part in each block"
-        return untuned.number
+        return self._session.untuned.number
 
 
 def _name(number: int) -> str:

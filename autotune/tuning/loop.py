@@ -124,7 +124,7 @@ class Tuner:
             study.stop_reason = self._reason
             if earlier is not None and _stands(earlier, study):
                 return earlier
-            confirmation = self._conclude()
+            confirmation = self._conclude(self._standing())
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             study.confirmation = confirmation
@@ -335,7 +335,7 @@ class Tuner:
             )
             self._study.answers = [*self._study.answers, step]
             # A run that is interrupted from here on keeps it.
-            self._study.confirmation = self._conclude(is_interim=True)
+            self._study.confirmation = self._conclude(standing, is_interim=True)
             self._notify(AnswerProven(step, answer, before))
 
     def _end_search(self, reason: StopReason) -> None:
@@ -344,8 +344,8 @@ class Tuner:
             self._reason = reason
             self._notify(SearchEnded(reason, self._study.early_stop))
 
-    def _conclude(self, *, is_interim: bool = False) -> Confirmation:
-        return conclude(self._session, self._standing(), self._field, self._reason, is_interim=is_interim)
+    def _conclude(self, standing: Standing, *, is_interim: bool = False) -> Confirmation:
+        return conclude(self._session, standing, self._field, self._reason, is_interim=is_interim)
 
     def _standing(self) -> Standing:
         plan = self._budget.confirmation.fit_for(self._session.objective)

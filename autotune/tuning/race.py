@@ -104,7 +104,8 @@ class Standing:
         evidence = self.evidence
         if evidence.untuned.violations:
             return bool(evidence.candidates)
-        return any(evidence.searched(record) * (1 + self.reach) > 1 for record in evidence.candidates)
+        reach = self.reach
+        return any(evidence.searched(record) * (1 + reach) > 1 for record in evidence.candidates)
 
     @property
     def is_decided(self) -> bool:

@@ -13,7 +13,7 @@ from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
 from autotune.study.budget import Budget
-from autotune.study.records import DriftCheck
+from autotune.study.records import DriftCheck, TrialRecord
 from autotune.study.study import Study
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
@@ -41,6 +41,13 @@ class Session:
     def objective(self) -> Objective:
         """What the verdict is about."""
         return self.study.manifest.objective
+
+    @property
+    def untuned(self) -> TrialRecord:
+        """The untuned model's trial, which is the first: nothing else is measured before it."""
+        untuned = self.study.untuned_record()
+        assert untuned is not None, "it was measured before"
+        return untuned
 
     @property
     def caches(self) -> CacheStore:
@@ -88,11 +95,9 @@ class Session:
 
     def note_drift(self, latency_s: float, after: int | None = None) -> None:
         """The untuned model takes so long now, right after this trial (None: the newest that has ended)."""
-        untuned = self.study.untuned_record()
-        assert untuned is not None, "it was measured before"
         check = DriftCheck(after=self.study.ended()[-1].number if after is None else after, latency_s=latency_s)
         self.study.drift_checks = [*self.study.drift_checks, check]
-        self.notify(DriftChecked(check, untuned.measurement.latency.p50))
+        self.notify(DriftChecked(check, self.untuned.measurement.latency.p50))
 
     def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))

@@ -128,14 +128,11 @@ class TimeBudget:
 
     def has_time_for_beside(self) -> bool:
         """Another process of the untuned model takes no more than its share of what is left."""
-        untuned = self._session.study.untuned_record()
-        assert untuned is not None, "asked once it is measured"
-        return trial_s(untuned) <= NOISE_FLOOR_SHARE * self.left_s
+        return trial_s(self._session.untuned) <= NOISE_FLOOR_SHARE * self.left_s
 
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""
-        session, untuned = self._session, self._session.study.untuned_record()
-        assert untuned is not None, "asked once it is measured"
+        session, untuned = self._session, self._session.untuned
         plan, start_s = session.budget.noise_floor.fit_for(session.objective), process_start_s(untuned)
         times = block_times([untuned] * 2, plan, session.budget.sampling, start_s, cold=True)
         return times.of(plan.first_look) <= NOISE_FLOOR_SHARE * self.left_s
@@ -150,10 +147,8 @@ class TimeBudget:
 
     def _estimated_s(self, finalists: Sequence[TrialRecord]) -> float:
         session = self._session
-        untuned = session.study.untuned_record()
-        assert untuned is not None, "it takes part in each block"
         times = confirmation_times(
-            [untuned, *finalists],
+            [session.untuned, *finalists],
             session.study.noise_floor,
             session.objective,
             session.budget,
