@@ -2,10 +2,11 @@
 
     taskset -c 1 python -m benchmarks.portfolio record              goes on with what is there, for an hour or two
     taskset -c 1 python -m benchmarks.portfolio record --rounds 1   one process a config, of every model
+    python -m benchmarks.portfolio record --device gpu --side-by-side 8    models beside each other, each timed alone
 
 Each round gives a config a fresh process. The untuned model runs before and after every few of them, and what counts is
-the ratio to it, in CPU seconds of the process: other programs may use the machine meanwhile. The first round compiles,
-later ones start from its caches.
+the ratio to it: on a CPU in CPU seconds of the process, since other programs may use the machine meanwhile, on a GPU in
+seconds of a call. The first round compiles, later ones start from its caches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +42,15 @@ from autotune.planning.models import make_workload
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from autotune.space.portfolio import FILE as PACKAGE_FILE
-from autotune.space.portfolio import Entry, PortfolioFile, PortfolioTable
+from autotune.space.portfolio import Entry, PortfolioFile, PortfolioTable, recorded
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.workload.workload import Task
+from autotune.workload.workload import Device, Task
 from benchmarks.evidence import REPOSITORY, RESULTS
 from benchmarks.tables import Question, read_table
 
-RECORDS = RESULTS / "portfolio.jsonl"
+RECORDS: Mapping[Device, Path] = {"cpu": RESULTS / "portfolio.jsonl", "gpu": RESULTS / "portfolio_gpu.jsonl"}
 TOLERANCE = 5e-2
 """Of a trial here; what a config's error was is recorded, and judged where the portfolio is made."""
 SAMPLING = SamplingPlan(max_warmup_s=1.0, max_sampling_s=0.7, min_samples=20, max_samples=300)
@@ -64,6 +67,7 @@ TABLES_OF = {
     "mindspore": {"tanh_matmul_mindspore": "mlp"},
 }
 """Recorded tables of whole spaces, with the kinds of their models."""
+ON_DEVICE = "benchmarks/models/on_device_torch.py"
 KINDS_TORCH, KINDS_MINDSPORE = "benchmarks/models/kinds_torch.py", "benchmarks/models/kinds_mindspore.py"
 
 Settings = dict[str, Scalar]
@@ -123,6 +127,21 @@ MODELS: tuple[Recorded, ...] = (
     Recorded("tanh_matmul", "mlp", "tanh_matmul", arguments={"size": 128, "repeats": 8}),
 )
 """In the order in which they are recorded: the first half of them has most kinds."""
+
+_VIT_S: Settings = {"dim": 384, "depth": 6, "heads": 6, "batch": 32}
+MODELS_ON_GPU: tuple[Recorded, ...] = (
+    Recorded("vit", "attention", "vit"),
+    Recorded("vit_batch", "attention", "vit", arguments=_VIT_S),
+    Recorded("resnet50_batch", "convolution", f"{ON_DEVICE}:resnet50", arguments={"depth": 8}),
+    Recorded("decoder_batch", "decoder", f"{ON_DEVICE}:decoder", arguments={"depth": 6, "dtype": "float32"}),
+    _kind("decoder_step", "decoder", dim=1024, depth=4, heads=16),
+    _kind("gru_by_hand", "recurrent"),
+    _kind("unet", "diffusion"),
+    _kind("recommender", "recommender"),
+    _trained("train_vit", "attention", "vit", dim=384, depth=6, heads=6, batch=32),
+    _trained("train_prefill", "decoder", f"{KINDS_TORCH}:train_prefill"),
+)
+"""Small ones wait for the launches of their kernels, as most models do with one input; the others compute."""
 
 COMPILED: Settings = {"execution": "compile"}
 EAGER: Settings = {"execution": "eager"}
@@ -215,18 +234,60 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
 """What is recorded beside the untuned model, by framework and task: what was best somewhere, and the main knobs one by
 one. What matters most comes first."""
 
+GRAPHS: Settings = {**COMPILED, "mode": "reduce-overhead"}
+DESIGN_ON_GPU: dict[tuple[str, Task], tuple[Settings, ...]] = {
+    ("torch", "infer"): (
+        COMPILED,
+        GRAPHS,
+        {**GRAPHS, **HIGH},
+        {**GRAPHS, **HALF},
+        {**COMPILED, "cpp_wrapper": True},
+        {**EAGER, **HIGH},
+        {**COMPILED, "mode": "max-autotune"},
+        {**EAGER, **HALF},
+        {**COMPILED, "mode": "max-autotune-no-cudagraphs"},
+    ),
+    ("torch", "train"): (
+        COMPILED,
+        {**GRAPHS, **FUSED},
+        {**EAGER, **FUSED},
+        {**STEP, **FUSED},
+        {**GRAPHS, **FUSED, **HIGH},
+        {**GRAPHS, "scope": "loss", **FUSED},
+        {**GRAPHS, **FUSED, **HALF},
+        {**EAGER, **HIGH},
+    ),
+}
+"""The same on a GPU."""
+GROUNDS: tuple[tuple[str, Task, Device], ...] = (
+    *((framework, task, "cpu") for framework, task in DESIGN),
+    *((framework, task, "gpu") for framework, task in DESIGN_ON_GPU),
+)
+"""What the package has a table for."""
 
-def space_for(framework: str, task: Task) -> SearchSpace:
-    """All that one core offers with process settings and half precision."""
+
+def models_on(device: Device) -> tuple[Recorded, ...]:
+    """In the order in which they are recorded."""
+    return MODELS if device == "cpu" else MODELS_ON_GPU
+
+
+def settings_for(framework: str, task: Task, device: Device) -> tuple[Settings, ...]:
+    """The design there."""
+    return (DESIGN if device == "cpu" else DESIGN_ON_GPU)[framework, task]
+
+
+def space_for(framework: str, task: Task, device: Device = "cpu") -> SearchSpace:
+    """All that one core, or a device, offers with process settings and half precision."""
     here = Circumstances(
-        version=framework_version(framework), device="cpu", task=task, tolerance=TOLERANCE, process_settings=True
+        version=framework_version(framework), device=device, task=task, tolerance=TOLERANCE, process_settings=True
     )
     return load_space(bundled_space(framework), framework=framework, circumstances=here)
 
 
-def design(framework: str, task: Task, space: SearchSpace) -> list[tuple[Settings, Config]]:
+def design(framework: str, task: Task, space: SearchSpace, device: Device = "cpu") -> list[tuple[Settings, Config]]:
     """What is recorded there, as it was written and as configs of the space; what cannot be said is left out."""
-    configs = [(settings, space.projected(Config(settings))) for settings in DESIGN[framework, task]]
+    written = settings_for(framework, task, device)
+    configs = [(settings, space.projected(Config(settings))) for settings in written]
     return [
         (settings, config) for settings, config in configs if config.matches(settings) and not space.forbidden(config)
     ]
@@ -235,24 +296,24 @@ def design(framework: str, task: Task, space: SearchSpace) -> list[tuple[Setting
 class Recorder:
     """Records models, a round after the other, and appends each reading to the file."""
 
-    def __init__(self, file: Path, folder: Path, most: int | None) -> None:
-        self._file, self._most = file, most
+    def __init__(self, file: Path, folder: Path, most: int | None, device: Device) -> None:
+        self._file, self._most, self._device = file, most, device
         self._folder = folder
         lines = file.read_text().splitlines() if file.exists() else []
         self._done = {(row["model"], row["round"], text_of(row["config"])) for row in map(json.loads, lines)}
 
     def record(self, one: Recorded, number: int) -> None:
         """One round of a model, but for what the file has."""
-        space = space_for(one.framework, one.task)
+        space = space_for(one.framework, one.task, self._device)
         left = [
             (settings, config)
-            for settings, config in design(one.framework, one.task, space)[: self._most]
+            for settings, config in design(one.framework, one.task, space, self._device)[: self._most]
             if (one.name, number, text_of(settings)) not in self._done
         ]
         if not left:
             return
         with LocalBench({}, preload=True, log=self._folder / "log.txt") as bench:
-            trials = _Trials(one, space.untuned(), bench, self._folder / one.name)
+            trials = _Trials(one, space.untuned(), bench, self._folder / one.name, self._device)
             before = trials.untuned()
             for start in range(0, len(left), PAIR):
                 rows = [trials.row(settings, config, number) for settings, config in left[start : start + PAIR]]
@@ -270,19 +331,20 @@ class Recorder:
 class _Trials:
     """Trials of one model in processes of their own; caches are kept from round to round."""
 
-    def __init__(self, one: Recorded, untuned: Config, bench: LocalBench, folder: Path) -> None:
+    def __init__(self, one: Recorded, untuned: Config, bench: LocalBench, folder: Path, device: Device) -> None:
+        self._device = device
         self._one, self._untuned, self._bench, self._folder = one, untuned, bench, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._workload = make_workload(
-            one.model, dict(one.arguments), one.framework, "cpu", 0, task=one.task, search_path=REPOSITORY
+            one.model, dict(one.arguments), one.framework, device, 0, task=one.task, search_path=REPOSITORY
         )
 
     def untuned(self) -> float:
-        """CPU seconds of a call. Raises HarnessError where it fails."""
+        """Seconds of a call. Raises HarnessError where it fails."""
         outcome, _ = self._run(self._untuned, "untuned", cold=False)
         if isinstance(outcome, Failure):
             raise HarnessError(f"{self._one.name}: {outcome.reason}: {outcome.error}; see {outcome.evidence}")
-        return _call_s(outcome)
+        return _call_s(outcome, self._device)
 
     def row(self, settings: Settings, config: Config, number: int) -> dict[str, Any]:
         """What the file holds of it, without what ran beside."""
@@ -293,10 +355,11 @@ class _Trials:
             return {**row, "failure": outcome.reason, "error": outcome.error[:200]}
         return {
             **row,
-            "call_s": round(_call_s(outcome), 9),
-            "trial_s": round(trial_s, 2),
+            "call_s": round(_call_s(outcome, self._device), 9),
+            "trial_s": round(trial_s if self._device == "cpu" else sum(outcome.stage_s.values()), 2),
             "error": outcome.relative_error,
             "program": (outcome.program or "")[:12],
+            **({} if self._device == "cpu" else {"machine": outcome.environment.device}),
         }
 
     def _run(self, config: Config, name: str, *, cold: bool) -> tuple[Outcome, float]:
@@ -312,8 +375,8 @@ class _Trials:
             cold=cold,
             sampling=SAMPLING,
             limits=LIMITS,
-        ).timed_alone_on()
-        if entry_of(self._one.framework).toolchain is not None:
+        ).timed_alone_on(*(() if self._device == "cpu" else ("device",)))
+        if self._device == "cpu" and entry_of(self._one.framework).toolchain is not None:
             request = request.with_kernels((self._folder / "kernels").resolve(), 1)
         before = _cpu_s()
         outcome = self._bench.run(trial, request)
@@ -321,10 +384,10 @@ class _Trials:
         return outcome, _cpu_s() - before
 
 
-def _call_s(outcome: Measurement) -> float:
-    """CPU seconds of a call that little disturbed: the fifth part of them was shorter. Other programs on the machine
-    empty caches, and take turns on the same core."""
-    usage = outcome.samples.usage
+def _call_s(outcome: Measurement, device: Device) -> float:
+    """Seconds of a call that little disturbed, on a CPU those of the CPU: the fifth part of them was shorter. Other
+    programs on the machine empty caches, and take turns on the same core."""
+    usage = outcome.samples.usage if device == "cpu" else None
     return float(np.quantile(usage.cpu_s if usage else outcome.samples.latency_s, QUANTILE))
 
 
@@ -356,14 +419,18 @@ def record(given: argparse.Namespace) -> None:
     """Every model, a round after the other; a model that fails is told, and left out."""
     with tempfile.TemporaryDirectory(prefix="autotune-portfolio-") as made:
         folder = given.folder or Path(made)
-        recorder = Recorder(given.file, folder, given.most)
-        chosen = [one for one in MODELS if not given.models or one.name in given.models]
+        recorder = Recorder(given.file or RECORDS[given.device], folder, given.most, given.device)
+        chosen = [one for one in models_on(given.device) if not given.models or one.name in given.models]
+
+        def record_one(one: Recorded, number: int) -> None:
+            try:
+                recorder.record(one, number)
+            except HarnessError as error:
+                print(f"{one.name}: {error}", file=sys.stderr, flush=True)
+
         for number in range(1, given.rounds + 1):
-            for one in chosen:
-                try:
-                    recorder.record(one, number)
-                except HarnessError as error:
-                    print(f"{one.name}: {error}", file=sys.stderr, flush=True)
+            with ThreadPoolExecutor(given.side_by_side) as threads:
+                list(threads.map(record_one, chosen, repeat(number)))
 
 
 @dataclass
@@ -391,16 +458,18 @@ def is_right(settings: Settings, error: float | None) -> bool:
     return error is None or error <= (HALF_TOLERANCE if is_half(settings) else FLOAT_TOLERANCE)
 
 
-def readings_of(framework: str, task: Task, file: Path) -> list[Readings]:
+def readings_of(framework: str, task: Task, file: Path, device: Device = "cpu") -> list[Readings]:
     """The models of the records, and those of recorded tables, in their order. Processes of one program are one."""
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     found = []
-    for one in MODELS:
+    for one in models_on(device):
         if (one.framework, one.task) == (framework, task):
             own = [row for row in rows if row["model"] == one.name and "call_s" in row]
             if own:
                 found.append(_recorded(one, [row for row in own if is_right(row["config"], row["error"])]))
-    return found + ([_of_table(name, framework) for name in TABLES_OF[framework]] if task == "infer" else [])
+    return found + (
+        [_of_table(name, framework) for name in TABLES_OF[framework]] if (task, device) == ("infer", "cpu") else []
+    )
 
 
 def _recorded(one: Recorded, rows: Sequence[dict[str, Any]]) -> Readings:
@@ -431,11 +500,11 @@ def _of_table(name: str, framework: str) -> Readings:
     return readings
 
 
-def table_of(framework: str, task: Task, known: Sequence[Readings]) -> PortfolioTable:
+def table_of(framework: str, task: Task, known: Sequence[Readings], device: Device = "cpu") -> PortfolioTable:
     """The readings as the package keeps them. A config that no model has a reading of is left out."""
-    space = space_for(framework, task)
+    space = space_for(framework, task, device)
     entries, count = [], range(len(known))
-    for settings in DESIGN[framework, task]:
+    for settings in settings_for(framework, task, device):
         gains = tuple(one.gain(settings) for one in known)
         if not any(gains):
             continue
@@ -450,9 +519,9 @@ def table_of(framework: str, task: Task, known: Sequence[Readings]) -> Portfolio
     return PortfolioTable(
         framework=framework,
         release=framework_version(framework),
-        device="cpu",
+        device=device,
         task=task,
-        processor=environment.describe(device="cpu", variables={}).processor,
+        processor=environment.describe(device=device, variables={}).processor,
         num_cores=1,
         space=space.fingerprint,
         models=tuple(one.name for one in known),
@@ -474,13 +543,21 @@ def table_of(framework: str, task: Task, known: Sequence[Readings]) -> Portfolio
 
 
 def build(given: argparse.Namespace) -> None:
-    """Write the package's file from the records and the recorded tables."""
-    known = {(framework, task): readings_of(framework, task, given.file) for framework, task in DESIGN}
-    tables = tuple(table_of(framework, task, found) for (framework, task), found in known.items() if found)
+    """Write the package's file from the records and the recorded tables; tables of other devices stay."""
+    known = {
+        (framework, task, device): readings_of(framework, task, given.file or RECORDS[device], device)
+        for framework, task, device in GROUNDS
+        if device in given.devices
+    }
+    kept = [table for table in recorded() if table.device not in given.devices]
+    made = [table_of(framework, task, found, device) for (framework, task, device), found in known.items() if found]
+    tables = (*kept, *made)
     document = PortfolioFile(schema=1, tables=tables).model_dump(mode="json", by_alias=True)
     write_whole(PACKAGE_FILE, _compact(document) + "\n")
     for table in tables:
-        print(f"{table.framework} {table.task}: {len(table.entries)} configs on {len(table.models)} models")
+        print(
+            f"{table.framework} {table.task} {table.device}: {len(table.entries)} configs on {len(table.models)} models"
+        )
 
 
 def _compact(document: Any) -> str:
@@ -504,11 +581,14 @@ def main() -> None:
     step.add_argument("models", nargs="*", help="names of models (default: all)")
     step.add_argument("--rounds", type=int, default=3, help="processes of each config (default: %(default)s)")
     step.add_argument("--most", type=int, help="configs of a model, the most telling first (default: all)")
-    step.add_argument("--file", type=Path, default=RECORDS, help="to append to (default: %(default)s)")
+    step.add_argument("--device", choices=list(RECORDS), default="cpu", help="default: %(default)s")
+    step.add_argument("--side-by-side", type=int, default=1, help="models at a time (default: %(default)s)")
+    step.add_argument("--file", type=Path, help="to append to (default: that of the device)")
     step.add_argument("--folder", type=Path, help="of caches that are kept (default: a temporary one)")
     step.set_defaults(run=record)
     step = steps.add_parser("build", help="write the package's file from the records")
-    step.add_argument("--file", type=Path, default=RECORDS, help="records to read (default: %(default)s)")
+    step.add_argument("--devices", nargs="+", choices=list(RECORDS), default=list(RECORDS), help="default: all")
+    step.add_argument("--file", type=Path, help="records to read (default: those of each device)")
     step.set_defaults(run=build)
     given = parser.parse_args()
     given.run(given)

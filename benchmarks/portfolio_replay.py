@@ -135,7 +135,7 @@ def truths() -> dict[str, Truth]:
                     name, framework, half=half
                 )
     for framework, task in DESIGN:
-        for one in readings_of(framework, task, RECORDS):
+        for one in readings_of(framework, task, RECORDS["cpu"]):
             truth = designed(one, framework, task, half=False)
             if "(table)" not in one.name and len(truth.true_s) >= FEWEST_CONFIGS:
                 found[f"{one.name}, {framework}, designed"] = truth

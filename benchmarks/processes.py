@@ -126,12 +126,17 @@ class Product:
         return subprocess.run(
             [sys.executable, str(REPOSITORY / "cli.py"), *arguments],
             cwd=self.folder,
-            # Another checkout that is on the path must not be measured in place of this one.
-            env={**os.environ, "PYTHONPATH": str(self._libraries or "")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self._search_path()))},
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def _search_path(self) -> list[Path]:
+        """Folders of packages; another checkout on the path must not be measured in place of this one."""
+        given = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        others = [folder for folder in given if not (folder / "autotune").is_dir()]
+        return [*([] if self._libraries is None else [self._libraries]), *others]
 
 
 def export_in(folder: Path, model: str, seed: int) -> Path:

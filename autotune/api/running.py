@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.answer.result import StudyResult
+from autotune.backends.registry import entry_of
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked
 from autotune.errors import InputError
@@ -106,8 +107,7 @@ def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
     """What runs the trials of a study on this machine; a context manager."""
     return LocalBench(
         study.manifest.variables,
-        # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
-        preload=study.manifest.workload.device == "cpu" or None,
+        preload=study.manifest.workload.device in entry_of(study.manifest.workload.framework).forks_on or None,
         log=_log_of(study),
         on_queued=lambda: notify(DeviceTaken()),
     )

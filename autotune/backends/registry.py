@@ -23,6 +23,7 @@ from autotune.command_line import asked
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
+from autotune.workload.workload import Device
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class BackendEntry:
     """Module that writes a live model to a file (see `SavedModels`); None: such a model cannot be tuned as it is."""
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
+    forks_on: tuple[Device, ...] = ("cpu",)
+    """Devices on whose driver a fork of a process that has imported it may open (docs/decisions/0002)."""
     imports_ahead: str | None = None
     """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`."""
     options: tuple[str, ...] = ()
@@ -94,6 +97,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="pip install 'autotune-compile[torch]'",
         untuned={"execution": "eager"},
         preload="torch",
+        forks_on=("cpu", "gpu"),
         compiled={"execution": "compile"},
         shares_compilations=True,
         picks_by_timing=(

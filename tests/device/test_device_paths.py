@@ -24,6 +24,11 @@ SIGNS = {
 """Device -> whether anything of it is there; only then is the framework asked, which takes seconds."""
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running():
+    """The session's processes serve all tests of the module, and end with it."""
+
+
 @pytest.fixture(scope="module", params=["gpu", "ascend"])
 def session(request):
     """On a device that this machine has."""

@@ -8,6 +8,7 @@ is of no use, and trials import for themselves.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -30,6 +31,11 @@ from autotune.errors import HarnessError
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 """What `torch.compile` imports in its first call, with all that these import."""
+_COUNTS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Inductor asks at import whether there is a GPU. So torch answers without initialising the driver, which no fork would
+survive: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#poison-fork-in-multiprocessing"""
+_NOT_INITIALISED = 3
+"""CUDA_ERROR_NOT_INITIALIZED."""
 
 Replace = Callable[[str], None]
 
@@ -58,7 +64,7 @@ def import_ahead() -> ImportedAhead:
     home = tempfile.mkdtemp(prefix="autotune-imports-")
     stand_ins = _made_in(home)
     try:
-        with _in_folders(stand_ins, cache_variables(stand_ins["cache"])):
+        with _in_folders(stand_ins, {**cache_variables(stand_ins["cache"]), **_COUNTS_BY_NVML}):
             # It may be made beside other work, and does nothing but compute.
             start, resident_bytes = time.process_time(), _resident_bytes()
             for module in _MODULES:
@@ -66,10 +72,21 @@ def import_ahead() -> ImportedAhead:
             seconds, resident_bytes = time.process_time() - start, _resident_bytes() - resident_bytes
             # It imports some more of torch, and is no part of a first call.
             importlib.import_module("autotune.backends.torch.backend")
+        _require_no_driver()
         values = tuple(_values_with(Path(home).name, but_in=stand_ins))
         return ImportedAhead(seconds, max(resident_bytes, 0), stand_ins, values)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _require_no_driver() -> None:
+    """Raises HarnessError where an import has initialised CUDA's driver in this process."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    if cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALISED:
+        raise HarnessError("the import has initialised the GPU's driver")
 
 
 def _resident_bytes() -> int:

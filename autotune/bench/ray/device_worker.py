@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune import environment
-from autotune.backends.registry import framework_version
+from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.bench import Running
 from autotune.bench.local import LocalBench
 from autotune.bench.messages import (
@@ -67,7 +67,8 @@ class DeviceWorker:
         self._lock = (self._home / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         log = self._home / "supervisor.log"
-        self._bench = LocalBench(settings.variables, preload=settings.device == "cpu" or None, log=log)
+        forks = all(settings.device in entry_of(framework).forks_on for framework in settings.frameworks)
+        self._bench = LocalBench(settings.variables, preload=forks or None, log=log)
         self._orders: queue.SimpleQueue[WorkerOrder | None] = queue.SimpleQueue()
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._live: dict[str, tuple[Running, TrialFolder]] = {}
