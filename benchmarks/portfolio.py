@@ -34,6 +34,7 @@ from autotune import environment
 from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.local import LocalBench
 from autotune.config import Config, Scalar
+from autotune.environment import Environment
 from autotune.errors import HarnessError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
@@ -60,6 +61,8 @@ FLOAT_TOLERANCE, HALF_TOLERANCE = 1e-3, 2e-2
 NOTABLE = 0.02
 """Share by which a config must be slower than the best not to be told as the best of a model."""
 QUANTILE = 0.2
+FEWEST_KNOWN = 1 / 3
+"""Share of the models that have a reading of a config; with fewer it is not known how good it is."""
 PAIR = 3
 """Configs between two readings of the untuned model."""
 TABLES_OF = {
@@ -276,10 +279,14 @@ def settings_for(framework: str, task: Task, device: Device) -> tuple[Settings, 
     return (DESIGN if device == "cpu" else DESIGN_ON_GPU)[framework, task]
 
 
-def space_for(framework: str, task: Task, device: Device = "cpu") -> SearchSpace:
+def space_for(framework: str, task: Task, device: Device = "cpu", release: str | None = None) -> SearchSpace:
     """All that one core, or a device, offers with process settings and half precision."""
     here = Circumstances(
-        version=framework_version(framework), device=device, task=task, tolerance=TOLERANCE, process_settings=True
+        version=release or framework_version(framework),
+        device=device,
+        task=task,
+        tolerance=TOLERANCE,
+        process_settings=True,
     )
     return load_space(bundled_space(framework), framework=framework, circumstances=here)
 
@@ -359,8 +366,13 @@ class _Trials:
             "trial_s": round(trial_s if self._device == "cpu" else sum(outcome.stage_s.values()), 2),
             "error": outcome.relative_error,
             "program": (outcome.program or "")[:12],
-            **({} if self._device == "cpu" else {"machine": outcome.environment.device}),
+            **self._where(outcome.environment),
         }
+
+    def _where(self, environment: Environment) -> dict[str, str]:
+        """A device is lent, and the table is made elsewhere."""
+        release = environment.packages[self._one.framework]
+        return {} if self._device == "cpu" else {"machine": environment.device, "release": release}
 
     def _run(self, config: Config, name: str, *, cold: bool) -> tuple[Outcome, float]:
         trial = TrialFolder((self._folder / "trial").resolve())
@@ -439,6 +451,10 @@ class Readings:
 
     name: str
     kind: str
+    machine: str | None = None
+    """None: this one."""
+    release: str | None = None
+    """Of the framework, there."""
     gains: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -473,7 +489,7 @@ def readings_of(framework: str, task: Task, file: Path, device: Device = "cpu") 
 
 
 def _recorded(one: Recorded, rows: Sequence[dict[str, Any]]) -> Readings:
-    readings = Readings(one.name, one.family)
+    readings = Readings(one.name, one.family, rows[0].get("machine"), rows[0].get("release"))
     same: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         same[row["program"] or text_of(row["config"])].append(row["beside_s"] / row["call_s"])
@@ -501,12 +517,13 @@ def _of_table(name: str, framework: str) -> Readings:
 
 
 def table_of(framework: str, task: Task, known: Sequence[Readings], device: Device = "cpu") -> PortfolioTable:
-    """The readings as the package keeps them. A config that no model has a reading of is left out."""
-    space = space_for(framework, task, device)
+    """The readings as the package keeps them. A config that few models have a reading of is left out."""
+    machine, release = known[0].machine, known[0].release
+    space = space_for(framework, task, device, release)
     entries, count = [], range(len(known))
     for settings in settings_for(framework, task, device):
         gains = tuple(one.gain(settings) for one in known)
-        if not any(gains):
+        if sum(gain is not None for gain in gains) < FEWEST_KNOWN * len(known):
             continue
         seconds = [
             statistics.fmean(one.seconds[text_of(settings)]) for one in known if one.seconds.get(text_of(settings))
@@ -518,10 +535,10 @@ def table_of(framework: str, task: Task, known: Sequence[Readings], device: Devi
     }
     return PortfolioTable(
         framework=framework,
-        release=framework_version(framework),
+        release=release or framework_version(framework),
         device=device,
         task=task,
-        processor=environment.describe(device=device, variables={}).processor,
+        processor=machine or environment.describe(device=device, variables={}).processor,
         num_cores=1,
         space=space.fingerprint,
         models=tuple(one.name for one in known),

@@ -73,7 +73,7 @@ class Portfolio(Record):
     """The configs that a study begins with, in order, as they are stored with it."""
 
     configs: Annotated[tuple[Config, ...], Field(min_length=1)]
-    """The untuned one, then the cheapest first, with the default among them."""
+    """The untuned one, then what is expected to gain most in the least time, with the default among them."""
     num_models: PositiveInt
     """So many models they were chosen on."""
 
@@ -99,32 +99,45 @@ def portfolio_for(
     chosen = choose(table, [] if base is None else [base], list(free.values()))
     if not chosen:
         return None
-    seconds = {config: entry.seconds for config, entry in offered.items() if config == default or entry in chosen}
-    order = sorted({default: 0.0, **seconds}.items(), key=lambda pair: pair[1])
-    return Portfolio(configs=(untuned, *(config for config, _ in order)), num_models=len(table.models))
+    configs = {id(entry): config for config, entry in offered.items()}
+    order = by_worth(table, chosen if base is None else [base, *chosen])
+    unknown = [default] if base is None else []
+    return Portfolio(
+        configs=(untuned, *unknown, *(configs[id(entry)] for entry in order)), num_models=len(table.models)
+    )
 
 
 def choose(table: PortfolioTable, taken: Sequence[Entry], free: Sequence[Entry]) -> list[Entry]:
     """At most `MOST_CHOSEN` of the free entries, each the one that adds most to those before it for its cost. One that
     later ones have made superfluous loses its place."""
-    weights = [1 / table.kinds.count(kind) / len(set(table.kinds)) for kind in table.kinds]
-
-    def adds(entry: Entry, others: Sequence[Entry]) -> float:
-        gained = (own - most - NOISE for own, most in zip(_best([entry], table), _best(others, table), strict=True))
-        return sum(weight * max(gain, 0.0) for weight, gain in zip(weights, gained, strict=True))
-
     left, chosen = list(free), list[Entry]()
     while left and len(chosen) < MOST_CHOSEN:
-        added = {number: adds(entry, [*taken, *chosen]) for number, entry in enumerate(left)}
+        added = {number: adds(table, entry, [*taken, *chosen], NOISE) for number, entry in enumerate(left)}
         best = max(added, key=lambda number: added[number] / left[number].seconds ** COST_POWER)
         if added[best] < WORTH_A_PLACE:
             break
         chosen.append(left.pop(best))
         for entry in chosen[:-1]:
             others = [other for other in chosen if other is not entry]
-            if adds(entry, [*taken, *others]) < WORTH_A_PLACE:
+            if adds(table, entry, [*taken, *others], NOISE) < WORTH_A_PLACE:
                 chosen = others
     return chosen
+
+
+def by_worth(table: PortfolioTable, entries: Sequence[Entry]) -> list[Entry]:
+    """In the order in which they are tried: the next adds most to those before it for a second of its trial."""
+    left, order = list(entries), list[Entry]()
+    while left:
+        worth = [adds(table, entry, order) / entry.seconds for entry in left]
+        order.append(left.pop(worth.index(max(worth))))
+    return order
+
+
+def adds(table: PortfolioTable, entry: Entry, others: Sequence[Entry], beyond: float = 0.0) -> float:
+    """The mean over the kinds of models of what the entry gains beyond the best of the others, as a logarithm."""
+    weights = [1 / table.kinds.count(kind) / len(set(table.kinds)) for kind in table.kinds]
+    gained = (own - most - beyond for own, most in zip(_best([entry], table), _best(others, table), strict=True))
+    return sum(weight * max(gain, 0.0) for weight, gain in zip(weights, gained, strict=True))
 
 
 def _best(entries: Sequence[Entry], table: PortfolioTable) -> list[float]:

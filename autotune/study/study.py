@@ -150,10 +150,10 @@ class Study:
 
     @property
     def stop_rule(self) -> StopRule:
-        """When its search ends by itself."""
-        budget = self.budget or Budget()
-        portfolio = self.portfolio
-        if portfolio is None or portfolio.num_models < FEWEST_MODELS:
+        """When its search ends by itself. What ends one early after a portfolio was measured on CPUs alone."""
+        budget, portfolio = self.budget or Budget(), self.portfolio
+        is_on_cpu = self.manifest.workload.device == "cpu"
+        if portfolio is None or not is_on_cpu or portfolio.num_models < FEWEST_MODELS:
             return StopRule()
         return StopRule.after(len(portfolio.configs), is_thorough=budget.thorough)
 

@@ -73,14 +73,15 @@ def test_a_model_is_installed_where_its_library_can_be_found(tmp_path, monkeypat
 
 
 def test_a_models_library_is_on_the_path_of_the_product(tmp_path, monkeypatch):
-    """And nothing else that was there."""
+    """Beside what was there, but for another checkout."""
     told = {}
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    (tmp_path / "checkout" / "autotune").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'checkout'}:/elsewhere")
     monkeypatch.setattr(
         "benchmarks.processes.subprocess.run",
         lambda *_, env, **__: told.update(env) or type("Done", (), {"stdout": "{}"}),
     )
-    for libraries, path in ((tmp_path, str(tmp_path)), (None, "")):
+    for libraries, path in ((tmp_path, f"{tmp_path}:/elsewhere"), (None, "/elsewhere")):
         with Product(libraries) as product:
             assert product.tune("bert", "torch", study="zoo", budget="60s") == {}
         assert told["PYTHONPATH"] == path

@@ -48,16 +48,18 @@ class TestWhatIsChosen:
         other = entry({**COMPILED, "fusion": 2}, 1.0, 1.0, 1.3)
         assert settings_of(chosen(twin, best, other))[2:] == [FROZEN, {**COMPILED, "fusion": 2}]
 
-    def test_the_cheapest_come_first_and_the_default_has_its_place(self):
+    def test_what_gains_most_in_the_least_time_comes_first_and_the_default_has_its_place(self):
+        kept = {"execution": "eager", "allocator": "keep"}
         found = chosen(
             entry(COMPILED, 1.1, 1.1, 1.1, seconds=8.0),
             entry(FROZEN, 2.0, 1.0, 1.0, seconds=12.0),
-            entry({"execution": "eager", "allocator": "keep"}, 1.0, 1.5, 1.0, seconds=1.0),
+            entry(kept, 1.0, 1.5, 1.0, seconds=1.0),
         )
-        assert settings_of(found) == [
-            {"execution": "eager"}, {"execution": "eager", "allocator": "keep"}, COMPILED, FROZEN,
-        ]  # fmt: skip
+        assert settings_of(found) == [{"execution": "eager"}, kept, FROZEN, COMPILED]
         assert found.num_models == 3
+
+    def test_a_default_that_is_not_known_comes_first(self):
+        assert settings_of(chosen(entry(FROZEN, 2.0, 2.0, 2.0))) == [{"execution": "eager"}, COMPILED, FROZEN]
 
     def test_what_the_space_cannot_say_is_left_out(self):
         """It is not bent into something else, of which nothing is known."""
