@@ -41,7 +41,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
 from autotune.planning.spaces import bundled_space
-from autotune.space.load import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.portfolio import FILE as PACKAGE_FILE
 from autotune.space.portfolio import Entry, PortfolioFile, PortfolioTable, recorded
 from autotune.space.space import SearchSpace
@@ -289,6 +289,11 @@ def space_for(framework: str, task: Task, device: Device = "cpu", release: str |
         process_settings=True,
     )
     return load_space(bundled_space(framework), framework=framework, circumstances=here)
+
+
+def process_knobs(framework: str) -> tuple[str, ...]:
+    """Those of the bundled space that are for the whole process."""
+    return tuple(name for name, entry in read_space_file(bundled_space(framework)).knobs.items() if entry.process)
 
 
 def design(framework: str, task: Task, space: SearchSpace, device: Device = "cpu") -> list[tuple[Settings, Config]]:
@@ -543,6 +548,7 @@ def table_of(framework: str, task: Task, known: Sequence[Readings], device: Devi
         space=space.fingerprint,
         models=tuple(one.name for one in known),
         kinds=tuple(one.kind for one in known),
+        process=process_knobs(framework),
         entries=tuple(
             Entry(
                 config=Config(settings),

@@ -55,6 +55,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "transformers": ("models/torch/",),
     "huggingface_hub": ("models/torch/",),
     "timm": ("models/torch/",),
+    "mindcv": ("models/mindspore/",),
     "triton": ("backends/torch/backend.py",),
     "pynvml": ("backends/torch/instruments.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/"),

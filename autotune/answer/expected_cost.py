@@ -122,14 +122,15 @@ def _alike(manifest: Manifest, studies: Studies) -> list[str]:
     """Other studies of the same model and device: those with the same arguments first, newest first."""
     found = []
     for other in studies.manifests():
-        if other.name != manifest.name and _model_of(other.workload) == _model_of(manifest.workload):
+        if other.name != manifest.name and _are_alike(other.workload, manifest.workload):
             same_arguments = other.workload.arguments == manifest.workload.arguments
             found.append((same_arguments, other.created, other.name))
     return [name for *_, name in sorted(found, reverse=True)]
 
 
-def _model_of(workload: Workload) -> tuple[object, ...]:
-    return workload.reference, workload.framework, workload.device, workload.task, workload.shapes
+def _are_alike(one: Workload, other: Workload) -> bool:
+    circumstances = ((each.device, each.task, each.shapes) for each in (one, other))
+    return one.is_of_same_model(other) and len(set(circumstances)) == 1
 
 
 def cost_lines(cost: ExpectedCost) -> list[str]:

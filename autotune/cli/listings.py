@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @with_exit_status
 def diagnose(
     build: Annotated[
-        str, option("build", "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME.")
+        str,
+        option("build", "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME or mindcv:NAME."),
     ],
     framework: Annotated[str | None, option("framework", "torch or mindspore. [by device]")] = None,
     device: Annotated[str, option("device")] = "auto",
@@ -59,7 +60,7 @@ def _say_step(event: Event) -> None:
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
     from autotune.models import BUNDLED, FRAMEWORKS
-    from autotune.models.hub import EXAMPLES, TIMM_EXAMPLES
+    from autotune.models.hub import EXAMPLES, MINDCV_EXAMPLES, TIMM_EXAMPLES
 
     if as_json:
         print_line(
@@ -72,6 +73,7 @@ def models(as_json: AsJson = False) -> None:
     hub = f"{'hf:TYPE':<{width}} {'torch':<18} any model type of Hugging Face transformers"
     print_line(f"{hub}: {', '.join(EXAMPLES)}, ...")
     print_line(f"{'timm:NAME':<{width}} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")
+    print_line(f"{'mindcv:NAME':<{width}} {'mindspore':<18} any model of MindCV: {', '.join(MINDCV_EXAMPLES)}, ...")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

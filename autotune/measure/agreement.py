@@ -31,6 +31,8 @@ SPREADS = 3.0
 """A slice may differ by this many times what nudges move it by."""
 FLOOR = 0.3
 """Share of the largest value by which a slice of one element is compared at least; of n elements, by 1 / n³ of it."""
+MOST_NAMED = 4
+"""Slices that a message names."""
 UNKNOWN_TOLERANCES = 5.0
 """Where no spread is known, a slice may differ by so many tolerances by its own largest value,"""
 UNKNOWN_FLOOR, MOST_UNKNOWN_FLOOR = 4.0, 0.02
@@ -58,7 +60,8 @@ def compare(reference: Array, output: Array, tolerance: float, spread: Array | N
     difference, magnitude = _finite(reference, output)
     error = share(_largest(difference), _largest(magnitude))
     if not error <= tolerance:
-        return Agreement(error, f"relative error {error:.3g}, tolerance {tolerance:g}")
+        where = _where(reference, output, difference, tolerance * _largest(magnitude))
+        return Agreement(error, f"relative error {error:.3g}, tolerance {tolerance:g}{where}")
     return Agreement(error, _wrong_slice(difference, magnitude, tolerance, spread))
 
 
@@ -153,6 +156,32 @@ def _wrong_slice(difference: Array, magnitude: Array, tolerance: float, spread: 
             return f"{where} is off by {off[worst]:.3g}, and its largest value is {scale[worst]:.3g}"
         first = last
     return None
+
+
+def _where(reference: Array, output: Array, difference: Array, allowed: float) -> str:
+    """Where an array is wrong, with the two values; in which slices of an axis, if others are right; and whether the
+    reference is zero wherever it is wrong, as where a fast path leaves padded places out. Empty for one number."""
+    if difference.size < 2:
+        return ""
+    place = np.unravel_index(int(np.argmax(difference)), difference.shape)
+    shown = ", ".join(map(str, map(int, place)))
+    words = f"; at [{shown}] it is {output[place]:.6g} instead of {reference[place]:.6g}"
+    wrong = difference > allowed
+    if wrong.sum() == 1:
+        return f"{words}, and nowhere else"
+    confined = []
+    for axis, size in enumerate(difference.shape):
+        others = tuple(other for other in range(difference.ndim) if other != axis)
+        slices = np.flatnonzero(wrong.any(axis=others))
+        if size > 1 and len(slices) <= size / 2:
+            confined.append((len(slices) / size, axis, slices))
+    if confined:
+        _, axis, slices = min(confined, key=lambda each: each[:2])
+        named = ", ".join(map(str, slices[:MOST_NAMED])) + ", ..." * (len(slices) > MOST_NAMED)
+        words += f", and wrong only in {named} of axis {axis} (of {difference.shape[axis]})"
+    if not reference[wrong].any():
+        words += "; wherever it is wrong the untuned model gives zero"
+    return words
 
 
 def _slices(values: Array) -> Iterator[tuple[int, Array]]:

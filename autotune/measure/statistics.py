@@ -50,9 +50,6 @@ NO_SCATTER = 1e-12
 """Log ratios that differ by less are the same number, rounded."""
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
-AS_GOOD = 0.02
-"""A finalist that looks faster than the answer by more than this share, and may be, keeps the blocks going. What is
-closer counts as equally fast: further blocks for each that looks faster would be 6 more where three are equal."""
 
 
 class Verdict(StrEnum):
@@ -267,19 +264,6 @@ class Comparison:
     def correlation(self) -> float:
         """Expected correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.1."""
         return sum(correlation * weight for correlation, weight in self._alike.items())
-
-    def has_faster_finalist(self, answer: int) -> bool:
-        """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
-        found = [self.speedup_of(config) for config in range(self._num_configs)]
-        medians = [0.0 if speedup is None else speedup.median for speedup in found]
-        least = (1 + AS_GOOD) * medians[answer]
-        return any(self._may_be_faster(other, answer) for other, median in enumerate(medians) if median > least)
-
-    def _may_be_faster(self, config: int, answer: int) -> bool:
-        """By a share worth having. Two that never met in a block may always."""
-        if not np.isfinite(self._array[:, [config + 1, answer + 1]]).all(axis=1).any():
-            return True
-        return self.between(config + 1, answer + 1).high > 1 + AS_GOOD
 
     @property
     def _correlations(self) -> Mapping[float, float]:

@@ -1,9 +1,9 @@
 """Models of other packages by name: what is imported for one. `hf:NAME` is of Hugging Face transformers, `timm:NAME` of
-PyTorch Image Models.
+PyTorch Image Models, `mindcv:NAME` of MindCV.
 
 `hf:` without a slash is a model type (`hf:llama`), built from its configuration with random weights. One with a slash
 is a model of the Hub (`hf:google/vit-base-patch16-224`) or a folder (`hf:./my_model`), with its own weights. What
-`timm:` names has random weights.
+`timm:` and `mindcv:` name has random weights.
 
 Importing this file imports neither these packages nor a framework.
 """
@@ -23,6 +23,8 @@ SCHEME = "hf:"
 EXAMPLES = ("hf:vit", "hf:bert", "hf:gpt2", "hf:llama")
 TIMM = "timm:"
 TIMM_EXAMPLES = ("timm:resnet50", "timm:vit_tiny_patch16_224", "timm:convnext_atto")
+MINDCV = "mindcv:"
+MINDCV_EXAMPLES = ("mindcv:resnet50", "mindcv:mobilenet_v3_small_100", "mindcv:swin_tiny")
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,18 @@ class _Hub:
 
     whose: str
     package: str
-    """The distribution; the extra that installs it has the name of the scheme."""
+    """The distribution."""
     builder: str
-    """Module of `autotune.models.torch` with a function `build(name, ...)`."""
+    """Module of `autotune.models.FRAMEWORK` with a function `build(name, ...)`."""
     examples: tuple[str, ...]
+    install: str
+    framework: str = "torch"
 
 
 _HUBS = {
-    SCHEME: _Hub("Hugging Face", "transformers", "hugging_face", EXAMPLES),
-    TIMM: _Hub("timm", "timm", "timm_models", TIMM_EXAMPLES),
+    SCHEME: _Hub("Hugging Face", "transformers", "hugging_face", EXAMPLES, "pip install 'autotune-compile[hf]'"),
+    TIMM: _Hub("timm", "timm", "timm_models", TIMM_EXAMPLES, "pip install 'autotune-compile[timm]'"),
+    MINDCV: _Hub("MindCV", "mindcv", "mindcv_models", MINDCV_EXAMPLES, "pip install mindcv", framework="mindspore"),
 }
 
 
@@ -51,26 +56,29 @@ def is_hub(model: str) -> bool:
 def reference(model: str, framework: str) -> tuple[str, str]:
     """The import reference of the builder, and a digest of what holds the model's code: builder and package.
 
-    Raises InputError for an empty name or another framework than torch, MissingFrameworkError without the package.
+    Raises InputError for an empty name or a framework that it is not of, MissingFrameworkError without the package.
     """
     scheme = _scheme_of(model)
     hub = _HUBS[scheme]
     if model == scheme:
         raise InputError(f"{asked('build', model)}: names no model", tip=f"for example: {', '.join(hub.examples)}")
-    if framework != "torch":
+    if framework != hub.framework:
         raise InputError(
-            f"{asked('build', model)}: the models of {hub.whose} are written in torch, and this is a study of "
-            f"{framework}",
-            tip=f"use {asked('framework', 'torch')}",
+            f"{asked('build', model)}: the models of {hub.whose} are written in {hub.framework}, and this is a study "
+            f"of {framework}",
+            tip=f"use {asked('framework', hub.framework)}",
         )
     release = package_version(hub.package)
     if release is None:
         raise MissingFrameworkError(
             f"{asked('build', model)}: the package {hub.package} is not installed in this Python environment",
-            tip=f"run: pip install 'autotune-compile[{scheme.rstrip(':')}]'",
+            tip=f"run: {hub.install}",
         )
-    builder = (Path(__file__).parent / "torch" / f"{hub.builder}.py").read_bytes()
-    return f"autotune.models.torch.{hub.builder}:build", hashlib.sha256(builder + release.encode()).hexdigest()
+    folder = Path(__file__).parent / hub.framework
+    builders = b"".join(path.read_bytes() for path in sorted(folder.glob(f"{hub.builder.partition('_models')[0]}*.py")))
+    return f"autotune.models.{hub.framework}.{hub.builder}:build", hashlib.sha256(
+        builders + release.encode()
+    ).hexdigest()
 
 
 def name_of(model: str, search_path: Path) -> str:

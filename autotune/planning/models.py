@@ -14,6 +14,7 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import hub
+from autotune.workload.function_digest import digest_of
 from autotune.workload.workload import Device, Task, Workload, file_reference, split_reference
 
 
@@ -97,16 +98,16 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
         raise InputError(
             f"{asked('build', model)}: unknown",
             tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
-            "timm:NAME, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            "timm:NAME, mindcv:NAME, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
-    return (
-        file_reference(place, function, search_path) if place.endswith(".py") else (model, _digest(place, search_path))
-    )
+    if place.endswith(".py"):
+        return file_reference(place, function, search_path)
+    return model, _digest(place, function, search_path)
 
 
-def _digest(module: str, search_path: Path) -> str | None:
-    """SHA-256 of the file of a dotted module, found without importing it or its packages; None if it is no file."""
+def _digest(module: str, function: str, search_path: Path) -> str | None:
+    """Of a function of a dotted module, found without importing it or its packages; None if that is no file."""
     places: list[str] = [str(search_path), *sys.path]
     spec = None
     for end in range(1, module.count(".") + 2):
@@ -115,4 +116,4 @@ def _digest(module: str, search_path: Path) -> str | None:
             return None
         places = list(spec.submodule_search_locations or ())
     origin = spec.origin if spec is not None else None
-    return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None
+    return digest_of(Path(origin).read_bytes(), function) if origin and Path(origin).is_file() else None

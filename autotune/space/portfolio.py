@@ -10,6 +10,7 @@ some settings gets what is best without them. It changes the order of trials and
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from autotune.config import Config
+from autotune.config import Config, Scalar
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.workload.workload import Device, Task
@@ -31,6 +32,10 @@ WORTH_A_PLACE = 0.004
 """Mean over the kinds of models of what a config adds, as a logarithm; with less it is not taken."""
 COST_POWER = 0.25
 """What a config adds is divided by the seconds of its trial to this power."""
+
+
+WORTH_TELLING = 1.3
+"""Mean gain over what a space offers, from which settings that it leaves out are named."""
 
 
 class Entry(Record):
@@ -59,6 +64,8 @@ class PortfolioTable(Record):
     models: tuple[str, ...]
     kinds: tuple[str, ...]
     """The kind of each model: kinds count alike, however many models they have."""
+    process: tuple[str, ...]
+    """Knobs of settings of the whole process, which a study has only where it is asked to."""
     entries: tuple[Entry, ...]
 
 
@@ -78,6 +85,16 @@ class Portfolio(Record):
     """So many models they were chosen on."""
 
 
+class Beyond(Record):
+    """Settings that a space leaves out, and what they added on the models that were recorded."""
+
+    settings: dict[str, Scalar]
+    ratio: float
+    """Mean over the kinds of models, over the best that the space offers."""
+    num_models: PositiveInt
+    processor: str
+
+
 @cache
 def recorded() -> tuple[PortfolioTable, ...]:
     """What the package knows."""
@@ -88,8 +105,7 @@ def portfolio_for(
     space: SearchSpace, device: str, task: str, tables: Sequence[PortfolioTable] | None = None
 ) -> Portfolio | None:
     """What to begin with in this space; None where nothing is known but the untuned and the default config."""
-    known = (table for table in (recorded() if tables is None else tables) if table.device == device)
-    table = next((table for table in known if (table.framework, table.task) == (space.framework, task)), None)
+    table = _table_for(space, device, task, tables)
     if table is None:
         return None
     offered = {config: entry for entry in table.entries if (config := _in_space(entry, space)) is not None}
@@ -105,6 +121,32 @@ def portfolio_for(
     return Portfolio(
         configs=(untuned, *unknown, *(configs[id(entry)] for entry in order)), num_models=len(table.models)
     )
+
+
+def beyond(space: SearchSpace, device: str, task: str, tables: Sequence[PortfolioTable] | None = None) -> Beyond | None:
+    """The settings of the process that would have added most; None where none added much, or the space has them."""
+    table = _table_for(space, device, task, tables)
+    if table is None:
+        return None
+    missing = set(table.process) - {knob.name for knob in space.knobs}
+    offered = _best([entry for entry in table.entries if _in_space(entry, space) is not None], table)
+    found: list[tuple[float, int, dict[str, Scalar]]] = []
+    for entry in table.entries:
+        more = {name: value for name, value in entry.config.root.items() if name in missing}
+        rest = {name: value for name, value in entry.config.root.items() if name not in missing}
+        if more and _in_space(entry.model_copy(update={"config": Config(rest)}), space) is not None:
+            own = [None if gain is None else math.log(gain) for gain in entry.gains]
+            of_kinds: dict[str, list[float]] = {}
+            for kind, gain, best in zip(table.kinds, own, offered, strict=True):
+                if gain is not None:
+                    of_kinds.setdefault(kind, []).append(gain - best)
+            if len(of_kinds) * 2 > len(set(table.kinds)):
+                mean = statistics.fmean(map(statistics.fmean, of_kinds.values()))
+                found.append((mean, sum(gain is not None for gain in own), more))
+    mean, num_models, more = max(found, key=lambda each: each[0], default=(0.0, 0, {}))
+    if mean < math.log(WORTH_TELLING):
+        return None
+    return Beyond(settings=more, ratio=math.exp(mean), num_models=num_models, processor=table.processor)
 
 
 def choose(table: PortfolioTable, taken: Sequence[Entry], free: Sequence[Entry]) -> list[Entry]:
@@ -138,6 +180,14 @@ def adds(table: PortfolioTable, entry: Entry, others: Sequence[Entry], beyond: f
     weights = [1 / table.kinds.count(kind) / len(set(table.kinds)) for kind in table.kinds]
     gained = (own - most - beyond for own, most in zip(_best([entry], table), _best(others, table), strict=True))
     return sum(weight * max(gain, 0.0) for weight, gain in zip(weights, gained, strict=True))
+
+
+def _table_for(
+    space: SearchSpace, device: str, task: str, tables: Sequence[PortfolioTable] | None
+) -> PortfolioTable | None:
+    wanted = (space.framework, device, task)
+    known = recorded() if tables is None else tables
+    return next((table for table in known if (table.framework, table.device, table.task) == wanted), None)
 
 
 def _best(entries: Sequence[Entry], table: PortfolioTable) -> list[float]:

@@ -86,7 +86,7 @@ class Manifest(Record):
         return {
             "model": workload.reference,
             "model arguments": workload.arguments,
-            "the model's source file (SHA-256)": (workload.source_sha256 or "")[:12],
+            "the model's source (SHA-256)": (workload.source_sha256 or "")[:12],
             "framework": f"{self.framework} {self.framework_version}",
             "device": workload.device,
             "task": workload.task,

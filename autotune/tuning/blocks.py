@@ -166,6 +166,9 @@ class BlockedRun:
         is_whole = block.is_warm and len(block.live) == len(block.contestants)
         with self.bench.quiet():
             is_whole = is_whole and self._give_turns(block, random.Random(f"{self.seed}.{block.number}"))
+        if not is_whole and self.deadline.left_s() <= 0:
+            block.drop()  # It does not count, and waiting for what its processes write would end the run later still.
+            return None
         outcomes = block.end()
         self._longest_block_s = max(self._longest_block_s, self.deadline.clock() - block.begun)
         self.was_lost = any(isinstance(outcome, Lost) for outcome in outcomes.values())

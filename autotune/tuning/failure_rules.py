@@ -21,8 +21,8 @@ from autotune.study.records import TrialRecord
 from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import Study
 
-_CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-"""Addresses, paths and numbers: what differs between two reports of one error."""
+_CHANGING = re.compile(r"; at \[.*|0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""Places in outputs, addresses, paths and numbers: what differs between two reports of one error."""
 
 FAILURES_NEEDED = 3
 """So many trials must have failed alike with a setting before it is blamed."""

@@ -139,8 +139,7 @@ def prior_uses(study: Readable, records: Sequence[TrialRecord]) -> list[PriorUse
 def related_studies(studies: Studies, manifest: Manifest) -> list[str]:
     """Other studies of the same model and framework that have something to suggest."""
     others = (other for other in studies.manifests() if other.name != manifest.name)
-    model = (manifest.framework, manifest.workload.reference)
-    same = [other.name for other in others if (other.framework, other.workload.reference) == model]
+    same = [other.name for other in others if other.workload.is_of_same_model(manifest.workload)]
     return [name for name in same if _suggests(name, studies)]
 
 

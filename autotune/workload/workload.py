@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Literal
@@ -14,6 +13,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
 from autotune.schema import Record
+from autotune.workload.function_digest import digest_of
 from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
@@ -47,7 +47,16 @@ class Workload(Record):
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""
     source_sha256: str | None = None
-    """Digest of the file that holds the function, where it is known without importing it."""
+    """Of the function and what it uses from its file (`function_digest`), where it is known without an import."""
+
+    def is_of_same_model(self, other: Workload) -> bool:
+        """Its function makes the same kind of model: the arguments that are text are the same too, since `name` or
+        `network` chooses the model; numbers are sizes, of the model or of its inputs."""
+        return (self.reference, self.framework, self._texts) == (other.reference, other.framework, other._texts)
+
+    @property
+    def _texts(self) -> dict[str, Scalar]:
+        return {name: value for name, value in self.arguments.items() if isinstance(value, str)}
 
     @property
     def shapes(self) -> str | None:
@@ -73,7 +82,7 @@ def split_reference(model: str) -> tuple[str, str]:
 
 
 def file_reference(place: str | Path, function: str, search_path: Path = Path()) -> tuple[str, str]:
-    """Absolute reference of a function in a file, and the file's SHA-256. Raises InputError if unreadable.
+    """Absolute reference of a function in a file, and a digest of it. Raises InputError if unreadable.
 
     A relative `place` is relative to `search_path`.
     """
@@ -82,4 +91,4 @@ def file_reference(place: str | Path, function: str, search_path: Path = Path())
         content = read_file(path)
     except InputError as error:
         raise InputError(f"{asked('build', f'{path.name}:{function}')}: {error}", tip=error.tip) from None
-    return f"{path}:{function}", hashlib.sha256(content).hexdigest()
+    return f"{path}:{function}", digest_of(content, function)

@@ -466,9 +466,33 @@ def test_fusion_without_its_package_says_what_to_install(monkeypatch):
         MindSporeBackend().compile(Mlp(), Config(AST | FUSION), UndoLog())
 
 
-def test_a_model_that_is_no_cell_is_refused():
-    """Only a Cell can be compiled: a function has no parameters to recognise it by."""
-    assert "needs a mindspore.nn.Cell" in MindSporeBackend().check_model(len)
+def test_a_model_that_is_neither_cell_nor_function_is_refused():
+    assert "needs a mindspore.nn.Cell or a function" in MindSporeBackend().check_model(3)
+
+
+def twice_tanh(x):
+    return ops.tanh(x) * 2
+
+
+def test_a_plain_function_is_compiled():
+    """As a Cell that calls it; of a method, its Cell's parameters come along."""
+    backend, x, mlp = MindSporeBackend(), ms.Tensor(np.ones((2, 8), np.float32)), Mlp()
+    for function, names in ((twice_tanh, []), (mlp.construct, [name for name, _ in backend.parameters(mlp)])):
+        model = backend.as_model(function)
+        assert backend.check_model(model) is None
+        assert len(backend.parameters(model)) == len(names)
+        expected = function(x).asnumpy()
+        found = backend.compile(model, Config(AST), UndoLog())(x).asnumpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_an_operator_without_a_kernel_is_named():
+    """MindSpore's own message goes on with a call stack of its framework's developers."""
+    error = RuntimeError("The kernel Arange unregistered.\n--- C++ Call Stack: (For framework developers) ---")
+    hint = MindSporeBackend().hint(error, "infer")
+    assert hint is not None
+    assert "has no kernel of the operator Arange on cpu in PyNative" in hint
+    assert MindSporeBackend().hint(RuntimeError("out of memory"), "infer") is None
 
 
 def test_a_model_that_its_author_compiled_is_refused():

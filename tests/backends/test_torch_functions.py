@@ -66,19 +66,37 @@ class Slotted:
 
 
 def test_what_counts_as_a_function():
-    """Functions, lambdas, methods and torch's own; an object that can be called is refused with a sentence."""
+    """Functions, lambdas, methods, torch's own, and all of these with some arguments given."""
     backend = TorchBackend()
     linear = torch.nn.Linear(4, 4).eval()
-    for function in (lambda x: x + 1, torch.sin, linear.forward):
+    partials = (functools.partial(torch.add, 1), functools.partial(linear), functools.partial(linear.forward))
+    for function in (lambda x: x + 1, torch.sin, linear.forward, *partials):
         model = backend.as_model(function)
         assert backend.check_model(model) is None
         assert torch.equal(model(torch.ones(2, 4)), function(torch.ones(2, 4)))
-    names = [name for name, _ in backend.parameters(backend.as_model(linear.forward))]
-    assert names == ["owner.weight", "owner.bias"], "a method's module comes along"
+    for function in (linear.forward, *partials[1:]):
+        names = [name for name, _ in backend.parameters(backend.as_model(function))]
+        assert names == ["owner.weight", "owner.bias"], "a method's module comes along"
     assert not backend.as_model(linear.forward).training
     assert backend.as_model(linear) is linear
-    partial = functools.partial(torch.add, 1)
-    assert "needs a torch.nn.Module or a function" in backend.check_model(backend.as_model(partial))
+
+
+def test_an_object_that_can_be_called_is_refused_with_a_way_out():
+    """The modules of a pipeline by name."""
+
+    class Pipeline:
+        def __init__(self):
+            self.unet, self.steps = torch.nn.Linear(4, 4), 50
+
+        def __call__(self, x):
+            return self.unet(x)
+
+    backend = TorchBackend()
+    why = backend.check_model(backend.as_model(Pipeline()))
+    assert "a Pipeline; the torch backend needs a torch.nn.Module or a function" in why
+    assert "It holds unet (Linear): return one of them" in why
+    assert "pipe.unet = autotune.load(...).apply(pipe.unet)" in why
+    assert backend.check_model(backend.as_model(3)).endswith("a function")
 
 
 @pytest.mark.parametrize("kind", [Pair, Slotted])

@@ -233,3 +233,38 @@ def test_without_a_number_that_moves_there_is_no_spread() -> None:
     assert spread_of(np.arange(3), [np.arange(3) + 1]) is None
     assert spread_of(np.ones(3), [np.ones(3)]) is None
     assert spread_of(np.ones(3), []) is None
+
+
+def told(reference: Array, where: tuple[Any, ...], value: float) -> str:
+    found = compare(reference, changed(reference, where, value), 1e-3)
+    assert found.wrong is not None
+    return found.wrong.partition("; ")[2]
+
+
+class TestWhereItIsWrong:
+    """The place and the two values, and what the wrong places have in common."""
+
+    ARRAY = np.arange(1.0, 61.0, dtype=np.float32).reshape(3, 4, 5)
+
+    def test_one_element(self) -> None:
+        assert told(self.ARRAY, (1, 2, 3), 7.5) == "at [1, 2, 3] it is 7.5 instead of 34, and nowhere else"
+
+    def test_one_channel(self) -> None:
+        """The axis along which the fewest slices are wrong."""
+        assert told(self.ARRAY, (slice(None), slice(None), 4), -1.0).endswith("and wrong only in 4 of axis 2 (of 5)")
+
+    def test_everywhere(self) -> None:
+        assert told(self.ARRAY, (...,), 0.0) == "at [2, 3, 4] it is 0 instead of 60"
+
+    def test_padded_places_that_a_fast_path_leaves_zero(self) -> None:
+        padded = self.ARRAY.copy()
+        padded[:, 3] = 0
+        words = told(padded, (slice(None), 3), 9.0)
+        assert words.endswith("wrong only in 3 of axis 1 (of 4); wherever it is wrong the untuned model gives zero")
+
+    def test_many_slices_are_not_all_named(self) -> None:
+        tall = np.ones((20, 2), np.float32)
+        assert "wrong only in 0, 1, 2, 3, ... of axis 0 (of 20)" in told(tall, (slice(0, 8),), 3.0)
+
+    def test_one_number_has_no_place(self) -> None:
+        assert compare(np.float32([2.0]), np.float32([3.0]), 1e-3).wrong == "relative error 0.5, tolerance 0.001"

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.measure import statistics
 from autotune.measure.early_look import PRIOR_SCALE, Posterior
-from autotune.measure.statistics import AS_GOOD, ERROR, MARGIN, Comparison, Verdict
+from autotune.measure.statistics import ERROR, MARGIN, Comparison, Verdict
 
 INDEPENDENT = {0.0: 1.0}
 T_4, T_6 = 3.7469, 3.1427
@@ -237,12 +237,6 @@ class TestGaps:
         assert compared.between(1, 2).median == pytest.approx(1.25)
         with pytest.raises(ValueError, match="no block holds both 1 and 2"):
             raced([1.5, None], [None, 1.2]).between(1, 2)
-
-    def test_one_that_never_met_the_answer_may_be_faster(self) -> None:
-        """If it looks it."""
-        assert raced([1.5, None], [None, 1.6]).has_faster_finalist(0)
-        assert not raced([1.5, None], [None, 1.5 * (1 + AS_GOOD / 2)]).has_faster_finalist(0)
-        assert not raced([1.5, None], [1.5, None]).has_faster_finalist(0)
 
     def test_a_config_without_a_block_has_no_speedup(self) -> None:
         """Though it has a figure of the search."""

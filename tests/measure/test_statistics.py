@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from autotune.measure import statistics
 from autotune.measure.statistics import (
-    AS_GOOD,
     ERROR,
     MARGIN,
     RULED_OUT_ERROR,
@@ -333,25 +332,6 @@ class TestBlocksAlikeInTime:
     def test_the_estimate_is_a_correlation(self, rows: Rows) -> None:
         """Also where blocks are few or show no scatter."""
         assert 0 <= comparison(rows).correlation < 1
-
-
-NOISE = np.array([1.0, 1.002, 0.998, 1.001, 0.999, 1.0])
-HIT = NOISE * [1, 1, 0.6, 1, 1, 1]
-RIVALS = {
-    "looks faster and may well be": (1.5 * HIT, True),
-    "looks slower": (1.2 * HIT, False),
-    "surely gains less than 2 %": (1.305 * NOISE[::-1], False),
-    # Its interval reaches far beyond 2 %, but equals are not worth further blocks.
-    "looks as fast": (1.31 * NOISE**20, False),
-}
-
-
-@pytest.mark.parametrize(("ratios", "is_rival"), RIVALS.values(), ids=RIVALS)
-def test_whether_the_answer_may_not_be_the_best(ratios: NDArray[np.float64], is_rival: bool) -> None:
-    """A rival is unproven, since one of its processes was hit, and its median lies above the answer's 1.3."""
-    compared = comparison([(1.0, 1 / one, 1 / other) for one, other in zip(1.3 * NOISE, ratios, strict=True)])
-    assert compared.has_faster_finalist(0) is is_rival
-    assert compared.between(2, 1).high > 1 + AS_GOOD or not is_rival
 
 
 class TestBetween:

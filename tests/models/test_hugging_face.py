@@ -20,6 +20,7 @@ from autotune.measure.measurement import Measurement
 from autotune.models import hub
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
+from autotune.workload.arguments import Arguments
 from autotune.workload.build import build as build_workload
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.
@@ -45,7 +46,7 @@ def outputs(model: Any, inputs: dict[str, Any]) -> list[Any]:
     from autotune.backends.torch.backend import TorchBackend
 
     with torch.no_grad():
-        return output_arrays(TorchBackend(), model(**inputs))
+        return output_arrays(TorchBackend(), Arguments.of(inputs).call(model))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +64,26 @@ def outputs(model: Any, inputs: dict[str, Any]) -> list[Any]:
         ("llama", {"head": "causal", "num_hidden_layers": 1}, [(1, 32, 1000)]),
         ("t5", {}, [(1, 32, 64), (1, 32, 64)]),
         ("resnet", {"image_size": 32}, [(1, 2048, 1, 1), (1, 2048, 1, 1)]),
+        ("clip", {"part": "vision_model"}, [(1, 5, 64), (1, 64)]),
+        ("whisper", {"seq": 8}, [(1, 8, 64), (1, 1500, 64)]),
+        ("wav2vec2", {}, [(1, 12, 64), (1, 12, 512)]),
+        ("gemma3", {"seq": 8}, [(1, 8, 64)]),
+        ("patchtst", {}, [(1, 1, 32, 64), (1, 1, 1), (1, 1, 1), (1, 1, 32, 1)]),
     ],
 )
 def test_arguments_set_the_model_and_its_inputs(build, name, arguments, shapes):
     """Head, sizes and fields of the configuration, under either of their names, show in the outputs' shapes."""
     arrays = outputs(*build(name, **arguments))
     assert [each.shape for each in arrays] == shapes
+    assert all(np.isfinite(each).all() for each in arrays)
+
+
+@pytest.mark.parametrize("name", ["clip", "blip", "whisper", "wav2vec2", "sam", "detr", "gemma3", "videomae", "llava"])
+@pytest.mark.slow
+def test_the_names_that_people_know_are_built_and_called(build, name):
+    """Models of several parts, sounds, pictures with points, videos."""
+    arrays = outputs(*build(name))
+    assert arrays
     assert all(np.isfinite(each).all() for each in arrays)
 
 
@@ -122,8 +137,13 @@ def test_the_compiler_captures_the_whole_model(build, name):
         ("vit", {"batch": 0}, "arguments={'batch': 0}: must be a whole number above zero", ""),
         ("bert", {"seq": "long"}, "arguments={'seq': 'long'}: must be a whole number above zero", ""),
         ("gpt2", {"hidden_size": 66}, "hf:gpt2': .*divisible", ""),
-        ("clip", {}, "hf:clip': is made of several models", "hf:clip_vision_model or hf:clip_text_model"),
-        ("wav2vec2", {}, "hf:wav2vec2': inputs can be made for a model of images or of text", "FILE.py:FUNCTION"),
+        (
+            "clip",
+            {"part": "vision"},
+            "arguments={'part': 'vision'}: hf:clip has no such module",
+            "did you mean vision_model",
+        ),
+        ("chameleon", {}, "hf:chameleon': is not made by its configuration alone: Attr", "FILE.py:FUNCTION"),
         ("nobody/nothing", {}, "hf:nobody/nothing': .*connect", "hf download"),
     ],
 )

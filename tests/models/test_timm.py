@@ -23,14 +23,19 @@ def build():
 
 
 @pytest.mark.parametrize(
-    ("model", "package", "extra"), [("timm:resnet50", "timm", "timm"), ("hf:vit", "transformers", "hf")]
+    ("model", "framework", "package", "install"),
+    [
+        ("timm:resnet50", "torch", "timm", "autotune-compile[timm]"),
+        ("hf:vit", "torch", "transformers", "autotune-compile[hf]"),
+        ("mindcv:resnet50", "mindspore", "mindcv", "pip install mindcv"),
+    ],
 )
-def test_without_the_package_it_is_said_how_to_install_it(monkeypatch, model, package, extra):
+def test_without_the_package_it_is_said_how_to_install_it(monkeypatch, model, framework, package, install):
     """The package is an extra, and no import fails for want of it."""
     monkeypatch.setattr(hub, "package_version", lambda _: None)
     with pytest.raises(MissingFrameworkError, match=f"the package {package} is not installed") as caught:
-        make_workload(model, {}, "torch", "cpu", 0)
-    assert f"autotune-compile[{extra}]" in str(caught.value.tip)
+        make_workload(model, {}, framework, "cpu", 0)
+    assert install in str(caught.value.tip)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,7 @@ def test_without_the_package_it_is_said_how_to_install_it(monkeypatch, model, pa
     [
         ("timm:", "torch", "timm:': names no model"),
         ("timm:vgg11", "mindspore", "models of timm are written in torch"),
+        ("mindcv:resnet50", "torch", "written in mindspore, and this is a study of torch"),
         ("hf:", "torch", "hf:': names no model"),
         ("hf:vit", "mindspore", "written in torch, and this is a study of mind"),
     ],

@@ -8,7 +8,7 @@ from autotune.config import Config
 from autotune.planning.spaces import bundled_space
 from autotune.space import portfolio
 from autotune.space.load import Circumstances, load_space
-from autotune.space.portfolio import MOST_CHOSEN, Entry, PortfolioTable, portfolio_for, recorded
+from autotune.space.portfolio import MOST_CHOSEN, Entry, PortfolioTable, beyond, portfolio_for, recorded
 from tests.conftest import fake_space
 
 SPACE = fake_space(
@@ -28,7 +28,8 @@ def entry(settings, *gains, seconds=10.0):
 def table(*entries, kinds=("a", "b", "c")):
     return PortfolioTable(
         framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space="none",
-        models=tuple(f"model {n}" for n in range(len(kinds))), kinds=kinds, entries=entries,
+        models=tuple(f"model {n}" for n in range(len(kinds))), kinds=kinds,
+        process=("allocator", "cores"), entries=entries,
     )  # fmt: skip
 
 
@@ -100,6 +101,41 @@ class TestWhatIsChosen:
         known = [table(entry(FROZEN, 2.0, 2.0, 2.0))]
         assert portfolio_for(SPACE, "gpu", "infer", known) is None
         assert portfolio_for(SPACE, "cpu", "train", known) is None
+
+
+class TestBeyond:
+    """What settings of the process would have added, where a study has none."""
+
+    WITHOUT = SPACE.model_copy(update={"knobs": tuple(knob for knob in SPACE.knobs if knob.name != "allocator")})
+
+    def test_it_is_told_with_what_it_added_to_the_best_of_the_space(self):
+        told = table(entry(FROZEN, 2.0, 2.0, 1.0), entry({**FROZEN, "allocator": "keep"}, 4.0, 4.0, 2.0))
+        found = beyond(self.WITHOUT, "cpu", "infer", [told])
+        assert found is not None
+        assert found.ratio == pytest.approx(2.0)
+        assert (found.settings, found.num_models, found.processor) == ({"allocator": "keep"}, 3, "x")
+        assert beyond(SPACE, "cpu", "infer", [told]) is None, "it was tried"
+
+    @pytest.mark.parametrize(
+        "gains", [(2.4, 2.4, 1.2), (9.0, None, None)], ids=["it adds little", "few models have a reading"]
+    )
+    def test_it_is_not_told_where_it_is_not_known_to_add_much(self, gains):
+        told = table(entry(FROZEN, 2.0, 2.0, 1.0), entry({**FROZEN, "allocator": "keep"}, *gains))
+        assert beyond(self.WITHOUT, "cpu", "infer", [told]) is None
+
+    def test_settings_of_the_model_alone_are_no_reason(self):
+        """A space without half precision leaves it out for its tolerance."""
+        told = table(entry(FROZEN, 2.0, 2.0, 1.0), entry({**FROZEN, "precision": "half"}, 9.0, 9.0, 9.0))
+        assert beyond(self.WITHOUT, "cpu", "infer", [told]) is None
+
+    def test_mindspore_on_a_cpu_has_more_to_gain(self):
+        """The limit on oneDNN's instruction sets is a setting of the process."""
+        here = Circumstances(version="2.10", device="cpu")
+        found = beyond(
+            load_space(bundled_space("mindspore"), framework="mindspore", circumstances=here), "cpu", "infer"
+        )
+        assert found is not None
+        assert "onednn_isa" in found.settings
 
 
 class TestWhatThePackageKnows:

@@ -154,7 +154,7 @@ def portfolio(monkeypatch):
 
     table = PortfolioTable(
         framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space="none",
-        models=tuple("abcdef"), kinds=tuple("abcdef"), entries=(entry("k1", "k5"), entry("k2")),
+        models=tuple("abcdef"), kinds=tuple("abcdef"), process=(), entries=(entry("k1", "k5"), entry("k2")),
     )  # fmt: skip
     monkeypatch.setattr("autotune.space.portfolio.recorded", lambda: (table,))
 

@@ -39,7 +39,7 @@ def checked(make_request):
 
     def run(reference, seen, **overrides):
         request = make_request({}, **overrides)
-        gate = OutputGate("m", lambda: None)
+        gate = OutputGate("m", lambda _: None)
         save(request, reference, gate)
         return check(request, seen, 0.01, gate).output_errors
 
@@ -59,7 +59,11 @@ def test_every_output_has_its_own_error(checked):
 
 
 WRONG = [
-    (0, np.array([1.0, 3.8]), "output[0]: relative error 0.05, tolerance 0.01"),
+    (
+        0,
+        np.array([1.0, 3.8]),
+        "output[0]: relative error 0.05, tolerance 0.01; at [1] it is 3.8 instead of 4, and nowhere else",
+    ),
     (0, np.array([1.0, NAN]), "output[0]: 1 of 2 elements are NaN"),
     (0, np.array([1.0, INF]), "output[0]: infinity where the reference is finite"),
     (0, np.array([[1.0, 4.0]]), "output[0]: shape (1, 2) instead of (2,)"),
@@ -104,7 +108,7 @@ def test_rows_of_nan_are_an_answer(checked):
 
 def test_a_number_that_no_two_calls_share_is_not_compared(make_request):
     """A time among the outputs is named, and the tensors beside it are compared."""
-    gate, request = OutputGate("m", lambda: None), make_request()
+    gate, request = OutputGate("m", lambda _: None), make_request()
 
     def run(*seconds):
         tensor = part("output[0]", [1.0])
@@ -119,7 +123,7 @@ def test_an_untuned_model_that_gives_nan_names_its_output(make_request):
     """No reference is written from an output that is NaN throughout, and it is named."""
     request = make_request()
     with pytest.raises(WrongResultError, match=r"untuned model itself gives NaN .*\(output\[1\]\)"):
-        check(request, seen_of(*[[np.ones(2), np.array([NAN])]] * 2), 0.01, OutputGate("m", lambda: None))
+        check(request, seen_of(*[[np.ones(2), np.array([NAN])]] * 2), 0.01, OutputGate("m", lambda _: None))
     assert not request_path(request).exists()
 
 
@@ -128,7 +132,7 @@ def test_an_unrepeatable_model_is_refused_with_its_cause(make_request, why):
     """The cause where one is found, else a question; no reference is written."""
     request = make_request()
     with pytest.raises(AutotuneError, match="gives another output when called again with the same input") as caught:
-        check(request, seen_of([np.ones(2)], [np.zeros(2)]), 0.01, OutputGate("m", lambda: why))
+        check(request, seen_of([np.ones(2)], [np.zeros(2)]), 0.01, OutputGate("m", lambda _: why))
     assert str(caught.value).endswith(why or "the same input")
     assert (caught.value.tip is None) is (why is not None)
     assert not request_path(request).exists()
@@ -136,7 +140,7 @@ def test_an_unrepeatable_model_is_refused_with_its_cause(make_request, why):
 
 def test_the_reference_survives_the_file():
     """Parts with their names and forms, what is left behind, and the spreads."""
-    gate = OutputGate("m", lambda: None)
+    gate = OutputGate("m", lambda _: None)
     texts = part("output['label']", "ok", is_tensor=False)
     seen = replace(
         seen_of([np.ones((2, 3))], left=[part("model.count", 3, is_tensor=False)]),

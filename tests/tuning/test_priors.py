@@ -312,7 +312,9 @@ class TestOffered:
         give(with_prior, read_prior("earlier", FolderStudies(studies_dir)))
         assert give(with_prior) == []
 
-    @pytest.mark.parametrize("change", [{"reference": "another:model"}, {"framework": "another"}], ids=str)
+    @pytest.mark.parametrize(
+        "change", [{"reference": "another:model"}, {"framework": "another"}, {"arguments": {"name": "t5"}}], ids=str
+    )
     def test_no_study_of_another_model_or_framework(self, make_study, space, workload, earlier, studies_dir, change):
         """Those must be asked for by name."""
         other = workload.model_copy(update=change)
@@ -392,7 +394,7 @@ def known_table(space):
     entry = partial(Entry, best_on=())
     return PortfolioTable(
         framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space=space.fingerprint,
-        models=("one", "other"), kinds=("one", "other"),
+        models=("one", "other"), kinds=("one", "other"), process=(),
         entries=(
             entry(config=Config({"execution": "compile"}), seconds=5.0, gains=(1.0, 1.1)),
             entry(config=Config({"execution": "compile", "freezing": True}), seconds=9.0, gains=(1.6, 1.0)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.answer.content import Fact, Section
 from autotune.command_line import asked
-from autotune.space.portfolio import Portfolio
+from autotune.space.portfolio import Beyond, Portfolio, beyond
 from autotune.study.study import Study
 from autotune.tuning.events import Event, PriorsGiven, PriorsOffered
 from autotune.tuning.priors import PriorUse, near_best_after, prior_uses
@@ -43,9 +43,24 @@ class PriorsSection(Section):
     def _portfolio(self) -> Portfolio | None:
         return Study.portfolio.read(self.answer)
 
+    @cached_property
+    def _beyond(self) -> Beyond | None:
+        manifest = self.answer.manifest
+        if self._portfolio is None or self.answer.confirmation is None:
+            return None
+        return beyond(manifest.space, manifest.workload.device, manifest.workload.task)
+
     def facts(self) -> Iterator[Fact]:
         if self._portfolio is not None:
             yield "start", f"from configs that were best on {self._portfolio.num_models} models"
+        if self._beyond is not None:
+            settings = " ".join(f"{name}={value}" for name, value in self._beyond.settings.items())
+            yield (
+                "beyond",
+                f"{settings} made {self._beyond.num_models} other models {self._beyond.ratio:.1f}x as fast as what was "
+                f"tried here (on {self._beyond.processor}): {asked('process_settings', True)} tries it, where the job "
+                "allows settings of its whole process",
+            )
         for use in self._uses:
             yield "prior", f"{use.prior.name} ({use.prior.origin}): {self._worth(use)}"
         if self._uses and self._near_best_after is not None:
@@ -67,6 +82,7 @@ class PriorsSection(Section):
     def document(self) -> dict[str, Any]:
         portfolio = self._portfolio
         return {
+            "beyond": self._beyond and self._beyond.model_dump(),
             "portfolio": portfolio and {"num_models": portfolio.num_models, "num_configs": len(portfolio.configs)},
             "priors": [
                 {

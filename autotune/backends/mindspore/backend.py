@@ -7,6 +7,7 @@ means: on MindSpore 2.10.0, CPU, Linux x86-64.
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from autotune.backends.mindspore.compiled_cell import compiled_cell, records_gra
 from autotune.backends.mindspore.counters import diagnose, dump_variables, profile
 from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
+from autotune.backends.mindspore.function_cell import FunctionCell
 from autotune.backends.mindspore.knobs import TARGETS
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.state import attributes_of
@@ -35,7 +37,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.workload import Device
+from autotune.workload.workload import Device, Task
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
 _SYNCHRONISE = first(
@@ -102,9 +104,12 @@ class MindSporeBackend(Backend):
     def device_name(self) -> str:
         return _device_label(selected_device()) or TARGETS[selected_device()]
 
+    def as_model(self, given: Any) -> Any:
+        return FunctionCell(given) if inspect.isroutine(given) else given
+
     def check_model(self, model: Any) -> str | None:
         if not isinstance(model, ms.nn.Cell):
-            return f"a {type(model).__name__}; the mindspore backend needs a mindspore.nn.Cell"
+            return f"a {type(model).__name__}; the mindspore backend needs a mindspore.nn.Cell or a function"
         return already_compiled(model)
 
     def records_gradients(self, model: Any, *values: Any) -> bool:
@@ -188,6 +193,15 @@ class MindSporeBackend(Backend):
         exhausted = isinstance(error, RuntimeError) and any(sign in text for sign in _MEMORY_SIGNS)
         return Reason.OUT_OF_MEMORY if exhausted else None
 
+    def hint(self, error: BaseException, task: Task) -> str | None:
+        lacking = _NO_KERNEL.search(str(error))
+        if lacking is None:
+            return None
+        return (
+            f"MindSpore {ms.__version__} has no kernel of the operator {lacking[1]} on {selected_device()} in "
+            "PyNative: write that step with another operator, or take a release of the model's library that uses others"
+        )
+
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         return profile(call, num_calls, trace, selected_device())
 
@@ -200,6 +214,9 @@ class MindSporeBackend(Backend):
 
 _MEMORY_SIGNS = ("allocate memory failed", "memory isn't enough", "out of memory", "std::bad_alloc")
 """The first one measured on CPU, the second from MindSpore's sources, the others what drivers and C++ say."""
+
+
+_NO_KERNEL = re.compile(r"[Tt]he kernel (?:\[)?(\w+)(?:\])? (?:is )?(?:unregistered|not supported)")
 
 
 def _tensors_of(model: Any) -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ What a config means is in `knobs` (pure), how it is applied in `apply`, `compile
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -26,7 +27,7 @@ from autotune.backends.torch.apply import apply, capture_despite, captures_graph
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
-from autotune.backends.torch.given_model import FunctionModel, are_recorded, materialise, uncompiled
+from autotune.backends.torch.given_model import FunctionModel, are_recorded, materialise, uncompiled, ways_out
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -135,12 +136,12 @@ class TorchBackend(Backend):
 
     def as_model(self, given: Any) -> Any:
         model, self.already_compiled = uncompiled(given)
-        return FunctionModel(model) if inspect.isroutine(model) else model
+        return FunctionModel(model) if inspect.isroutine(model) or isinstance(model, functools.partial) else model
 
     def check_model(self, model: Any) -> str | None:
         if isinstance(model, torch.nn.Module):
             return None
-        return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module or a function"
+        return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module or a function{ways_out(model)}"
 
     def place(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

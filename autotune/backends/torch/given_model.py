@@ -3,6 +3,7 @@ recorded for gradients."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -23,11 +24,12 @@ class FunctionModel(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
-        owner = getattr(function, "__self__", None)
+        called = function.func if isinstance(function, functools.partial) else function
+        owner = called if isinstance(called, torch.nn.Module) else getattr(called, "__self__", None)
         if isinstance(owner, torch.nn.Module):
             self.owner = owner
             self.train(owner.training)
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = getattr(called, "__name__", type(called).__name__)
         self.__doc__ = function.__doc__
 
     def surroundings(self) -> dict[str, Any]:
@@ -47,6 +49,19 @@ class FunctionModel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def ways_out(given: Any) -> str:
+    """What to return in place of an object that holds modules, such as a pipeline."""
+    held = getattr(given, "components", None) or getattr(given, "__dict__", None) or {}
+    modules = [f"{name} ({type(part).__name__})" for name, part in held.items() if isinstance(part, torch.nn.Module)]
+    if not modules:
+        return ""
+    one = modules[0].partition(" ")[0]
+    return (
+        f". It holds {', '.join(modules)}: return one of them with inputs of its own, and in the job set it back "
+        f"(`pipe.{one} = autotune.load(...).apply(pipe.{one})`); or return a function around the object"
+    )
 
 
 def _contents(cell: Any) -> list[Any]:

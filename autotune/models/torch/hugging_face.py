@@ -6,10 +6,12 @@ model of the Hub or of a folder comes with its own configuration and weights.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,9 +21,10 @@ from huggingface_hub.errors import StrictDataclassError
 
 from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean
-from autotune.models import weights
+from autotune.errors import InputError, did_you_mean, quoted
 from autotune.models.hub import EXAMPLES, SCHEME
+from autotune.models.torch.hugging_face_inputs import InputMaker, Shape
+from autotune.models.torch.hugging_face_sizes import MAX_PARAMETERS, STEPS, fields_of
 
 __all__ = ["build"]
 
@@ -39,9 +42,10 @@ OWN = "own"
 """The head that a configuration names itself, as those of the Hub do; without one, no head."""
 
 SIZES = ("tiny", "full")
-_WIDTH, _NUM_HEADS, _NUM_LAYERS, _VOCAB, _IMAGE_SIZE = 64, 4, 2, 1000, 64
-"""What `tiny` means: the fourth is how many tokens there are, the fifth how many pixels an image has along an edge."""
 
+_SAID = (OSError, ValueError, StrictDataclassError)
+"""What transformers raises with a sentence for its user."""
+_ONE_KIND = ("pixel_values", "input_ids")
 _UNLISTED_FIELDS = {"num_labels", "attn_implementation"}
 _FIXED_FIELDS = {"model_type", "architectures", "transformers_version", "_name_or_path"}
 
@@ -54,40 +58,115 @@ def build(
     batch: int = 1,
     seq: int = 32,
     image_size: int | None = None,
+    part: str | None = None,
     seed: int = 0,
     **fields: Scalar,
-) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The model in evaluation mode and its keyword inputs: token ids and mask of (batch, seq), or pixels of
-    (batch, channels, image_size, image_size).
+) -> tuple[torch.nn.Module, Any]:
+    """The model in evaluation mode and the inputs of a call, as keyword arguments: token ids and mask of (batch, seq),
+    pixels of (batch, channels, image_size, image_size), sounds, videos and series by what its configuration says.
 
     `name` is a model type; with a slash, a model of the Hub or a folder. `size`, `tiny` or `full`, is that of a model
-    type. `fields` are fields of the configuration, under its own names or the common ones (`hidden_size` is GPT-2's
-    `n_embd` too). Raises InputError for what transformers does not have, cannot load or does not take.
+    type. `part` is a module of the model (`vision_model`), which is then called as the model calls it. `fields` are
+    fields of the configuration, under its own names or the common ones (`hidden_size` is GPT-2's `n_embd` too). Raises
+    InputError for what transformers does not have, cannot load or does not take, and where no call was found that runs.
     """
     _require_choice("head", head, (OWN, *HEADS))
     _require_choice("size", size, SIZES)
     _require_counts(batch=batch, seq=seq, image_size=image_size)
-    pretrained = "/" in name
     with _explained(name):
-        config = _configuration(name, fields, image_size, tiny=size == "tiny" and not pretrained)
-        maker = _maker(name, config, head)
-        torch.manual_seed(seed)
-        model = maker.from_pretrained(name, config=config) if pretrained else maker.from_config(config)
-    return model.eval(), _inputs(name, model, (batch, seq), image_size, seed)
+        plain = _reader(name)()
+        _require_fields(name, fields, {*plain.to_dict(), *plain.attribute_map, *_UNLISTED_FIELDS} - _FIXED_FIELDS)
+        wanted = {plain.attribute_map.get(field, field): value for field, value in fields.items()}
+        if image_size is not None and hasattr(plain, "image_size"):
+            wanted["image_size"] = image_size
+        if hasattr(plain, "use_cache"):
+            wanted.setdefault("use_cache", False)  # No input here continues another.
+        steps = range(len(STEPS)) if size == "tiny" and "/" not in name else [None]
+
+        def attempt(step: int | None) -> torch.nn.Module | None:
+            config = _reader(name)(**(wanted if step is None else fields_of(plain, wanted, step)))
+            return _model(name, config, _maker(name, config, head), seed, is_try=bool(step))
+
+        attempts = [partial(attempt, step) for step in steps]
+        model, inputs = _running(name, attempts, Shape(batch, seq, image_size), seed)
+    return (model, inputs) if part is None else _part_of(name, model, inputs, part)
 
 
-def _configuration(name: str, fields: dict[str, Scalar], image_size: int | None, *, tiny: bool) -> Any:
-    """The configuration of a name with these fields, made to return no cache: no input here continues another."""
-    make = _reader(name)
-    plain = make()
-    _require_one_part(name, plain)
-    _require_fields(name, fields, {*plain.to_dict(), *plain.attribute_map, *_UNLISTED_FIELDS} - _FIXED_FIELDS)
-    wanted = {plain.attribute_map.get(field, field): value for field, value in fields.items()}
-    if image_size is not None and hasattr(plain, "image_size"):
-        wanted["image_size"] = image_size
-    if hasattr(plain, "use_cache"):
-        wanted.setdefault("use_cache", False)
-    return make(**(_tiny(plain, wanted) if tiny else {}) | wanted)
+def _model(name: str, config: Any, maker: Any, seed: int, *, is_try: bool) -> torch.nn.Module | None:
+    """The model of a configuration; None where a try would be too large."""
+    if is_try and _num_parameters(maker, config) > MAX_PARAMETERS:
+        return None
+    torch.manual_seed(seed)
+    made: torch.nn.Module = maker.from_pretrained(name, config=config) if "/" in name else maker.from_config(config)
+    return made.eval()
+
+
+def _num_parameters(maker: Any, config: Any) -> int:
+    """Of the model, without making it."""
+    with torch.device("meta"):
+        return sum(each.numel() for each in maker.from_config(config).parameters())
+
+
+def _running(
+    name: str, attempts: Sequence[Callable[[], torch.nn.Module | None]], shape: Shape, seed: int
+) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """The first model that is made and runs, with its inputs. Raises the first error of making one where none was made,
+    and InputError where none runs."""
+    unmade: Exception | None = None
+    failed: Exception | None = None
+    for attempt in attempts:
+        try:
+            model = attempt()
+        except InputError:
+            raise
+        except Exception as error:
+            unmade = unmade or error
+            continue
+        for inputs in [] if model is None else InputMaker(model, shape, seed).calls():
+            assert model is not None
+            # A call of a large model takes long, and one of text or images alone is known to run.
+            config: Any = model.config
+            is_known = len(attempts) == 1 and not config.sub_configs and model.main_input_name in _ONE_KIND
+            try:
+                if not is_known:
+                    with torch.no_grad():
+                        model(**inputs)
+            except Exception as error:
+                failed = failed or error
+            else:
+                return model, inputs
+    if failed is None and isinstance(unmade, _SAID):
+        raise unmade
+    way_out = "take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION")
+    if failed is None and unmade is not None:
+        words = f"is not made by its configuration alone: {quoted(unmade)}"
+        raise InputError(f"{_asked(name)}: {words}", tip=way_out) from unmade
+    why = f": {quoted(failed)}" if failed is not None else ""
+    raise InputError(f"{_asked(name)}: no inputs were found with which it runs{why}", tip=way_out) from failed
+
+
+def _part_of(name: str, model: torch.nn.Module, inputs: dict[str, Any], part: str) -> tuple[torch.nn.Module, Any]:
+    """A module of the model, and how the model calls it. Raises InputError where there is none, or it is not called."""
+    modules = dict(model.named_modules())
+    if part not in modules or not part:
+        near = [each for each in modules if each and each.count(".") < 2]
+        raise InputError(
+            f"{asked('arguments', {'part': part})}: {SCHEME}{name} has no such module",
+            tip=f"{did_you_mean(part, near)}among others: {', '.join(near[:12])}",
+        )
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    hook = modules[part].register_forward_pre_hook(
+        lambda _, positional, keyword: seen.append((positional, keyword)), with_kwargs=True
+    )
+    with torch.no_grad():
+        model(**inputs)
+    hook.remove()
+    if not seen:
+        raise InputError(
+            f"{asked('arguments', {'part': part})}: {SCHEME}{name} does not call it with {', '.join(inputs)}",
+            tip="take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION"),
+        )
+    return modules[part], seen[0]
 
 
 def _asked(name: str) -> str:
@@ -106,44 +185,6 @@ def _reader(name: str) -> Callable[..., Any]:
     )
 
 
-def _tiny(plain: Any, wanted: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Small sizes in proportion to the wanted ones, for the fields that this configuration has.
-
-    One that lists a depth for each stage keeps its sizes: they hang together in a way of its own.
-    """
-    if hasattr(plain, "depths"):
-        return {}
-    own = plain.attribute_map
-
-    def chosen(field: str, small: int) -> Any:
-        return wanted.get(own.get(field, field), small)
-
-    width, num_heads = chosen("hidden_size", _WIDTH), chosen("num_attention_heads", _NUM_HEADS)
-    vocab = chosen("vocab_size", _VOCAB)
-    sizes: dict[str, Scalar] = {
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "num_hidden_layers": _NUM_LAYERS,
-        "decoder_layers": _NUM_LAYERS,
-        "num_attention_heads": num_heads,
-        "num_key_value_heads": num_heads,
-        "decoder_attention_heads": num_heads,
-        "vocab_size": vocab,
-        "image_size": _IMAGE_SIZE,
-    }
-    present = {own.get(field, field): value for field, value in sizes.items() if hasattr(plain, field)}
-    return present | _special_tokens(plain, vocab)
-
-
-def _special_tokens(plain: Any, vocab: int) -> dict[str, Scalar]:
-    """Special tokens within a small vocabulary; one for padding, which classifiers of sequences need."""
-    tokens = {field: token for field, token in plain.to_dict().items() if field.endswith("_token_id")}
-    moved: dict[str, Scalar] = {
-        field: vocab - 1 for field, token in tokens.items() if isinstance(token, int) and token >= vocab
-    }
-    return moved | ({"pad_token_id": 0} if "pad_token_id" in tokens and tokens["pad_token_id"] is None else {})
-
-
 def _maker(name: str, config: Any, head: str) -> Any:
     """The class that makes a model with this head. Raises InputError if there is none for the configuration."""
     if head == OWN:
@@ -152,6 +193,8 @@ def _maker(name: str, config: Any, head: str) -> Any:
             return named[0]
         head = "none"
     makers = {other: maker for other in HEADS if (maker := _auto_class(config, other)) is not None}
+    if head == "none" and head not in makers and (own := _own_class(config)) is not None:
+        return own
     if head not in makers:
         raise InputError(
             f"{_asked(name)}: transformers {transformers.__version__} has no such model with head={head}",
@@ -160,30 +203,40 @@ def _maker(name: str, config: Any, head: str) -> Any:
     return makers[head]
 
 
+@dataclass(frozen=True)
+class _OwnClass:
+    """Makes a model as the auto classes do, for a configuration that none of them knows."""
+
+    kind: Any
+
+    def from_config(self, config: Any) -> torch.nn.Module:
+        made: torch.nn.Module = self.kind._from_config(config)
+        return made
+
+
+def _own_class(config: Any) -> _OwnClass | None:
+    """The class that the file of the models has for this configuration, one called `...Model` before others."""
+    place = type(config).__module__.replace(".configuration_", ".modeling_")
+    try:
+        module = importlib.import_module(place)
+    except ImportError:
+        return None
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if inspect.isclass(kind)
+        and issubclass(kind, transformers.PreTrainedModel)
+        and kind.config_class is type(config)
+        and kind.__module__ == place
+        and not kind.__name__.endswith("PreTrainedModel")
+    ]
+    kinds.sort(key=lambda kind: not kind.__name__.endswith("Model"))
+    return _OwnClass(kinds[0]) if kinds else None
+
+
 def _auto_class(config: Any, head: str) -> Any | None:
     fitting = (maker for maker, mapping in HEADS[head] if type(config) in getattr(transformers, mapping))
     return next((getattr(transformers, maker) for maker in fitting), None)
-
-
-def _inputs(
-    name: str, model: Any, shape: tuple[int, int], image_size: int | None, seed: int
-) -> dict[str, torch.Tensor]:
-    """What the model takes: pixels, or token ids of `shape` (batch, seq), none of which is padding."""
-    config = model.config
-    if model.main_input_name == "pixel_values":
-        edge = image_size or getattr(config, "image_size", None) or _IMAGE_SIZE
-        height, width = (edge, edge) if isinstance(edge, int) else edge
-        pixels = weights.normal_input((shape[0], getattr(config, "num_channels", 3), height, width), seed)
-        return {"pixel_values": torch.from_numpy(pixels).to(model.dtype)}
-    if model.main_input_name != "input_ids" or not hasattr(config, "vocab_size"):
-        raise InputError(
-            f"{_asked(name)}: inputs can be made for a model of images or of text, and this one takes others",
-            tip="take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION"),
-        )
-    tokens = torch.from_numpy(weights.token_input(shape, config.vocab_size, seed))
-    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "decoder_input_ids": tokens}
-    taken = inspect.signature(model.forward).parameters
-    return {argument: value for argument, value in inputs.items() if argument in taken}
 
 
 def _require_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
@@ -197,19 +250,6 @@ def _require_counts(**counts: int | None) -> None:
     for argument, count in counts.items():
         if count is not None and (not isinstance(count, int) or count < 1):
             raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
-
-
-def _require_one_part(name: str, plain: Any) -> None:
-    """Raises InputError for a model with parts: neither its sizes nor its inputs can be told from outside."""
-    if not plain.sub_configs:
-        return
-    types = [getattr(getattr(plain, part, None), "model_type", None) for part in plain.sub_configs]
-    one = " or ".join(f"{SCHEME}{kind}" for kind in types if kind)
-    function = f"a function of your own: {asked('build', 'FILE.py:FUNCTION')}"
-    raise InputError(
-        f"{_asked(name)}: is made of several models ({', '.join(plain.sub_configs)})",
-        tip=f"take one of them, {one}, or {function}" if one else f"take {function}",
-    )
 
 
 def _require_fields(name: str, fields: dict[str, Scalar], known: set[str]) -> None:
@@ -226,7 +266,7 @@ def _explained(name: str) -> Iterator[None]:
     """What transformers has against a name or a field, as one sentence."""
     try:
         yield
-    except (OSError, ValueError, StrictDataclassError) as error:
+    except _SAID as error:
         raise InputError(
             f"{_asked(name)}: {textwrap.shorten(str(error), 300)}",
             tip=_DOWNLOAD if isinstance(error, OSError) else None,

@@ -142,12 +142,12 @@ class Seen:
 class OutputGate:
     """The outputs of a model and what its calls leave behind.
 
-    `why_unrepeatable` gives the cause if the untuned model itself is not repeatable; `authors` is what the model's
-    author says of how its outputs are compared.
+    `why_unrepeatable` gives the cause if the untuned model itself is not repeatable, by the names of what its calls
+    changed; `authors` is what the model's author says of how its outputs are compared.
     """
 
     model: str
-    why_unrepeatable: Callable[[], str | None]
+    why_unrepeatable: Callable[[Sequence[str]], str | None]
     authors: AuthorsWord | None = None
 
     def refuse_unusable(self, seen: Seen, tolerance: float) -> None:
@@ -167,7 +167,7 @@ class OutputGate:
                     f"the untuned model itself gives NaN on its example inputs ({part.name})", float("nan")
                 )
         if self._why_unlike(seen, tolerance) is not None:
-            why = self.why_unrepeatable()
+            why = self.why_unrepeatable([part.name for part in seen.left])
             raise AutotuneError(
                 f"{self.model}: the untuned model gives another output when called again with the same input"
                 + (f": {why}" if why else ""),

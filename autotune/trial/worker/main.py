@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from autotune.trial.worker.measure import Supervision, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
 
 _RESTARTED = "AUTOTUNE_RESTARTED"
+_PACKAGE = Path(__file__).resolve().parents[2]
 _REASONS: dict[type[BaseException], Reason] = {
     WrongResultError: Reason.WRONG_RESULT,
     InvalidConfigError: Reason.INVALID,
@@ -176,11 +178,36 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
 
 
 def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | None) -> str:
-    """Sentences of this package's own say what to do, and where a config fails, there is nothing to do."""
-    if backend is None or isinstance(error, AutotuneError) or not request.untuned:
+    """Sentences of this package's own say what to do, and where a config fails, there is nothing to do. Of the user's
+    own code it is said where and from what it comes."""
+    if isinstance(error, AutotuneError) or not request.untuned:
         return message_of(error)
-    hint = backend.hint(error, request.workload.task)
-    return message_of(error) + (f" ({hint})" if hint else "")
+    hint = None if backend is None else backend.hint(error, request.workload.task)
+    return message_of(error) + _origin(error) + (f" ({hint})" if hint else "")
+
+
+def _origin(error: BaseException) -> str:
+    """The innermost exception that it came from, if it is another one, and the last line that is the user's own."""
+    chain = list(_chain(error))
+    inner = chain[-1]
+    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
+    own = [frame for frame in frames if not _LIBRARIES.search(frame.filename)]
+    line = f" [{Path(own[-1].filename).name}, line {own[-1].lineno}]" if own else ""
+    return ("" if inner is error else f"; it comes from {quoted(inner)}") + line
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and those that a traceback would show above it, the nearest first."""
+    shown: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in shown:
+        shown.append(following)
+        yield following
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+
+
+_LIBRARIES = re.compile(rf"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<|{re.escape(str(_PACKAGE))}")
+"""Paths of frames that are not the user's."""
 
 
 def message_of(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
+from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, TrainingRecipe, Variants, build
 from autotune.workload.workload import Workload
@@ -146,8 +147,9 @@ def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subjec
     )
 
 
-def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
-    """Why the model gives different outputs for the same input, if its parts or one more call show it."""
+def why_unrepeatable(subject: Subject, backend: Backend, changed: Sequence[str]) -> str | None:
+    """Why the model gives different outputs for the same input, if its parts or one more call show it. `changed`: what
+    was other after its calls than before."""
     dropouts = describe_dropouts(subject, backend)
     if dropouts is not None:
         return f"{dropouts} active: call {backend.evaluation_call}"
@@ -157,7 +159,9 @@ def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
     if backend.random_state() != before:
         return "it draws random numbers when it is called (sampling, or dropout as a function): turn that off"
     written = _written_inputs(subject, backend)
-    return f"it writes into its input ({', '.join(written)}): let it work on a copy" if written else None
+    if written:
+        return f"it writes into its input ({', '.join(written)}): let it work on a copy"
+    return kept_state(subject.model, changed)
 
 
 def describe_dropouts(subject: Subject, backend: Backend) -> str | None:

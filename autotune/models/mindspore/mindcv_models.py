@@ -1,0 +1,46 @@
+"""Models of MindCV: from a name to a Cell and the image to call it with. Checked with 0.3.0 beside MindSpore 2.10."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import mindcv
+import mindspore
+from mindcv.models.registry import is_model, list_models
+
+from autotune.command_line import asked
+from autotune.config import Scalar
+from autotune.errors import InputError, did_you_mean
+from autotune.models import weights
+from autotune.models.hub import MINDCV, MINDCV_EXAMPLES
+
+__all__ = ["build"]
+
+
+def build(
+    name: str, *, batch: int = 1, image_size: int = 224, seed: int = 0, **arguments: Scalar
+) -> tuple[mindspore.nn.Cell, mindspore.Tensor]:
+    """The Cell in evaluation mode, and its input of (batch, channels, image_size, image_size).
+
+    `arguments` are those of `mindcv.create_model`. The parameters are seeded. Raises InputError for what MindCV does
+    not have or does not take.
+    """
+    for argument, count in (("batch", batch), ("image_size", image_size)):
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
+    if not is_model(name):
+        raise InputError(
+            f"{asked('build', MINDCV + name)}: mindcv {mindcv.__version__} has no such model",
+            tip=f"{did_you_mean(name, list_models())}for example: {', '.join(MINDCV_EXAMPLES)}",
+        )
+    try:
+        model: Any = mindcv.create_model(name, pretrained=False, **arguments)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise InputError(f"{asked('build', MINDCV + name)}: {textwrap.shorten(str(error), 300)}") from error
+    model.set_train(False)
+    for parameter in model.get_parameters():
+        made = weights.value(parameter.name, tuple(parameter.shape), seed)
+        parameter.set_data(mindspore.Tensor(made, parameter.dtype))
+    pixels = weights.normal_input((batch, int(arguments.get("in_channels", 3) or 3), image_size, image_size), seed)
+    return model, mindspore.Tensor(pixels)

@@ -1,0 +1,148 @@
+"""Small sizes for any configuration of transformers: fields that make its model tiny, in steps that keep more and more.
+
+Sizes of one model hang together, in ways that no field tells: widths of a text part and an image part, heads and widths
+of stages. So there is more than one step, and who asks tries them in order until a model is built and runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autotune.config import Scalar
+
+STEPS = ("small", "smaller parts", "own widths", "own sizes, few layers")
+"""Of a model with one part the first alone has all that it had before there were others."""
+WIDTH, NUM_HEADS, NUM_LAYERS, VOCAB, IMAGE_SIZE = 64, 4, 2, 1000, 64
+"""What `small` means: the fourth is how many tokens there are, the fifth how many pixels an image has along an edge."""
+MAX_PARAMETERS = 300_000_000
+"""A model with more is not tiny, and is not built for a try."""
+
+_BACKBONE = (16, 32, 64, 128)
+"""Widths of a ResNet's stages that stands for a backbone of timm."""
+_PREDICTED = 8
+"""Steps of a time series."""
+_NUM_QUERIES = 20
+"""Of a detector: a small image has few places."""
+_LAYERS = re.compile(r"(^|_)(n_?layers?|num_layers|layers|depth|num_blocks|blocks)$")
+_STAGES = ("depths", "num_blocks", "stage_num_blocks", "layers_per_stage", "encoder_blocks", "decoder_depths")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+_CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token", "top_k")
+_EXPERT_WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size")
+
+
+def fields_of(plain: Any, wanted: Mapping[str, Scalar], step: int) -> dict[str, Any]:
+    """Fields for the configuration `plain`, whose model then is small; of its parts too. `wanted` fields stay as they
+    are, and sizes that hang on them are in proportion."""
+    own = _small(plain, wanted) if step < 2 else {}
+    if step > 0:
+        own |= _fewer(plain, keep_vocabulary=step > 2)
+    if step == 1:
+        own |= _narrower(plain)
+    parts = {part: _of_part(sub, step) for part, sub in parts_of(plain)}
+    if hasattr(plain, "use_timm_backbone"):
+        own["use_timm_backbone"] = False
+    if getattr(plain, "prediction_length", 0) is None:
+        own["prediction_length"] = _PREDICTED
+    return {**own, **parts, **wanted}
+
+
+def parts_of(plain: Any) -> Iterator[tuple[str, Any]]:
+    """Fields that hold the configuration of a part."""
+    for part in plain.sub_configs:
+        sub = getattr(plain, part, None)
+        if hasattr(sub, "sub_configs"):
+            yield part, sub
+
+
+def _of_part(plain: Any, step: int) -> dict[str, Any]:
+    if plain.model_type == "timm_backbone":  # It needs timm, and downloads.
+        stages = [f"stage{index}" for index in plain.out_indices or (4,) if 0 < index <= len(_BACKBONE)]
+        return {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": list(_BACKBONE), "layer_type": "basic",
+                "depths": [1] * len(_BACKBONE), "out_features": stages or ["stage4"]}  # fmt: skip
+    known = {name: value for name, value in plain.to_dict().items() if name != "transformers_version"}
+    without_cache = {"use_cache": False} if hasattr(plain, "use_cache") else {}
+    return {**known, **fields_of(plain, {}, step), **without_cache}
+
+
+def _small(plain: Any, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
+    """In proportion to the wanted ones, for the fields that this configuration has. Of one that lists a depth for each
+    stage, one layer for each: its widths hang together in a way of their own."""
+    stages = {name: _ones(getattr(plain, name)) for name in _STAGES if _is_list(getattr(plain, name, None))}
+    if stages:
+        return stages
+    own = plain.attribute_map
+
+    def chosen(field: str, small: int) -> Any:
+        return wanted.get(own.get(field, field), small)
+
+    width, num_heads = chosen("hidden_size", WIDTH), chosen("num_attention_heads", NUM_HEADS)
+    vocab = chosen("vocab_size", VOCAB)
+    sizes: dict[str, Scalar] = {
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": NUM_LAYERS,
+        "decoder_layers": NUM_LAYERS,
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_heads,
+        "decoder_attention_heads": num_heads,
+        "vocab_size": vocab,
+        "image_size": IMAGE_SIZE,
+    }
+    present = {own.get(field, field): value for field, value in sizes.items() if hasattr(plain, field)}
+    return present | special_tokens(plain, vocab)
+
+
+def _narrower(plain: Any) -> dict[str, Any]:
+    """Further widths of what is small already, and few experts."""
+    sizes: dict[str, Scalar] = {
+        **dict.fromkeys(_EXPERTS, 4),
+        **dict.fromkeys(_CHOSEN_EXPERTS, 2),
+        **dict.fromkeys(_EXPERT_WIDTHS, WIDTH),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "mlp_dim"), 4 * WIDTH),
+        **dict.fromkeys(("encoder_hidden_size", "cross_attention_hidden_size", "kv_dim", "embedding_size"), WIDTH),
+        **dict.fromkeys(("n_group", "topk_group", "num_expert_group"), 1),
+        "encoder_attention_heads": NUM_HEADS,
+    }
+    return {name: value for name, value in sizes.items() if _is_count(getattr(plain, name, None))}
+
+
+def _fewer(plain: Any, *, keep_vocabulary: bool) -> dict[str, Any]:
+    """At most `NUM_LAYERS` wherever a field counts layers, and few tokens."""
+    fields: dict[str, Any] = {}
+    for name, value in plain.to_dict().items():
+        if _is_count(value) and _LAYERS.search(name):
+            fields[name] = min(value, NUM_LAYERS)
+        elif name == "num_queries" and _is_count(value):
+            fields[name] = min(value, _NUM_QUERIES)
+        elif name in _STAGES and _is_list(value):
+            fields[name] = _ones(value)
+        elif name in ("layer_types", "layers_block_type", "mlp_layer_types") and _is_list(value):
+            fields[name] = list(value)[:NUM_LAYERS]
+    if not keep_vocabulary and _is_count(getattr(plain, "vocab_size", None)):
+        vocab = min(plain.vocab_size, VOCAB)
+        fields |= {"vocab_size": vocab, **special_tokens(plain, vocab)}
+    return fields
+
+
+def special_tokens(plain: Any, vocab: int) -> dict[str, Scalar]:
+    """Special tokens within a small vocabulary; one for padding, which classifiers of sequences need."""
+    tokens = {field: token for field, token in plain.to_dict().items() if field.endswith("_token_id")}
+    moved: dict[str, Scalar] = {
+        field: vocab - 1 for field, token in tokens.items() if isinstance(token, int) and token >= vocab
+    }
+    return moved | ({"pad_token_id": 0} if "pad_token_id" in tokens and tokens["pad_token_id"] is None else {})
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0
+
+
+def _ones(value: Any) -> list[Any]:
+    """One layer for each stage; a stage may itself be a list."""
+    return [_ones(each) if _is_list(each) else 1 for each in value]
