@@ -10,8 +10,8 @@ A posterior after two blocks is only as good as its model: somebody else's work 
 a process may stay slow for minutes. What such things can fake is bounded, though, so an early look asks for three
 things at once: the posterior, a mean gain beyond that bound, and a gain as large in the search's own trial, which was
 another process at another time. The bound is lower the more blocks there are, and rises with the square of the noise
-that the blocks show: where processes scatter widely, nothing but a very large gain is proven early
-(docs/decisions/0060-early-looks.md).
+that the blocks show: where processes scatter widely, nothing but a very large gain is proven early. One that is far beyond
+all noise is enough whatever they scatter by (docs/decisions/0060-early-looks.md).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PRIOR_FREEDOM = 4
 EARLY_GAINS = {1: 3.0, 2: 1.5, 3: 1.28}
 """Blocks of a config after which it is looked at early -> the speed-up that they, and the search, have to show where
 nothing scatters more than usual."""
+BEYOND_NOISE, BEYOND_SCALES = 10.0, 12.0
+"""A speed-up that no noise fakes: this, or so many scales of it where that is more. No larger one is asked for."""
 EARLY_ERROR = 0.005
 """An early look leaves this probability, shared by all configs that take part, to a gain below the margin."""
 NUM_DRAWS = 4000
@@ -111,6 +113,7 @@ def is_proven_early(
         return False
     # One block says little of the noise, and asks for a gain far beyond it as it is.
     least = math.log(EARLY_GAINS[num_blocks]) * max(1.0, noise / PRIOR_SCALE) ** min(num_blocks, 2)
+    least = min(least, max(math.log(BEYOND_NOISE), BEYOND_SCALES * noise))
     if min(float(posterior.logs.mean()), log_searched) < least:
         return False
     return posterior.above(log_margin) >= 1 - EARLY_ERROR / num_configs
