@@ -10,8 +10,8 @@ A posterior after two blocks is only as good as its model: somebody else's work 
 a process may stay slow for minutes. What such things can fake is bounded, though, so an early look asks for three
 things at once: the posterior, a mean gain beyond that bound, and a gain as large in the search's own trial, which was
 another process at another time. The bound is lower the more blocks there are, and rises with the square of the noise
-that the blocks show: where processes scatter widely, nothing but a very large gain is proven early. One that is far beyond
-all noise is enough whatever they scatter by (docs/decisions/0060-early-looks.md).
+that the blocks show: where processes scatter widely, nothing but a very large gain is proven early. One that is far
+beyond all noise is enough whatever they scatter by (docs/decisions/0060-early-looks.md).
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ SAFETY = 1.25
 """A block is expected to take so many times what its parts took in the search, as long as none was measured."""
 MOST_PACE = 3.0
 SHORT = 6.0
-"""Blocks of which the time left must hold so many, else nothing compiles beside a block: what compiles takes a core, and
-often three times as long as the config before it."""
+"""Blocks of which the time left must hold so many, else nothing compiles beside a block: what compiles takes a core,
+and often three times as long as the config before it."""
 MOST_NEEDED = 2
 """Blocks for which another config needs time where an answer is proven already."""
 FEWEST_TO_JUDGE = 2

@@ -22,8 +22,8 @@ Inputs = dict[str, torch.Tensor]
 _MEL, _FRAMES, _WAVEFORM, _VIDEO = 80, 200, 4000, 4
 _DEEPEST = 4
 _NAMES = {
-    "tokens": ("input_ids", "decoder_input_ids", "task_inputs"),
-    "mask": ("attention_mask",),
+    "tokens": ("input_ids", "decoder_input_ids", "task_inputs", "qformer_input_ids"),
+    "mask": ("attention_mask", "qformer_attention_mask"),
     "pixels": ("pixel_values", "pixel_values_videos"),
     "sounds": ("input_features", "input_values", "audio_values", "spectrogram", "audio_mel"),
     "places": ("bbox", "input_points", "flattened_patches"),

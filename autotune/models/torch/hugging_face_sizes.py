@@ -26,6 +26,9 @@ _PREDICTED = 8
 _NUM_QUERIES = 20
 """Of a detector: a small image has few places."""
 _LAYERS = re.compile(r"(^|_)(n_?layers?|num_layers|layers|depth|num_blocks|blocks)$")
+_OF_LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
+"""Lists with an entry for each layer."""
+_NOT_PASSED_ON = ("transformers_version", "per_layer_config", "stage_names")
 _STAGES = ("depths", "num_blocks", "stage_num_blocks", "layers_per_stage", "encoder_blocks", "decoder_depths")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 _CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token", "top_k")
@@ -39,7 +42,7 @@ def fields_of(plain: Any, wanted: Mapping[str, Scalar], step: int) -> dict[str, 
     if step > 0:
         own |= _fewer(plain, keep_vocabulary=step > 2)
     if step == 1:
-        own |= _narrower(plain)
+        own |= _narrower(plain) | _own_heads(plain)
     parts = {part: _of_part(sub, step) for part, sub in parts_of(plain)}
     if hasattr(plain, "use_timm_backbone"):
         own["use_timm_backbone"] = False
@@ -61,9 +64,18 @@ def _of_part(plain: Any, step: int) -> dict[str, Any]:
         stages = [f"stage{index}" for index in plain.out_indices or (4,) if 0 < index <= len(_BACKBONE)]
         return {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": list(_BACKBONE), "layer_type": "basic",
                 "depths": [1] * len(_BACKBONE), "out_features": stages or ["stage4"]}  # fmt: skip
-    known = {name: value for name, value in plain.to_dict().items() if name != "transformers_version"}
+    known = {name: value for name, value in plain.to_dict().items() if name not in _NOT_PASSED_ON}
     without_cache = {"use_cache": False} if hasattr(plain, "use_cache") else {}
-    return {**known, **fields_of(plain, {}, step), **without_cache}
+    fields = {**known, **fields_of(plain, {}, step), **without_cache}
+    num_layers: Any = fields.get("num_hidden_layers")
+    if not _is_count(num_layers):
+        return fields
+    taken: Any = fields.get("out_features")
+    if _is_list(taken) and str(taken[-1]).startswith("stage"):  # A backbone whose layers are taken one by one.
+        num_layers = fields["num_hidden_layers"] = max(num_layers, len(taken))
+        places = range(1, len(taken) + 1)
+        fields |= {"out_features": [f"stage{place}" for place in places], "out_indices": list(places)}
+    return fields | {name: list(fields[name])[:num_layers] for name in _OF_LAYERS if _is_list(fields.get(name))}
 
 
 def _small(plain: Any, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
@@ -89,6 +101,7 @@ def _small(plain: Any, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
         "decoder_attention_heads": num_heads,
         "vocab_size": vocab,
         "image_size": IMAGE_SIZE,
+        "rotary_dim": max(2, width // num_heads) if _is_count(width) and _is_count(num_heads) else WIDTH,
     }
     present = {own.get(field, field): value for field, value in sizes.items() if hasattr(plain, field)}
     return present | special_tokens(plain, vocab)
@@ -108,6 +121,19 @@ def _narrower(plain: Any) -> dict[str, Any]:
     return {name: value for name, value in sizes.items() if _is_count(getattr(plain, name, None))}
 
 
+def _own_heads(plain: Any) -> dict[str, Any]:
+    """Two heads of the model's own width, which rotary embeddings are made for."""
+    width: Any = getattr(plain, "hidden_size", None)
+    num_heads: Any = getattr(plain, "num_attention_heads", None)
+    if not _is_count(width) or not _is_count(num_heads) or width % num_heads:
+        return {}
+    of_head: Any = getattr(plain, "head_dim", None)
+    of_head = of_head if _is_count(of_head) else width // num_heads
+    own = plain.attribute_map
+    sizes = {"hidden_size": 2 * of_head, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": WIDTH}
+    return {own.get(name, name): value for name, value in sizes.items() if _is_count(getattr(plain, name, None))}
+
+
 def _fewer(plain: Any, *, keep_vocabulary: bool) -> dict[str, Any]:
     """At most `NUM_LAYERS` wherever a field counts layers, and few tokens."""
     fields: dict[str, Any] = {}
@@ -118,7 +144,7 @@ def _fewer(plain: Any, *, keep_vocabulary: bool) -> dict[str, Any]:
             fields[name] = min(value, _NUM_QUERIES)
         elif name in _STAGES and _is_list(value):
             fields[name] = _ones(value)
-        elif name in ("layer_types", "layers_block_type", "mlp_layer_types") and _is_list(value):
+        elif name in _OF_LAYERS and _is_list(value):
             fields[name] = list(value)[:NUM_LAYERS]
     if not keep_vocabulary and _is_count(getattr(plain, "vocab_size", None)):
         vocab = min(plain.vocab_size, VOCAB)
