@@ -107,7 +107,7 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
 
 
 def _digest(module: str, function: str, search_path: Path) -> str | None:
-    """Of a function of a dotted module, found without importing it or its packages; None if that is no file."""
+    """Digest of a function of a dotted module, found without importing it or its packages; None if that is no file."""
     places: list[str] = [str(search_path), *sys.path]
     spec = None
     for end in range(1, module.count(".") + 2):

@@ -47,7 +47,7 @@ class Workload(Record):
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""
     source_sha256: str | None = None
-    """Of the function and what it uses from its file (`function_digest`), where it is known without an import."""
+    """Digest of the function with what it uses from its file, where it is known without an import."""
 
     def is_of_same_model(self, other: Workload) -> bool:
         """Its function makes the same kind of model: the arguments that are text are the same too, since `name` or

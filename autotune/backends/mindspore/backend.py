@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from autotune.backends.mindspore import ascend, compile_cache, proxy, regions, shapes, tensors, training
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
-from autotune.backends.mindspore.compiled_cell import compiled_cell, records_gradients
+from autotune.backends.mindspore.compiled_cell import FunctionCell, compiled_cell, records_gradients
 from autotune.backends.mindspore.counters import diagnose, dump_variables, profile
 from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
-from autotune.backends.mindspore.function_cell import FunctionCell
 from autotune.backends.mindspore.knobs import TARGETS
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.state import attributes_of

@@ -264,3 +264,19 @@ def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
     """The Cell that is compiled in place of the model; the model itself where none is."""
     compiled = compiled_of(model)
     return model if compiled is None else compiled.cell if isinstance(compiled, CompiledCell) else compiled
+
+
+class FunctionCell(ms.nn.Cell):  # type: ignore[misc]
+    """A Cell whose calls are those of a function. The Cell of a bound method is a part of it; tensors and Cells that a
+    function takes from around it are not: they are no parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(auto_prefix=False)
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, ms.nn.Cell):
+            self.owner = owner
+            self.set_train(owner.training)
+        self.function = function
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)

@@ -102,7 +102,7 @@ def _model(name: str, config: Any, maker: Any, seed: int, *, is_try: bool) -> to
 
 
 def _num_parameters(maker: Any, config: Any) -> int:
-    """Of the model, without making it."""
+    """How many the model has, without making it."""
     with torch.device("meta"):
         return sum(each.numel() for each in maker.from_config(config).parameters())
 

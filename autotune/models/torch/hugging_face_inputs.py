@@ -36,7 +36,7 @@ _STATES = ("inputs_embeds", "hidden_states", "noise_embeds", "inputs", "latents"
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the inputs; None: what the configuration says."""
+    """Sizes of the inputs; None: what the configuration says."""
 
     batch: int
     seq: int

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.config import Scalar
 
 STEPS = ("small", "smaller parts", "own widths", "own sizes, few layers")
-"""Of a model with one part the first alone has all that it had before there were others."""
+"""They are tried in this order; a model with one part mostly is made by the first."""
 WIDTH, NUM_HEADS, NUM_LAYERS, VOCAB, IMAGE_SIZE = 64, 4, 2, 1000, 64
 """What `small` means: the fourth is how many tokens there are, the fifth how many pixels an image has along an edge."""
 MAX_PARAMETERS = 300_000_000
@@ -24,7 +24,7 @@ _BACKBONE = (16, 32, 64, 128)
 _PREDICTED = 8
 """Steps of a time series."""
 _NUM_QUERIES = 20
-"""Of a detector: a small image has few places."""
+"""A detector's objects: a small image has few places."""
 _LAYERS = re.compile(r"(^|_)(n_?layers?|num_layers|layers|depth|num_blocks|blocks)$")
 _OF_LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
 """Lists with an entry for each layer."""

@@ -69,7 +69,7 @@ def _lines(owner: Any, field: str) -> Iterator[str]:
 
 
 def _writes(node: ast.AST, field: str) -> bool:
-    """It assigns to `self.FIELD`, to what is in it, or calls a method of it as a statement, such as `append`."""
+    """It assigns to the field of `self`, to what is in it, or calls a method of it as a statement, such as `append`."""
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return any(_names(target, field) for target in targets)
