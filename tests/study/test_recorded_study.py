@@ -26,11 +26,14 @@ from autotune.environment import boot_id, describe, hostname
 from autotune.render.json import document
 from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
+from tests.conftest import REPOSITORY
 
 RECORDED = Path(__file__).with_name("recorded")
 STUDY = "earlier"
 PROJECT = "/home/user/project"
 """Where it was recorded."""
+TOOL = "/home/user/autotune"
+"""Where the tool was."""
 
 
 @pytest.fixture
@@ -127,7 +130,8 @@ def test_record_it(cli, tmp_path, budget_file):
         if path.name in kept and path.stat().st_size and path.relative_to(tmp_path).parts[2] in ("trials", path.name):
             place = RECORDED / path.relative_to(tmp_path)
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(path.read_bytes().replace(str(tmp_path).encode(), PROJECT.encode()))
+            content = path.read_bytes().replace(str(tmp_path).encode(), PROJECT.encode())
+            place.write_bytes(content.replace(str(REPOSITORY).encode(), TOOL.encode()))
     for name in ("show.json", "best.yaml"):
         (RECORDED / name).write_text((tmp_path / name).read_text().replace(str(tmp_path), PROJECT))
     with sqlite3.connect(tmp_path / "studies" / STUDY / "study.db") as database:
