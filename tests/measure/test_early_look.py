@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from autotune.measure import statistics
-from autotune.measure.early_look import PRIOR_SCALE, Posterior
-from autotune.measure.statistics import ERROR, MARGIN, Comparison, Verdict
+from autotune.measure.early_look import PRIOR_SCALE, Posterior, is_proven_early
+from autotune.measure.statistics import CORRELATIONS_OF_CHOSEN, ERROR, MARGIN, Comparison, Verdict
 
 INDEPENDENT = {0.0: 1.0}
 T_4, T_6 = 3.7469, 3.1427
@@ -332,3 +332,22 @@ class TestErrorRates:
     def test_large_gains_are(self, gain: float, sd: float, num_blocks: int) -> None:
         """Nearly always, after so few blocks."""
         assert self.share_proven(gain, sd, num_blocks=num_blocks) > 0.95
+
+
+class TestFarBeyondTheNoise:
+    """Where one untuned process is twice as slow as its control, a gain must be far beyond that, and no farther."""
+
+    NOISE = 0.29
+
+    @pytest.mark.parametrize(
+        ("ratios", "is_proven"), [((64.0, 116.0), True), ((90.0,), True), ((5.0, 6.0), False), ((20.0,), False)]
+    )
+    def test_a_gain_that_no_noise_fakes(self, ratios: tuple[float, ...], is_proven: bool) -> None:
+        """Twelve scales of this noise are 32x."""
+        posterior = Posterior(np.log(ratios), CORRELATIONS_OF_CHOSEN)
+        found = is_proven_early(posterior, math.log(min(ratios)), self.NOISE, math.log(1.01), num_configs=1)
+        assert found is is_proven
+
+    def test_little_noise_asks_for_no_more_than_before(self) -> None:
+        posterior = Posterior(np.log([1.6, 1.6]), CORRELATIONS_OF_CHOSEN)
+        assert is_proven_early(posterior, math.log(1.6), 0.03, math.log(1.01), num_configs=1)
