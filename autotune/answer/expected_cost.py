@@ -129,8 +129,8 @@ def _alike(manifest: Manifest, studies: Studies) -> list[str]:
 
 
 def _are_alike(one: Workload, other: Workload) -> bool:
-    circumstances = ((each.device, each.task, each.shapes) for each in (one, other))
-    return one.is_of_same_model(other) and len(set(circumstances)) == 1
+    same_place = (one.device, one.task, one.shapes) == (other.device, other.task, other.shapes)
+    return same_place and one.is_of_same_model(other)
 
 
 def cost_lines(cost: ExpectedCost) -> list[str]:

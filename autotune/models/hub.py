@@ -89,5 +89,11 @@ def name_of(model: str, search_path: Path) -> str:
     return str(folder.resolve()) if scheme == SCHEME and "/" in name and folder.is_dir() else name
 
 
+def require_count(argument: str, count: object) -> None:
+    """Raises InputError for an argument of a builder that is no whole number above zero."""
+    if not isinstance(count, int) or count < 1:
+        raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
+
+
 def _scheme_of(model: str) -> str:
     return next(scheme for scheme in _HUBS if model.startswith(scheme))

@@ -13,7 +13,7 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
-from autotune.models.hub import MINDCV, MINDCV_EXAMPLES
+from autotune.models.hub import MINDCV, MINDCV_EXAMPLES, require_count
 
 __all__ = ["build"]
 
@@ -26,9 +26,8 @@ def build(
     `arguments` are those of `mindcv.create_model`. The parameters are seeded. Raises InputError for what MindCV does
     not have or does not take.
     """
-    for argument, count in (("batch", batch), ("image_size", image_size)):
-        if not isinstance(count, int) or count < 1:
-            raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
+    require_count("batch", batch)
+    require_count("image_size", image_size)
     if not is_model(name):
         raise InputError(
             f"{asked('build', MINDCV + name)}: mindcv {mindcv.__version__} has no such model",

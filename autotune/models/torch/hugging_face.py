@@ -22,7 +22,7 @@ from huggingface_hub.errors import StrictDataclassError
 from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean, quoted
-from autotune.models.hub import EXAMPLES, SCHEME
+from autotune.models.hub import EXAMPLES, SCHEME, require_count
 from autotune.models.torch.hugging_face_inputs import InputMaker, Shape
 from autotune.models.torch.hugging_face_sizes import MAX_PARAMETERS, STEPS, fields_of
 
@@ -72,7 +72,9 @@ def build(
     """
     _require_choice("head", head, (OWN, *HEADS))
     _require_choice("size", size, SIZES)
-    _require_counts(batch=batch, seq=seq, image_size=image_size)
+    for argument, count in (("batch", batch), ("seq", seq), ("image_size", image_size)):
+        if count is not None:
+            require_count(argument, count)
     with _explained(name):
         plain = _reader(name)()
         _require_fields(name, fields, {*plain.to_dict(), *plain.attribute_map, *_UNLISTED_FIELDS} - _FIXED_FIELDS)
@@ -137,12 +139,15 @@ def _running(
                 return model, inputs
     if failed is None and isinstance(unmade, _SAID):
         raise unmade
-    way_out = "take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION")
     if failed is None and unmade is not None:
         words = f"is not made by its configuration alone: {quoted(unmade)}"
-        raise InputError(f"{_asked(name)}: {words}", tip=way_out) from unmade
+        raise InputError(f"{_asked(name)}: {words}", tip=_way_out()) from unmade
     why = f": {quoted(failed)}" if failed is not None else ""
-    raise InputError(f"{_asked(name)}: no inputs were found with which it runs{why}", tip=way_out) from failed
+    raise InputError(f"{_asked(name)}: no inputs were found with which it runs{why}", tip=_way_out()) from failed
+
+
+def _way_out() -> str:
+    return "take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION")
 
 
 def _part_of(name: str, model: torch.nn.Module, inputs: dict[str, Any], part: str) -> tuple[torch.nn.Module, Any]:
@@ -164,7 +169,7 @@ def _part_of(name: str, model: torch.nn.Module, inputs: dict[str, Any], part: st
     if not seen:
         raise InputError(
             f"{asked('arguments', {'part': part})}: {SCHEME}{name} does not call it with {', '.join(inputs)}",
-            tip="take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION"),
+            tip=_way_out(),
         )
     return modules[part], seen[0]
 
@@ -244,12 +249,6 @@ def _require_choice(argument: str, value: object, choices: tuple[str, ...]) -> N
         raise InputError(
             f"{asked('arguments', {argument: value})}: unknown", tip=f"choose one of: {', '.join(choices)}"
         )
-
-
-def _require_counts(**counts: int | None) -> None:
-    for argument, count in counts.items():
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
 
 
 def _require_fields(name: str, fields: dict[str, Scalar], known: set[str]) -> None:

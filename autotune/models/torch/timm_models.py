@@ -13,7 +13,7 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
-from autotune.models.hub import TIMM, TIMM_EXAMPLES
+from autotune.models.hub import TIMM, TIMM_EXAMPLES, require_count
 
 __all__ = ["build"]
 
@@ -28,8 +28,8 @@ def build(
     would not show. Raises InputError for what timm does not have or does not take.
     """
     for argument, count in (("batch", batch), ("image_size", image_size)):
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
+        if count is not None:
+            require_count(argument, count)
     if not timm.is_model(name):
         raise InputError(
             f"{asked('build', TIMM + name)}: timm {timm.__version__} has no such model",
