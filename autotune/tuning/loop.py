@@ -242,7 +242,7 @@ class Tuner:
         return len(self._queue) + (0 if self._field.block is None else len(self._field.block.warming))
 
     def _num_places(self) -> int:
-        places = self._session.num_jobs
+        places = 1 if self._time.first_goes_alone() else self._session.num_jobs
         return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
 
     def _next(self, *, has_place: bool) -> Config | list[TrialRecord] | None:

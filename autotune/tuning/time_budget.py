@@ -37,6 +37,9 @@ MOST_PACE = 3.0
 SHORT = 6.0
 """Blocks of which the time left must hold so many, else nothing compiles beside a block: what compiles takes a core,
 and often three times as long as the config before it."""
+FIRST_ALONE_S = 60.0
+"""Where less than this is left, the first config compiles alone: it is the one that is known best, and a second compile
+beside it takes the time in which it would be proven."""
 MOST_NEEDED = 2
 """Blocks for which another config needs time where an answer is proven already."""
 FEWEST_TO_JUDGE = 2
@@ -117,6 +120,10 @@ class TimeBudget:
     def is_short(self, finalists: Sequence[TrialRecord]) -> bool:
         """So little time is left that a block of these is not to be slowed down by what compiles beside it."""
         return self.left_s < SHORT * self.block_s(finalists)
+
+    def first_goes_alone(self) -> bool:
+        """So little time is left that nothing compiles beside the first config."""
+        return self.left_s < FIRST_ALONE_S and not any(record.counts for record in self._compiled())
 
     def shortage(self) -> BudgetShort | None:
         """Said once the untuned model is measured: the time is not expected to hold a trial and a block."""

@@ -13,6 +13,7 @@ from autotune.tuning import jobs
 from autotune.tuning.events import AnswerProven, BlockMeasured, BlockStarted, SearchEnded, TrialEnded, TrialStarted
 from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
 from autotune.tuning.loop import Tuner
+from autotune.tuning.time_budget import FIRST_ALONE_S
 from tests.conftest import QUICK_BUDGET, own_children
 
 SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
@@ -75,6 +76,15 @@ def test_a_search_that_may_end_early_begins_with_few(make_study, tune, runner):
         search = [what for what, folder in runner.did if folder.isdecimal()]
         assert search[0] == "run"
         assert search.index("run", 1) - 1 == most_at_first
+
+
+def test_where_little_time_is_left_the_first_config_compiles_alone(make_study, tune, runner):
+    """It is the one that is known best: what compiles beside it takes the time in which it would be proven."""
+    for wall_s, is_alone in ((FIRST_ALONE_S - 1, True), (100 * FIRST_ALONE_S, False)):
+        runner.did.clear()
+        tune(make_study(f"within-{wall_s:g}"), budget=SEARCH_ALL.but(wall_s=wall_s))
+        search = [what for what, folder in runner.did if folder.isdecimal()]
+        assert (search[1:3] == ["prepare", "run"]) is is_alone
 
 
 def test_the_answer_and_the_records_are_those_of_one_at_a_time(make_study, tune):
