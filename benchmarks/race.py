@@ -28,6 +28,9 @@ ALSO_WITHIN = (0.03, 0.05)
 """How far the loop's time depends on the border: its records know a config to a percent or two."""
 GOAL_SHARES = {4: 0.45, 1: 0.9}
 """Cores, at least -> the product's time over the loop's."""
+GOAL_PROVEN = 0.5
+"""The time to a proven answer within `PROVEN_WITHIN` of the last one, over the loop's."""
+PROVEN_WITHIN = 0.05
 GOAL_ORACLE = 2.5
 ORACLE_BLOCKS = 2
 SIMULATED_LOOPS = 60
@@ -193,6 +196,8 @@ class ToolRun:
     num_cores: int
     spared_s: float = 0.0
     """Of compiling, what the trials found done: imports, and kernels of earlier ones (`compile_spared_s`)."""
+    proven_s: float | None = None
+    """When an answer was proven first that is within 5 % of the last one; None: none was proven before the end."""
 
     @property
     def found(self) -> bool:
@@ -302,6 +307,11 @@ def judge(records: Sequence[Run]) -> list[Goal]:
             met=share <= goal and found == len(race.tools),
         )
     ]
+    proven = [study.proven_s or study.seconds for study in race.tools]
+    share = statistics.median(proven) / loop_s
+    words = f"{share:.2f}: {statistics.median(proven):.0f} s against {loop_s:.0f} s"
+    text = f"an answer within {percent(PROVEN_WITHIN)} of the last one proven in at most {GOAL_PROVEN} of that time"
+    goals.append(Goal(text, words, met=share <= GOAL_PROVEN))
     if race.oracle_s is not None:
         times = race.tool_s / race.oracle_s
         words = f"{times:.1f} times {race.oracle_s:.0f} s"
@@ -362,7 +372,8 @@ def _answer(found: ToolRun) -> str:
     ratio = "" if found.over_loop is None else f", {found.over_loop:.3f} times as fast as the loops' best"
     config = " ".join(f"{name}={value}" for name, value in (found.config or {}).items() if value is not None)
     spared = f", {found.spared_s:.0f} s spared" if found.spared_s else ""
-    return f"{found.verdict} in {found.num_trials} trials ({found.trials_s:.0f} s{spared}){ratio}: {config}"
+    proven = "" if found.proven_s is None else f", proven to within 5 % after {found.proven_s:.0f} s"
+    return f"{found.verdict} in {found.num_trials} trials ({found.trials_s:.0f} s{spared}){proven}{ratio}: {config}"
 
 
 def _agreement(race: Race) -> str:

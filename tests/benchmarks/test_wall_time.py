@@ -15,7 +15,7 @@ from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from benchmarks import plain_loop
 from benchmarks.race import SCATTER, LoopRun, LoopTrial, Race, ToolRun, judge, scatter_of, section, simulated_s
-from benchmarks.wall_time import config_of, oracle_s, read_loop
+from benchmarks.wall_time import config_of, oracle_s, proven_s, read_loop
 
 FAKE_SCRIPT = """
 import json, sys
@@ -157,15 +157,31 @@ def test_the_goal_s_border_is_not_below_the_scatter():
 def test_the_goals_are_judged_by_medians():
     """Of the studies' seeds over the simulated loops, and over the oracle; every answer must be a good one."""
     loops = [loop(1.0)]
-    share, oracle = judge([*loops, study(8.0, oracle_s=5.0), study(9.0, oracle_s=5.0), study(50.0, oracle_s=5.0)])
+    share, proven, oracle = judge(
+        [
+            *loops,
+            study(8.0, oracle_s=5.0, proven_s=4.0),
+            study(9.0, oracle_s=5.0, proven_s=4.5),
+            study(50.0, oracle_s=5.0),
+        ]
+    )
     assert share.met
     assert share.text.startswith("the confirmed answer in at most 0.9")
+    assert proven.met
+    assert not judge([*loops, study(8.0), study(8.0, proven_s=3.0), study(8.0)])[1].met
     assert oracle.met
     assert not judge([*loops, study(8.0), study(8.0, over_loop=0.9), study(8.0)])[0].met
     assert not judge([*loops, study(8.0, num_cores=4)])[0].met
-    assert not judge([*loops, study(8.0, oracle_s=3.0)])[1].met
+    assert not judge([*loops, study(8.0, oracle_s=3.0)])[2].met
     assert judge(loops) == []
     assert "| autotune, all seeds | 150 s |" in section([*loops, study(), study(200.0, seed=1)])
+
+
+def test_an_answer_counts_from_when_it_was_proven():
+    """The first that is within 5 % of the last one."""
+    answers = [{"after_s": s, "speedup": {"median": gain}} for s, gain in ((20.0, 1.5), (40.0, 1.95), (60.0, 2.0))]
+    assert proven_s({"answers": answers}) == 40.0
+    assert proven_s({"answers": []}) is None
 
 
 def test_the_oracle_is_computed_from_a_study_s_records():
