@@ -28,6 +28,8 @@ Capability = TypeVar("Capability")
 
 NO_GRADIENT: NDArray[Any] = np.zeros(0)
 """In place of the gradient of a weight that the loss does not depend on."""
+USUAL_LEARNING_RATE = 5e-5
+"""That of `Training.usual_optimizer`: what Hugging Face's Trainer takes."""
 
 
 def require(capability: Capability | None, what: str) -> Capability:
@@ -42,6 +44,9 @@ class Training(Protocol):
 
     def check_optimizer(self, optimizer: Any) -> str | None:
         """A sentence if `optimizer` is none of this framework's, else None."""
+
+    def usual_optimizer(self, model: Any) -> Any:
+        """What a step takes where its author names no optimizer: AdamW, for all weights that are not frozen."""
 
     def set_training(self, model: Any) -> None:
         """Put a model that is in evaluation mode as a whole into training mode; one that is not is left as it is."""

@@ -97,7 +97,7 @@ class Backend(Protocol):
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
     input_gradients: bool = False
-    """Set before `compile`: calls are measured, and may be made, while gradients of their inputs are recorded."""
+    """Set before `compile`: calls are measured, and may be made, while gradients are recorded."""
     already_compiled: str | None = None
     """What is compiled already of what `as_model` was given, in a sentence for the user."""
 
@@ -154,6 +154,11 @@ class Backend(Protocol):
     def materialise(self, model: Any, call: Callable[[], object]) -> None:
         """Make the parameters that a model gets in its first call, where it is of that kind, by one untuned `call`."""
         return
+
+    def differentiates(self, model: Any, call: Callable[[], object]) -> bool:
+        """Whether the model takes gradients within its own calls, so that they have to be recorded there. Where the
+        code of its classes leaves that open, by one untuned `call`."""
+        return False
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.

@@ -17,7 +17,7 @@ from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
 from autotune.measure.parts import Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
-from autotune.workload.build import TrainingRecipe, Variants
+from autotune.workload.build import TrainingRecipe, Variants, own_loss
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Loaded(LoadedFile):
     def training_step(
         self,
         model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
+        loss: Callable[..., Any] | None = None,
+        optimizer: Any = None,
         *,
         on_mismatch: OnMismatch = "retune-hint",
         margin: float | None = MARGIN,
@@ -83,10 +83,16 @@ class Loaded(LoadedFile):
     ) -> Callable[..., Any]:
         """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
 
-        It computes `loss(model, *inputs, *targets)` and its gradients, and lets the optimizer change the weights. Where
-        nothing was faster, or something is wrong, it is the untuned step; policies are those of `apply`. There is no
-        `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
+        It computes `loss(model, *inputs, *targets)` and its gradients, and lets the optimizer change the weights.
+        Without `loss` it is what the model returns, given labels among the inputs: `loss` of an output or a dict, or
+        the first of several outputs. Where nothing was faster, or something is wrong, it is the untuned step; policies
+        are those of `apply`. There is no `check`: a step changes the weights. Raises InputError without an optimizer,
+        and for a model or an optimizer of no framework.
         """
+        if optimizer is None:
+            raise InputError(
+                "training_step() was given no optimizer", tip="call it as training_step(model, loss, optimizer)"
+            )
         policy = Policy(
             on_mismatch,
             margin=margin,
@@ -94,7 +100,9 @@ class Loaded(LoadedFile):
             process_settings=process_settings,
             compiler_options=compiler_options,
         )
-        step, _ = Application(self, model, policy, TrainingRecipe(loss, optimizer)).applied()
+        step, _ = Application(
+            self, model, policy, TrainingRecipe(own_loss if loss is None else loss, optimizer)
+        ).applied()
         return cast("Callable[..., Any]", step)
 
     @contextmanager

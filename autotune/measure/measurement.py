@@ -77,8 +77,8 @@ class Signature(Record):
     """How the model's author has its outputs compared: the tolerance of some by name, None for one that is not
     compared; a function, which no file holds; None: all within the study's tolerance."""
     records_gradients: bool = False
-    """An input requires gradients, so that they were recorded in every call that was measured: a model that
-    differentiates within itself. A job's calls record them as well."""
+    """Gradients were recorded in every call that was measured: the model differentiates within itself, or an input
+    requires them. A job's calls record them as well."""
 
 
 class Axis(Record):

@@ -14,6 +14,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from autotune.command_line import asked
 from autotune.environment import package_version
@@ -35,7 +36,7 @@ class _Hub:
     package: str
     """The distribution."""
     builder: str
-    """Module of `autotune.models.FRAMEWORK` with a function `build(name, ...)`."""
+    """Module of `autotune.models.FRAMEWORK` with functions `build(name, ...)` and `build_to_train(name, ...)`."""
     examples: tuple[str, ...]
     install: str
     framework: str = "torch"
@@ -53,7 +54,7 @@ def is_hub(model: str) -> bool:
     return model.startswith(tuple(_HUBS))
 
 
-def reference(model: str, framework: str) -> tuple[str, str]:
+def reference(model: str, framework: str, task: Literal["infer", "train"] = "infer") -> tuple[str, str]:
     """The import reference of the builder, and a digest of what holds the model's code: builder and package.
 
     Raises InputError for an empty name or a framework that it is not of, MissingFrameworkError without the package.
@@ -75,10 +76,13 @@ def reference(model: str, framework: str) -> tuple[str, str]:
             tip=f"run: {hub.install}",
         )
     folder = Path(__file__).parent / hub.framework
-    builders = b"".join(path.read_bytes() for path in sorted(folder.glob(f"{hub.builder.partition('_models')[0]}*.py")))
-    return f"autotune.models.{hub.framework}.{hub.builder}:build", hashlib.sha256(
-        builders + release.encode()
-    ).hexdigest()
+    files = sorted(folder.glob(f"{hub.builder.partition('_models')[0]}*.py"))
+    function = "build"
+    if task == "train":
+        function = "build_to_train"
+        files.append(folder / "training.py")
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files) + release.encode()).hexdigest()
+    return f"autotune.models.{hub.framework}.{hub.builder}:{function}", digest
 
 
 def name_of(model: str, search_path: Path) -> str:

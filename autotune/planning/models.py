@@ -93,7 +93,7 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
             )
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
     if hub.is_hub(model):
-        return hub.reference(model, framework)
+        return hub.reference(model, framework, task)
     if ":" not in model:
         raise InputError(
             f"{asked('build', model)}: unknown",

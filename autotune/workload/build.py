@@ -7,7 +7,8 @@ compared (others are derived if none are given: see `derived_inputs`). Where rea
 may return the model alone.
 
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
-`loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
+`loss(model, *inputs, *targets)`, its gradients, and the optimizer's step. Without `loss` the model returns it itself
+(`own_loss`), without `optimizer` it is the framework's usual one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,19 @@ class TrainingRecipe:
     """How a model is trained: `loss(model, *inputs, *targets)` gives one number, `optimizer` changes the weights."""
 
     loss: Callable[..., Any]
-    optimizer: Any
+    optimizer: Any | None
+    """None: the usual one, see `Training.usual_optimizer`."""
+
+
+def own_loss(model: Any, *inputs: Any, **named: Any) -> Any:
+    """Loss that a model returns itself, given labels among its inputs: `loss` of an object or a dict, or the first of
+    several outputs; else all that it returns. Compilers read this function: it keeps to what each of them takes."""
+    returned = model(*inputs, **named)
+    if isinstance(returned, dict):
+        return returned.get("loss", returned)
+    if isinstance(returned, (tuple, list)):
+        return returned[0]
+    return returned.loss if hasattr(returned, "loss") else returned
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,8 @@ class Built:
     """Given if and only if the task is training."""
     padding: Mapping[str, float] = field(default_factory=dict)
     """Dimension of the traffic -> the value for padding along it (see `Shapes`)."""
+    gradients: bool = False
+    """The model differentiates within its forward pass: gradients are recorded in all of its calls."""
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -98,9 +113,10 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
     if workload.task == "train":
         targets = Arguments.of(parts.get("targets", ()))
         own = [tier.extended_by(targets) for tier in own]
-        if not callable(parts["loss"]):
-            raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
-        read["recipe"] = TrainingRecipe(parts["loss"], parts["optimizer"])
+        loss = parts.get("loss", own_loss)
+        if not callable(loss):
+            raise InputError(f"{workload.model} returned {_kind(loss)} as the loss, which cannot be called")
+        read["recipe"] = TrainingRecipe(loss, parts.get("optimizer"))
     inputs = [*own, *calls]
     return Built(model, inputs[0], tuple(inputs[1:]), **read)
 
@@ -124,10 +140,7 @@ def _as_a_program(workload: Workload) -> Iterator[None]:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
-_KEYS = (*_POSITIONS, "compare", "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
-_FOR_TRAINING = (
-    'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
-)
+_KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:
@@ -143,17 +156,9 @@ def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> 
             f"{workload.model} returned {_kind(returned)}",
             tip="it must return (model, inputs), (model, inputs, more_inputs) or a dict of these and more",
         )
-    needed = (
-        "model",
-        *(() if calls else ("inputs",)),
-        *(("loss", "optimizer") if workload.task == "train" else ()),
-    )
-    missing = [key for key in needed if key not in parts]
+    missing = [key for key in ("model", *(() if calls else ("inputs",))) if key not in parts]
     if missing:
-        tip = _FOR_TRAINING if workload.task == "train" else None
-        raise InputError(
-            f"{asked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}", tip=tip
-        )
+        raise InputError(f"{asked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}")
     unknown = [str(key) for key in parts if key not in _KEYS]
     if unknown:
         raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(_KEYS)}")
@@ -207,6 +212,12 @@ def _padding(value: object, workload: Workload) -> Mapping[str, float]:
     return value
 
 
+def _gradients(value: object, workload: Workload) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{workload.model} returned {_kind(value)} as gradients; it must be True or False")
+    return value
+
+
 def _compare(value: object, workload: Workload) -> AuthorsWord:
     try:
         return AuthorsWord.of(value)
@@ -223,6 +234,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "tiers": lambda value, workload: parse_tier_specs(value, workload.model),
     "padding": _padding,
     "compare": _compare,
+    "gradients": _gradients,
 }
 """Key -> the function that reads its value for `Built`, or raises InputError."""
 

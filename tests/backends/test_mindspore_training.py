@@ -14,6 +14,7 @@ import pytest
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import rest_of_call
+from autotune.workload.build import own_loss
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops
@@ -130,3 +131,50 @@ def test_weights_that_the_loss_does_not_use():
         moved.append(net.unused.weight.asnumpy() - before)
     assert np.abs(moved[0]).max() > 0
     np.testing.assert_allclose(moved[0], moved[1], atol=1e-6)
+
+
+class Returning(nn.Cell):
+    """Returns its loss itself, in one of these forms."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+        self.dense = nn.Dense(8, 4)
+
+    def construct(self, x, labels):
+        scores = self.dense(x)
+        loss = ops.cross_entropy(scores, labels)
+        if self.form == "tuple":
+            return loss, scores
+        if self.form == "dict":
+            return {"logits": scores, "loss": loss}
+        return loss
+
+
+FORMS = ("alone", "tuple", "dict")
+SCOPES = ("untuned", "model", *CONFIGS)
+TAKEN = [(form, scope) for form in FORMS for scope in SCOPES if (form, scope) != ("dict", "model")]
+"""MindSpore 2.10 itself takes no gradients of a compiled Cell that returns a dict."""
+
+
+@pytest.mark.parametrize(("form", "scope"), TAKEN)
+def test_a_loss_that_the_model_returns_is_trained_by(form, scope):
+    """In PyNative and compiled, whatever part: the first step's loss and movement are those of PyNative."""
+    labels = ms.Tensor([0, 1, 2, 3], ms.int32)
+
+    def taken(config):
+        ms.set_seed(0)
+        net = Returning(form).set_train()
+        rng = np.random.default_rng(0)
+        for each in net.trainable_params():
+            each.set_data(ms.Tensor(rng.normal(size=each.shape).astype(np.float32)))
+        step = training.training_step(net, own_loss, training.usual_optimizer(net), Config(config), UndoLog())
+        return [float(step(X, labels).asnumpy()) for _ in range(2)], state(net)
+
+    configs = {"untuned": {"execution": "pynative"}, "model": {"execution": "jit", "scope": "model"}, **CONFIGS}
+    losses, weights = taken(configs[scope])
+    expected, plain = taken({"execution": "pynative"})
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert losses[1] < losses[0]
+    for one, other in zip(weights, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

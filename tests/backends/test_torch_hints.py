@@ -63,7 +63,7 @@ def told(make_request, workload):
 
 
 LOSSES = [
-    (lambda model, x: {"loss": model(x).sum()}, "the loss gave a dict and not one number"),
+    (lambda model, x: {"loss": model(x).sum()}, "the loss gave a dict of loss and not one number"),
     (lambda model, x: (model(x).sum(), 1), "the loss gave a tuple and not one number"),
     (lambda model, x: model(x).sum().item(), "the loss gave a float and not one number"),
     (lambda model, x: None, "the loss gave a NoneType and not one number"),
@@ -105,6 +105,7 @@ def test_a_model_that_differentiates(told):
     sentence = told(raised.value, "infer")
     assert "torch.no_grad()" in sentence
     assert "`with torch.enable_grad():`" in sentence
+    assert '"gradients": True' in sentence
 
 
 def test_a_cause_that_a_compiler_has_wrapped(told):

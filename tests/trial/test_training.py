@@ -131,15 +131,14 @@ def run_steps(tmp_path, make_request):
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        ("model, x", "returned no loss and no optimizer"),
-        ("{'model': model, 'inputs': x, 'loss': loss}", "returned no optimizer"),
+        ("{'inputs': x, 'loss': loss}", "returned no model"),
         ("{'model': model, 'inputs': x, 'loss': 3, 'optimizer': Descent([], 1)}", "a int as the loss"),
         ("{'model': model, 'inputs': x, 'loss': loss, 'optimizer': 3}", "as the optimizer a int"),
         ("{'model': model, 'inputs': x, 'loss': loss, 'optimizer': 3, 'sceduler': 1}", "'sceduler'"),
     ],
 )
 def test_what_is_missing_to_train_is_said_in_a_sentence(run_steps, returned, words):
-    """Without a loss or an optimizer, or with something that is none, the model is the operator's mistake."""
+    """Without a model, or with a loss or an optimizer that is none, the model is the operator's mistake."""
     content = DESCENT + f"\ndef odd():\n    model, x = Model(0), np.ones((4, 3))\n    return {returned}\n"
     (outcome,) = run_steps(content, name="odd")
     assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.BUILD)

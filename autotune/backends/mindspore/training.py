@@ -15,6 +15,7 @@ import numpy as np
 from mindspore.communication import GlobalComm, get_group_size
 from numpy.typing import NDArray
 
+from autotune.backends.capabilities import USUAL_LEARNING_RATE
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.call_values import call_key
 from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, whole_graph
@@ -165,6 +166,11 @@ def check_optimizer(optimizer: Any) -> str | None:
     if isinstance(optimizer, ms.nn.Optimizer):
         return None
     return f"a {type(optimizer).__name__}; the mindspore backend needs a mindspore.nn.Optimizer"
+
+
+def usual_optimizer(model: ms.nn.Cell) -> ms.nn.Optimizer:
+    """See `Training`."""
+    return ms.nn.AdamWeightDecay(model.trainable_params(), learning_rate=USUAL_LEARNING_RATE)
 
 
 def set_training(model: ms.nn.Cell) -> None:

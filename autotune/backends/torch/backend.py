@@ -27,7 +27,14 @@ from autotune.backends.torch.apply import apply, capture_despite, captures_graph
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
-from autotune.backends.torch.given_model import FunctionModel, are_recorded, materialise, uncompiled, ways_out
+from autotune.backends.torch.given_model import (
+    FunctionModel,
+    are_recorded,
+    differentiates,
+    materialise,
+    uncompiled,
+    ways_out,
+)
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -76,6 +83,7 @@ class TorchBackend(Backend):
     versions = staticmethod(shapes.versions)
     capture_despite = staticmethod(capture_despite)
     materialise = staticmethod(materialise)
+    differentiates = staticmethod(differentiates)
     process_settings = staticmethod(process_knobs)
     check_option = staticmethod(require_option)
     records_gradients = staticmethod(are_recorded)

@@ -1,10 +1,11 @@
-"""A model as it is given: a plain function, one that is compiled already, one with lazy parameters, one whose calls are
-recorded for gradients."""
+"""A model as it is given: a plain function, one that is compiled already, one with lazy parameters, one that takes
+gradients within its calls, one whose calls are recorded for them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from types import MethodType
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from autotune.backends.proxy_object import method_of, proxy_of
 from autotune.backends.torch.tensors import tensors_in
+from autotune.errors import causes
 
 
 class FunctionModel(torch.nn.Module):
@@ -167,6 +169,41 @@ def materialise(model: torch.nn.Module, call: Callable[[], object]) -> None:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+# A model that differentiates within its forward pass, as interatomic potentials do to get forces of an energy.
+#
+# Whether one does is found by a call without gradients. Calls cost, and leave something behind in some models: only a
+# model one of whose classes stands in a file that speaks of gradients is called.
+
+_SPEAKS_OF_GRADIENTS = re.compile(r"\bautograd\b|\brequires_grad_\(|\.backward\(")
+NOT_RECORDED = r"does not require grad"
+"""What PyTorch says where a gradient was to be taken of what was not recorded."""
+
+
+def differentiates(model: torch.nn.Module, call: Callable[[], object]) -> bool:
+    """See `Backend`."""
+    written = {type(module).__module__ for module in model.modules()}
+    if isinstance(model, FunctionModel):
+        written.add(getattr(model.function, "__module__", None) or "")
+    if not any(map(_may_differentiate, written)):
+        return False
+    try:
+        with torch.no_grad():
+            call()
+    except Exception as error:  # Any other fails in the trial as well, which says it.
+        return any(re.search(NOT_RECORDED, str(cause)) for cause in causes(error))
+    return False
+
+
+def _may_differentiate(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None or name.partition(".")[0] in ("torch", "autotune"):
+        return False
+    try:
+        return _SPEAKS_OF_GRADIENTS.search(inspect.getsource(module)) is not None
+    except (OSError, TypeError):
+        return True  # Written in a notebook or in C: who knows.
 
 
 # Whether a call is recorded for gradients. It is asked at each call of an applied model.

@@ -15,6 +15,7 @@ import inspect
 import logging
 import random
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -24,11 +25,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import NO_GRADIENT
+from autotune.backends.capabilities import NO_GRADIENT, USUAL_LEARNING_RATE
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiled_step import graph_nodes
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
+from autotune.backends.torch.given_model import NOT_RECORDED
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
 from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
@@ -197,9 +199,12 @@ def _require_number(value: object) -> None:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return
     what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    if isinstance(value, dict):
+        what = f"{what} of {textwrap.shorten(', '.join(map(str, value)), 80)}"
     error = InputError(
         f"the loss gave {what} and not one number",
-        tip=f"{TRAINING_STEP}: let the loss return a tensor of one number, its mean or its sum",
+        tip=f"{TRAINING_STEP}: let the loss return a tensor of one number, its mean or its sum; without a loss it is "
+        "what the model returns, which needs labels among its inputs",
     )
     let_through(error)
     raise error
@@ -215,6 +220,12 @@ def check_optimizer(optimizer: Any) -> str | None:
     if not needed:
         return None
     return f"{type(optimizer).__name__}, whose step() needs a {needed[0]}; {TRAINING_STEP} without one"
+
+
+def usual_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    """See `Training`."""
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.optim.AdamW(trainable, lr=USUAL_LEARNING_RATE)
 
 
 def set_training(model: torch.nn.Module) -> None:
@@ -431,14 +442,14 @@ def _is_zero(gradient: torch.Tensor | None) -> bool:
 # What to do about errors of a model's own in a trial, where PyTorch's message does not say it.
 
 TRAINING_STEP = "a training step is `loss(model, *inputs, *targets).backward()` and then `optimizer.step()`"
-_NO_GRADIENT = r"does not require grad"
 _HINTS: dict[Task, dict[str, str]] = {
     "infer": {
-        _NO_GRADIENT: "a trial calls the model under torch.no_grad(): let forward() compute what it differentiates "
-        "under `with torch.enable_grad():`, from a tensor with requires_grad_()",
+        NOT_RECORDED: 'a trial calls the model under torch.no_grad(): return "gradients": True beside it to have them '
+        "recorded, or let forward() compute what it differentiates under `with torch.enable_grad():`, from a tensor "
+        "with requires_grad_()",
     },
     "train": {
-        _NO_GRADIENT: f"{TRAINING_STEP}: the loss must depend on weights that require gradients",
+        NOT_RECORDED: f"{TRAINING_STEP}: the loss must depend on weights that require gradients",
         r"\bclosure\b": f"{TRAINING_STEP} without a closure: an optimizer that needs one cannot be tuned",
     },
 }

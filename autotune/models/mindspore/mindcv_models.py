@@ -7,6 +7,7 @@ from typing import Any
 
 import mindcv
 import mindspore
+import numpy as np
 from mindcv.models.registry import is_model, list_models
 
 from autotune.command_line import asked
@@ -14,8 +15,9 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
 from autotune.models.hub import MINDCV, MINDCV_EXAMPLES, require_count
+from autotune.models.mindspore.training import cross_entropy
 
-__all__ = ["build"]
+__all__ = ["build", "build_to_train"]
 
 
 def build(
@@ -43,3 +45,14 @@ def build(
         parameter.set_data(mindspore.Tensor(made, parameter.dtype))
     pixels = weights.normal_input((batch, int(arguments.get("in_channels", 3) or 3), image_size, image_size), seed)
     return model, mindspore.Tensor(pixels)
+
+
+def build_to_train(
+    name: str, *, batch: int = 4, num_classes: int = 1000, seed: int = 0, **arguments: Any
+) -> dict[str, Any]:
+    """The Cell in training mode, its image, a class for each, and smoothed cross-entropy. Arguments are those of
+    `build`."""
+    require_count("num_classes", num_classes)
+    model, pixels = build(name, batch=batch, seed=seed, num_classes=num_classes, **arguments)
+    labels = mindspore.Tensor(weights.labels(batch, num_classes, seed).astype(np.int32))
+    return {"model": model.set_train(), "inputs": pixels, "targets": labels, "loss": cross_entropy}

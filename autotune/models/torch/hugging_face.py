@@ -24,22 +24,31 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean, quoted
 from autotune.models.hub import EXAMPLES, SCHEME, require_count
 from autotune.models.torch.hugging_face_inputs import InputMaker, Shape
+from autotune.models.torch.hugging_face_labels import PAIRED, labelled, require_loss
 from autotune.models.torch.hugging_face_sizes import MAX_PARAMETERS, STEPS, fields_of
 
-__all__ = ["build"]
+__all__ = ["build", "build_to_train"]
 
 HEADS: dict[str, tuple[tuple[str, str], ...]] = {
     "classification": (
         ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING"),
         ("AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING"),
+        ("AutoModelForAudioClassification", "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING"),
+        ("AutoModelForVideoClassification", "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING"),
     ),
     "causal": (("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING"),),
     "masked": (("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING"),),
+    "seq2seq": (
+        ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"),
+        ("AutoModelForSpeechSeq2Seq", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING"),
+    ),
     "none": (("AutoModel", "MODEL_MAPPING"),),
 }
 """Value of `head` -> what makes such a model, and the mapping that says of which configurations."""
 OWN = "own"
-"""The head that a configuration names itself, as those of the Hub do; without one, no head."""
+"""The head that a configuration names itself, as those of the Hub do; without one, no head, or one to train."""
+_TO_TRAIN = ("seq2seq", "masked", "causal", "classification")
+"""Heads with a loss, in the order in which one is chosen: what a type is best known for comes first."""
 
 SIZES = ("tiny", "full")
 
@@ -70,28 +79,73 @@ def build(
     fields of the configuration, under its own names or the common ones (`hidden_size` is GPT-2's `n_embd` too). Raises
     InputError for what transformers does not have, cannot load or does not take, and where no call was found that runs.
     """
-    _require_choice("head", head, (OWN, *HEADS))
-    _require_choice("size", size, SIZES)
-    for argument, count in (("batch", batch), ("seq", seq), ("image_size", image_size)):
+    model, inputs = _made(_Wish(name, head, size, Shape(batch, seq, image_size), seed), fields)
+    return (model, inputs) if part is None else _part_of(name, model, inputs, part)
+
+
+def build_to_train(
+    name: str,
+    *,
+    head: str = OWN,
+    size: str = "tiny",
+    batch: int = 4,
+    seq: int = 32,
+    image_size: int | None = None,
+    part: str | None = None,
+    seed: int = 0,
+    **fields: Scalar,
+) -> dict[str, Any]:
+    """The model in training mode, its dropout as its configuration has it, and inputs with labels, for which it returns
+    the loss of its head. Arguments are those of `build`. Raises InputError for a model without a loss of its own too.
+
+    Where neither `head` nor the configuration names a head, it is the first that there is of: sequence to sequence,
+    masked, causal, classification.
+    """
+    if part is not None:
+        raise InputError(f"{asked('arguments', {'part': part})}: a part has no loss to train it with", tip=_way_out())
+    wish = _Wish(name, head, size, Shape(batch, seq, image_size), seed, to_train=True)
+    model, inputs = _made(wish, fields)
+    return {"model": model, "inputs": inputs}
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What is asked for, beside fields of the configuration."""
+
+    name: str
+    head: str
+    size: str
+    shape: Shape
+    seed: int
+    to_train: bool = False
+
+
+def _made(wish: _Wish, fields: dict[str, Scalar]) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The model, in the mode that it is for, and the inputs of a call."""
+    name, shape = wish.name, wish.shape
+    _require_choice("head", wish.head, (OWN, *HEADS))
+    _require_choice("size", wish.size, SIZES)
+    for argument in ("batch", "seq", "image_size"):
+        count = getattr(shape, argument)
         if count is not None:
             require_count(argument, count)
     with _explained(name):
         plain = _reader(name)()
         _require_fields(name, fields, {*plain.to_dict(), *plain.attribute_map, *_UNLISTED_FIELDS} - _FIXED_FIELDS)
         wanted = {plain.attribute_map.get(field, field): value for field, value in fields.items()}
-        if image_size is not None and hasattr(plain, "image_size"):
-            wanted["image_size"] = image_size
+        if shape.image_size is not None and hasattr(plain, "image_size"):
+            wanted["image_size"] = shape.image_size
         if hasattr(plain, "use_cache"):
             wanted.setdefault("use_cache", False)  # No input here continues another.
-        steps = range(len(STEPS)) if size == "tiny" and "/" not in name else [None]
+        steps = range(len(STEPS)) if wish.size == "tiny" and "/" not in name else [None]
 
         def attempt(step: int | None) -> torch.nn.Module | None:
             config = _reader(name)(**(wanted if step is None else fields_of(plain, wanted, step)))
-            return _model(name, config, _maker(name, config, head), seed, is_try=bool(step))
+            maker = _maker(name, config, _head_to_train(config, wish.head) if wish.to_train else wish.head)
+            model = _model(name, config, maker, wish.seed, is_try=bool(step))
+            return None if model is None else model.train(wish.to_train)
 
-        attempts = [partial(attempt, step) for step in steps]
-        model, inputs = _running(name, attempts, Shape(batch, seq, image_size), seed)
-    return (model, inputs) if part is None else _part_of(name, model, inputs, part)
+        return _running(wish, [partial(attempt, step) for step in steps])
 
 
 def _model(name: str, config: Any, maker: Any, seed: int, *, is_try: bool) -> torch.nn.Module | None:
@@ -110,12 +164,13 @@ def _num_parameters(maker: Any, config: Any) -> int:
 
 
 def _running(
-    name: str, attempts: Sequence[Callable[[], torch.nn.Module | None]], shape: Shape, seed: int
-) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The first model that is made and runs, with its inputs. Raises the first error of making one where none was made,
-    and InputError where none runs."""
+    wish: _Wish, attempts: Sequence[Callable[[], torch.nn.Module | None]]
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The first model that is made and runs, to train with a loss, and its inputs. Raises the first error of making one
+    where none was made, and InputError where none runs."""
     unmade: Exception | None = None
     failed: Exception | None = None
+    model: torch.nn.Module | None = None
     for attempt in attempts:
         try:
             model = attempt()
@@ -124,26 +179,56 @@ def _running(
         except Exception as error:
             unmade = unmade or error
             continue
-        for inputs in [] if model is None else InputMaker(model, shape, seed).calls():
+        for inputs in [] if model is None else _calls(model, wish):
             assert model is not None
-            # A call of a large model takes long, and one of text or images alone is known to run.
-            config: Any = model.config
-            is_known = len(attempts) == 1 and not config.sub_configs and model.main_input_name in _ONE_KIND
             try:
-                if not is_known:
-                    with torch.no_grad():
-                        model(**inputs)
+                # A call of a large model takes long, and one of text or images alone is known to run.
+                if wish.to_train or len(attempts) > 1 or not _is_plain(model):
+                    _try(model, inputs, wish)
             except Exception as error:
                 failed = failed or error
             else:
                 return model, inputs
+    raise _refusal(wish, model, unmade, failed)
+
+
+def _calls(model: torch.nn.Module, wish: _Wish) -> Iterator[dict[str, Any]]:
+    calls = InputMaker(model, wish.shape, wish.seed).calls()
+    return labelled(model, calls, wish.seed) if wish.to_train else iter(calls)
+
+
+def _is_plain(model: torch.nn.Module) -> bool:
+    config: Any = model.config
+    return not config.sub_configs and model.main_input_name in _ONE_KIND
+
+
+def _try(model: torch.nn.Module, inputs: dict[str, Any], wish: _Wish) -> None:
+    """Raises what a call raises, and ValueError for one that is to give a loss and gives none."""
+    with torch.no_grad():
+        returned = model(**inputs)
+    if wish.to_train:
+        require_loss(returned)
+
+
+def _refusal(
+    wish: _Wish, model: torch.nn.Module | None, unmade: Exception | None, failed: Exception | None
+) -> Exception:
+    """Why there is no model that runs, by what was raised where one was made and where one was called."""
     if failed is None and isinstance(unmade, _SAID):
-        raise unmade
+        return unmade
+    why = f": {quoted(failed)}" if failed is not None else ""
+    tip = _way_out()
     if failed is None and unmade is not None:
         words = f"is not made by its configuration alone: {quoted(unmade)}"
-        raise InputError(f"{_asked(name)}: {words}", tip=_way_out()) from unmade
-    why = f": {quoted(failed)}" if failed is not None else ""
-    raise InputError(f"{_asked(name)}: no inputs were found with which it runs{why}", tip=_way_out()) from failed
+    elif wish.to_train and model is not None:
+        heads = [head for head in _TO_TRAIN if _auto_class(model.config, head) is not None]
+        words = f"no labels were found with which {type(model).__name__} returns a loss{why}"
+        tip = (f"give {asked('arguments')} head={' or '.join(heads)}; or " if heads else "") + tip
+    else:
+        words = f"no inputs were found with which it runs{why}"
+    refusal = InputError(f"{_asked(wish.name)}: {words}", tip=tip)
+    refusal.__cause__ = failed or unmade
+    return refusal
 
 
 def _way_out() -> str:
@@ -188,6 +273,19 @@ def _reader(name: str) -> Callable[..., Any]:
         f"{_asked(name)}: transformers {transformers.__version__} has no such model type",
         tip=f"{did_you_mean(name, transformers.CONFIG_MAPPING.keys())}for example: {', '.join(EXAMPLES)}",
     )
+
+
+def _head_to_train(config: Any, head: str) -> str:
+    """One with a loss, where nobody names a head. The configuration then says how a decoder begins, as all of the Hub
+    do and some types do not."""
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None)
+    if head != OWN or config.architectures:
+        return head
+    body: Any = transformers.MODEL_MAPPING.get(type(config), None)
+    if PAIRED in inspect.signature(getattr(body, "forward", len)).parameters:
+        return "none"
+    return next((known for known in _TO_TRAIN if _auto_class(config, known) is not None), "none")
 
 
 def _maker(name: str, config: Any, head: str) -> Any:

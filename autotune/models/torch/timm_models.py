@@ -14,8 +14,9 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
 from autotune.models.hub import TIMM, TIMM_EXAMPLES, require_count
+from autotune.models.torch.training import cross_entropy
 
-__all__ = ["build"]
+__all__ = ["build", "build_to_train"]
 
 
 def build(
@@ -43,6 +44,20 @@ def build(
     channels, height, width = arguments.get("in_chans", size[0]), image_size or size[1], image_size or size[2]
     pixels = weights.normal_input((batch, channels, height, width), seed)
     return model.eval(), torch.from_numpy(pixels)
+
+
+def build_to_train(name: str, *, batch: int = 4, seed: int = 0, **arguments: Any) -> dict[str, Any]:
+    """The model in training mode, its image, a class for each, and smoothed cross-entropy, as timm trains by default.
+    Arguments are those of `build`. Raises InputError for a model without classes too."""
+    model, pixels = build(name, batch=batch, seed=seed, **arguments)
+    num_classes: Any = getattr(model, "num_classes", 0)
+    if not num_classes:
+        raise InputError(
+            f"{asked('build', TIMM + name)}: it has no classes to train it with",
+            tip=f"give {asked('arguments')} num_classes=1000",
+        )
+    labels = torch.from_numpy(weights.labels(batch, num_classes, seed))
+    return {"model": model.train(), "inputs": pixels, "targets": labels, "loss": cross_entropy}
 
 
 def _create(name: str, image_size: int | None, arguments: dict[str, Scalar]) -> Any:

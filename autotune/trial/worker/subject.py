@@ -89,14 +89,11 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     if problem is not None:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")
     model = backend.place(built.model)
-    if built.recipe is not None:
-        training = require(backend.training, asked("task", "train"))
-        problem = training.check_optimizer(built.recipe.optimizer)
-        if problem is not None:
-            raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
-        training.set_training(model)
     placed = [_mapped(inputs, backend.place) for inputs in (built.inputs, *built.more_inputs)]
+    if built.recipe is not None:
+        require(backend.training, asked("task", "train")).set_training(model)
     backend.materialise(model, partial(placed[0].call, built.called))
+    backend.input_gradients = _records_gradients(built, model, placed, backend)
     constants = _constants(placed)
     specs = _specs(backend, placed[0], workload.model)
     given = Given.of(workload, built, model, placed, backend)
@@ -104,9 +101,6 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     derived = None if given.is_enough else _derived(backend, example, workload.seed)
     inputs = given.inputs if derived is None else [*given.inputs, derived]
     parameters = list(backend.parameters(model))
-    # An author may want gradients recorded, as for a model that differentiates within itself.
-    leaves = (leaf for given_inputs in inputs for leaf in given_inputs.leaves())
-    backend.input_gradients = backend.records_gradients(None, *leaves)
     return Subject(
         model=model,
         inputs=[*inputs, example],
@@ -115,11 +109,31 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         example_sha256=_digests(backend, example),
         variants=built.variants,
         authors=built.compare,
-        recipe=built.recipe,
+        recipe=None if built.recipe is None else _with_optimizer(built.recipe, workload, model, backend),
         stream=given.stream,
         derived=derived,
         not_varied=constants,
     )
+
+
+def _records_gradients(built: Built, model: Any, placed: Sequence[Arguments], backend: Backend) -> bool:
+    """Whether gradients are to be recorded in each call, as for a model that differentiates within itself: its author
+    says so, an input requires them, or a call without them shows it."""
+    leaves = (leaf for inputs in placed for leaf in inputs.leaves())
+    if built.gradients or backend.records_gradients(None, *leaves):
+        return True
+    return built.recipe is None and backend.differentiates(model, partial(placed[0].call, model))
+
+
+def _with_optimizer(recipe: TrainingRecipe, workload: Workload, model: Any, backend: Backend) -> TrainingRecipe:
+    """With the author's optimizer, or the usual one for weights that are there. Raises AutotuneError for another's."""
+    training = require(backend.training, asked("task", "train"))
+    if recipe.optimizer is None:
+        return replace(recipe, optimizer=training.usual_optimizer(model))
+    problem = training.check_optimizer(recipe.optimizer)
+    if problem is not None:
+        raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
+    return recipe
 
 
 def paired_with(subject: Subject, reference: Path) -> Subject:

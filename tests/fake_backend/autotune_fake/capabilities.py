@@ -47,6 +47,10 @@ class FakeTraining:
     def check_optimizer(self, optimizer: Any) -> str | None:
         return None if hasattr(optimizer, "weights") else f"a {type(optimizer).__name__}, which has no weights"
 
+    def usual_optimizer(self, model: Any) -> Any:
+        """What the model brings."""
+        return model.optimizer
+
     def set_training(self, model: Any) -> None:
         model.training = True
 

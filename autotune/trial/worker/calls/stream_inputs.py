@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,7 @@ def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments
     if padding:
 
         def shapes_at(sizes: Sizes) -> list[Shape]:
-            with backend.inference():
+            with nullcontext() if backend.input_gradients else backend.inference():
                 returned = cut(largest, inputs, sizes, backend).call(model)
             return [array.shape for array in output_arrays(backend, returned)]
 

@@ -1,0 +1,115 @@
+"""Models that take gradients within their calls: said by the author, or found by a call; no other is called for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.trial.worker.subject import build_subject
+from tests.backends.test_torch_inputs import COMPILED, EAGER, seen_under
+
+torch = pytest.importorskip("torch")
+
+from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+MODEL = """
+import torch
+
+calls = 0
+
+
+class Potential(torch.nn.Module):
+    \"\"\"Asks for gradients of positions that its caller gives without, as those of libraries do.\"\"\"
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+        self.net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.SiLU(), torch.nn.Linear(8, 1))
+
+    def forward(self, pos):
+        global calls
+        calls += 1
+        pos = pos.clone().requires_grad_(True)
+        distance = (pos[:, None] - pos[None]).square().sum(-1, keepdim=True).add(1e-3).sqrt()
+        energy = self.net(distance).sum()
+        if not self.count:
+            return energy.detach()
+        force, = torch.autograd.grad(energy, pos)
+        return energy.detach(), -force
+
+
+def potential(**more):
+    torch.manual_seed(0)
+    return {"model": Potential(True).eval(), "inputs": torch.randn(6, 3), **more}
+
+
+def declared():
+    return potential(gradients=True)
+
+
+def wrongly():
+    return potential(gradients="yes")
+
+
+def energies():
+    return {"model": Potential(False).eval(), "inputs": torch.randn(6, 3)}
+
+
+def plain():
+    return {"model": torch.nn.Linear(3, 3), "inputs": torch.randn(6, 3)}
+"""
+
+
+@pytest.fixture
+def made(tmp_path, workload):
+    """The file's model by the name of its function: workload, backend and subject."""
+    path = tmp_path / "potential.py"
+    path.write_text(MODEL)
+
+    def made(name):
+        there = {"framework": "torch", "model": name, "reference": f"{path}:{name}"}
+        backend = TorchBackend()
+        backend.prepare("cpu", 0)
+        described = workload.model_copy(update=there)
+        return described, backend, build_subject(described, backend)
+
+    return made
+
+
+@pytest.mark.parametrize("name", ["potential", "declared"])
+def test_gradients_are_recorded_for_a_model_that_needs_them(made, name):
+    """It runs untuned and compiled, with the same forces, and the signature says so for a job's sake."""
+    torch._dynamo.reset()
+    assert made(name)[2].signature.records_gradients
+    task, reference = seen_under(EAGER, *made(name))
+    task.gate.refuse_unusable(reference, 1e-3)
+    task, seen = seen_under(COMPILED, *made(name))
+    assert max(task.gate.errors(reference, seen, 1e-3)) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["energies", "plain"])
+def test_a_model_that_runs_without_gradients_is_called_without(made, name):
+    """Also one whose file speaks of them."""
+    _, backend, subject = made(name)
+    assert not subject.signature.records_gradients
+    assert not backend.input_gradients
+
+
+def test_a_model_of_a_file_that_does_not_speak_of_gradients_is_not_called():
+    """A call costs, and may leave something behind."""
+    backend = TorchBackend()
+    assert not backend.differentiates(torch.nn.Linear(2, 2), lambda: pytest.fail("it was called"))
+
+
+def test_another_failure_is_left_to_the_trial(made):
+    """Which says it with the model's own line."""
+    _, backend, subject = made("potential")
+    assert not backend.differentiates(subject.model, lambda: subject.model("no tensor"))
+
+
+def test_a_declaration_is_true_or_false(made):
+    """Anything else is a mistake in the function."""
+    with pytest.raises(InputError, match="returned a str as gradients; it must be True or False"):
+        made("wrongly")
