@@ -77,7 +77,7 @@ class StoreError(AutotuneError):
     """A study's folder or database cannot be opened, read or written."""
 
 
-class HarnessError(AutotuneError):
+class SetupError(AutotuneError):
     """Trials cannot be run at all: the machine or the workload is at fault, not a config."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.bench.local import LocalBench
 from autotune.config import Config
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -29,7 +29,7 @@ def in_rounds(
     """Each config once a round: its name, what was measured, and its cache, which is there until the next is asked for.
 
     The one named `UNTUNED` comes first: it writes the reference that all others are checked against. Raises
-    HarnessError where a trial failed, since there is nothing to compare then.
+    SetupError where a trial failed, since there is nothing to compare then.
     """
     trial = TrialFolder(folder / "trial")
     with LocalBench({}, preload=True, log=folder / "log.txt") as runner:
@@ -47,6 +47,6 @@ def in_rounds(
             )
             outcome = runner.run(trial, request)
             if isinstance(outcome, Failure):
-                raise HarnessError(f"{name}: {outcome.reason}: {outcome.error}; see {outcome.evidence}")
+                raise SetupError(f"{name}: {outcome.reason}: {outcome.error}; see {outcome.evidence}")
             yield name, outcome, Path(request.cache)
             trial.drop_leftovers()

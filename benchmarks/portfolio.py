@@ -35,7 +35,7 @@ from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.local import LocalBench
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
@@ -352,10 +352,10 @@ class _Trials:
         )
 
     def untuned(self) -> float:
-        """Seconds of a call. Raises HarnessError where it fails."""
+        """Seconds of a call. Raises SetupError where it fails."""
         outcome, _ = self._run(self._untuned, "untuned", cold=False)
         if isinstance(outcome, Failure):
-            raise HarnessError(f"{self._one.name}: {outcome.reason}: {outcome.error}; see {outcome.evidence}")
+            raise SetupError(f"{self._one.name}: {outcome.reason}: {outcome.error}; see {outcome.evidence}")
         return _call_s(outcome, self._device)
 
     def row(self, settings: Settings, config: Config, number: int) -> dict[str, Any]:
@@ -442,7 +442,7 @@ def record(given: argparse.Namespace) -> None:
         def record_one(one: Recorded, number: int) -> None:
             try:
                 recorder.record(one, number)
-            except HarnessError as error:
+            except SetupError as error:
                 print(f"{one.name}: {error}", file=sys.stderr, flush=True)
 
         for number in range(1, given.rounds + 1):

@@ -95,7 +95,7 @@ class VirtualProcess(Running):
             self.turns_s.append(self.bench.sample(self))
         self.bench.forget(self)
         if not self.turns_s:
-            self.outcome = Failure(reason=Reason.HARNESS, stage=Stage.WAIT, error="it had no turn")
+            self.outcome = Failure(reason=Reason.SETUP, stage=Stage.WAIT, error="it had no turn")
             return self.outcome
         measured = measurement_of((statistics.median(self.turns_s),) * 3)
         stage_s = {Stage.START: START_S / 2, Stage.BUILD: START_S / 2, Stage.COMPILE: self.compiled_s, Stage.RUN: 0.6}

@@ -189,7 +189,7 @@ def export(study: Study, path: Path, trial: int | None = None, *, with_cache: bo
 def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
     """Compile in three processes, write the cache of the exported config next to `path`, and add its name to that file.
 
-    Raises InputError if the cache is of no use, and HarnessError. The file at `path` is unchanged then.
+    Raises InputError if the cache is of no use, and SetupError. The file at `path` is unchanged then.
     """
     log = study.folder / "supervisor.log"
     with study.exclusive(), LocalBench(study.manifest.variables, preload=False, log=log) as bench:
@@ -245,7 +245,7 @@ def prewarm(
     `confirmed`, what was confirmed is what is in it; else it is compiled once more.
 
     Raises InputError, before anything is written, where nothing is compiled, a process fails, or the file does not
-    keep its promise; HarnessError where no process can be started.
+    keep its promise; SetupError where no process can be started.
     """
     return _Making(request, folder.resolve(), bench, confirmed).make(target)
 

@@ -22,7 +22,7 @@ from autotune.api.scratch import bench_in, scratch
 from autotune.api.side_by_side import Comparison
 from autotune.backends.registry import bundled_names
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.errors import InputError, NoUsableTrialError, SetupError
 from autotune.measure.measurement import Reason
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
@@ -191,7 +191,7 @@ def tune_both(
 ) -> BothResult:
     """Run one study after the other, and compare their answers. The studies are open, and stay so.
 
-    Raises HarnessError where the two models are not the same, and NoUsableTrialError where neither gave an answer.
+    Raises SetupError where the two models are not the same, and NoUsableTrialError where neither gave an answer.
     """
     first, second = studies.values()
     if not second.records():
@@ -203,7 +203,7 @@ def tune_both(
         of_it = [source for source in terms.sources if source.framework == framework or source.framework not in studies]
         try:
             search(study, Terms(own, ends, of_it))
-        except (HarnessError, NoUsableTrialError) as problem:
+        except (SetupError, NoUsableTrialError) as problem:
             left_out[framework] = str(problem)
             continue
         result = TuneResult(study)
@@ -241,7 +241,7 @@ def _share_of(terms: Terms, num_left: int) -> tuple[Budget, Deadline]:
 
 
 def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
-    """Raises HarnessError where the second framework's untuned model gives other outputs than the first one's.
+    """Raises SetupError where the second framework's untuned model gives other outputs than the first one's.
 
     Found before anything is searched: no config of the second framework could be right. A model that fails in another
     way is left to its study.
@@ -251,7 +251,7 @@ def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
         limits = terms.time.cap(terms.budget.limits)
         failure = second_failure(pair, bench, terms.budget.model_copy(update={"limits": limits}))
     if failure is not None and failure.reason is Reason.WRONG_RESULT:
-        raise HarnessError(
+        raise SetupError(
             f"the untuned model in {second.manifest.framework} does not give what it gives in "
             f"{first.manifest.framework}: {failure.error}",
             tip=f"give both functions the same weights and inputs, or allow more with {asked('tolerance')}; then tune "
@@ -280,7 +280,7 @@ def _compared(
         with bench_in(folder, pair.variables) as bench:
             try:
                 found = measure(pair, bench, terms.budget.model_copy(update={"wall_s": left_s}), on_block)
-            except HarnessError:
+            except SetupError:
                 return None
     return Comparison(**vars(found), pair=pair, names=(first.name, second.name))
 

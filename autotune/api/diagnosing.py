@@ -56,7 +56,7 @@ def diagnose(
 
     Returns a `Diagnosis`: `findings`, the most expensive first, each with `kind`, `location`, `reason`, `cost` (in
     seconds) and fix; `untuned_s` and `compiled_s`, seconds of a call; `report(path)`. Raises InputError for what cannot
-    be built or a knob that there is not, and HarnessError for a model that does not run untuned.
+    be built or a knob that there is not, and SetupError for a model that does not run untuned.
     """
     notify = notify_all(callbacks)
     file, live_inputs = split_inputs(inputs)

@@ -87,7 +87,7 @@ def verify(
     Returns a `Verification`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (it fails or computes something else) or
     `"unclear"` (the machine is too noisy to tell), `why` a sentence, `promised` and `result.speedup` the `Speedup` of
     then and of today; `report(path)` writes a page. Raises InputError for a file that cannot be read,
-    MissingFrameworkError or MissingDeviceError where it cannot be measured here, and HarnessError if the untuned model
+    MissingFrameworkError or MissingDeviceError where it cannot be measured here, and SetupError if the untuned model
     fails or is not the one that was tuned.
     """
     if not 0 <= max_loss <= 1:

@@ -80,7 +80,7 @@ def tune(
     and on a terminal what is going on; in a notebook, a bar and the lines below the cell.
 
     Raises InputError for an argument that cannot be used, StoreError for a study of other settings or a folder that
-    cannot be written, MissingFrameworkError and MissingDeviceError, HarnessError and NoUsableTrialError where nothing
+    cannot be written, MissingFrameworkError and MissingDeviceError, SetupError and NoUsableTrialError where nothing
     could be measured, and CallbackError where a callback failed; all are `autotune.AutotuneError`. KeyboardInterrupt is
     raised again when the running trial has been ended. In all these cases what is recorded stays: `load_study` reads
     it, and the same call goes on. No signal handler is set; any thread may call this.

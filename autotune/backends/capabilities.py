@@ -265,9 +265,12 @@ class BreakCapture(Protocol):
 class ModelProxies(Protocol):
     """What a job holds in place of its model."""
 
-    def proxy(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
-        """A model of the same class, with the same parameters under the same names, whose calls go to `call`. `step` is
-        what `compile` gave for the model, or the model."""
+    def proxy(
+        self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog, method: str | None = None
+    ) -> Any:
+        """A model of the same class, with the same parameters under the same names, whose calls go to `call`; a
+        function for the model of a function. `step` is what `compile` gave for the model, or the model. With a `method`
+        calls of that go to `call`, and those of the model stay."""
 
     def original(self, model: Any) -> Any:
         """The model behind its proxy; the very same object for any other."""
@@ -299,7 +302,9 @@ class CallWatch(Protocol):
 class PlainCalls:
     """See `ModelProxies`. For a framework whose models are plain callables: the job holds the function itself."""
 
-    def proxy(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
+    def proxy(
+        self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog, method: str | None = None
+    ) -> Any:
         return call
 
     def original(self, model: Any) -> Any:

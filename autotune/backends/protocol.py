@@ -269,6 +269,10 @@ class Backend(Protocol):
         """The model's dropout layers that drop when it is called, e.g. `Dropout 'blocks.0.drop' (p=0.1)`."""
         return []
 
+    def in_training(self, model: Any) -> bool:
+        """The model is in the mode in which it is trained, and there is another one."""
+        return False
+
     def random_state(self) -> bytes:
         """The state of the generators that `prepare` seeds: another one after a call means that it drew from them.
 

@@ -9,8 +9,11 @@ use, and what is set in the subclass is set in the author's class.
 from __future__ import annotations
 
 import copy
+import functools
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 _ORIGINAL = "_autotune_original"
@@ -132,8 +135,24 @@ def _patching(model: Any, is_proxys: Callable[[type], bool]) -> Any:
     return patching
 
 
+def function_of(function: Callable[..., Any], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function in place of another one, or of a method: `model.method = ...` makes it no part of the model."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    functools.update_wrapper(called, function)
+    called.__name__ = name
+    # What wraps it takes over its attributes.
+    vars(called)[_ORIGINAL] = (weakref.ref(called), function)
+    return called
+
+
 def original(model: Any) -> Any:
-    """The model that a proxy was made of; the very same object for any other."""
+    """The model that a proxy was made of, or the function; the very same object for any other."""
+    if isinstance(model, FunctionType):
+        called, function = vars(model).get(_ORIGINAL, (lambda: None, None))
+        return function if called() is model else model
     found = getattr(type(model), _ORIGINAL, None)
     return model if found is None else found(model)
 

@@ -14,7 +14,7 @@ this does no harm: what is at work is paused until then, once for all turns insi
 
 Nothing here raises because of what a process did: an end of any kind is an `Outcome`. One of them says nothing of the
 config, nor of this machine: `Lost`, whose worker died. Only a bench whose workers can die on their own gives it, and
-it is for `tuning.attempts` to say what becomes of it. What raises is HarnessError, where nothing can be started at all.
+it is for `tuning.attempts` to say what becomes of it. What raises is SetupError, where nothing can be started at all.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Lost(Failure):
     worker: str
     """Its name."""
 
-    def as_harness_failure(self, folder: TrialFolder) -> Failure:
+    def as_setup_failure(self, folder: TrialFolder) -> Failure:
         """The outcome of a trial that was lost again."""
-        return Failure(reason=Reason.HARNESS, stage=self.stage, error=self.error, evidence=str(folder.stderr))
+        return Failure(reason=Reason.SETUP, stage=self.stage, error=self.error, evidence=str(folder.stderr))
 
 
 class Running(Protocol):
@@ -140,12 +140,12 @@ class Bench(Protocol):
     @property
     def width(self) -> int | None:
         """Trials that are measured side by side. None: one, and others may compile beside it if there is room. Raises
-        HarnessError where nobody is left to run one."""
+        SetupError where nobody is left to run one."""
 
     def start(
         self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False
     ) -> Running:
-        """Write the request and start a process, without waiting for it. `fresh`: in a new Python. Raises HarnessError
+        """Write the request and start a process, without waiting for it. `fresh`: in a new Python. Raises SetupError
         if nothing can be started."""
 
     def first_ready(self, started: Sequence[Running]) -> Running:

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 
 HEAD_BYTES = TAIL_BYTES = 2**18
 MAX_BYTES = 2**20
@@ -20,14 +20,14 @@ _MOST_AT_END = 2**6
 
 
 class BoundedLog:
-    """A new file at `path` and the pipe whose content comes into it. Raises HarnessError."""
+    """A new file at `path` and the pipe whose content comes into it. Raises SetupError."""
 
     def __init__(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)  # It may be a link.
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise HarnessError(f"cannot write {path}: {error.strerror}") from None
+            raise SetupError(f"cannot write {path}: {error.strerror}") from None
         self.pipe, self.end = os.pipe()
         """To be read here, and to be written by the process."""
         os.set_blocking(self.pipe, False)

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from autotune.bench.messages import Exited
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import kill_marked
@@ -32,10 +32,10 @@ def outcome_of(folder: TrialFolder, ended: Exited | None, *, oom_killed: bool) -
 def _reason(ended: Exited | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended is None:
         kill_marked(folder.path)
-        return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
+        return Reason.SETUP, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
     reason, error = _how_it_ended(ended, oom_killed, folder)
     # A config cannot be at fault before it is applied.
-    return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
+    return (Reason.SETUP if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
 
 
 def _how_it_ended(ended: Exited, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
@@ -43,7 +43,7 @@ def _how_it_ended(ended: Exited, oom_killed: bool, folder: TrialFolder) -> tuple
         stuck = "; its process cannot be killed: it waits for a device or a disk" if ended.stuck else ""
         return Reason.TIMEOUT, f"{STOPPED}longer than its limit in stage {ended.timed_out}{stuck}"
     if free_bytes(folder.path) < MIN_FREE_BYTES // 4:
-        return Reason.HARNESS, "the disk is full"
+        return Reason.SETUP, "the disk is full"
     last_line = _last_line(folder.stderr)
     if os.WIFSIGNALED(ended.status):
         number = os.WTERMSIG(ended.status)
@@ -74,10 +74,10 @@ def free_bytes(path: Path) -> int:
 
 
 def require_disk(path: Path) -> None:
-    """Raises HarnessError where there is too little free space for a trial."""
+    """Raises SetupError where there is too little free space for a trial."""
     free = free_bytes(path)
     if free < MIN_FREE_BYTES:
-        raise HarnessError(
+        raise SetupError(
             f"{path}: {free / 2**20:.0f} MiB free on this disk, a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB",
             tip="free some space and run the same command again; recorded trials are kept",
         )

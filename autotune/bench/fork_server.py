@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.child import run_fork
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import start_when_possible
@@ -61,7 +61,7 @@ class ForkServer:
         self._theirs.close()
 
     def fork(self, folder: TrialFolder, pipes: dict[str, int], outputs: Sequence[int]) -> int:
-        """Start a trial. Returns the process number. Raises HarnessError."""
+        """Start a trial. Returns the process number. Raises SetupError."""
         asked = {"folder": str(folder.path), "pipes": list(pipes)}
         try:
             socket.send_fds(self._ours, [json.dumps(asked).encode()], [*pipes.values(), *outputs])
@@ -69,7 +69,7 @@ class ForkServer:
         except OSError as error:
             answer = f"it does not answer: {error}"
         if not answer.isdigit():
-            raise HarnessError(f"the fork server started nothing: {answer or 'it has ended'}")
+            raise SetupError(f"the fork server started nothing: {answer or 'it has ended'}")
         return int(answer)
 
     def close(self) -> None:
@@ -78,15 +78,15 @@ class ForkServer:
 
 def preload(module: str, ahead: str) -> ImportedAhead | None:
     """Import the framework, and its compiler with the module `ahead` if one is named. Raises where that fails, and
-    HarnessError if forking is not safe afterwards."""
+    SetupError if forking is not safe afterwards."""
     importlib.import_module(module)
     imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead() if ahead else None
     try:
         num_threads = len(os.listdir("/proc/self/task"))
     except OSError:
-        raise HarnessError("the system does not tell the number of threads") from None
+        raise SetupError("the system does not tell the number of threads") from None
     if num_threads > 1:
-        raise HarnessError(f"importing {module} left {num_threads} threads")
+        raise SetupError(f"importing {module} left {num_threads} threads")
     return imported
 
 
@@ -108,7 +108,7 @@ class _Forking:
                 return
             try:
                 self._fork(json.loads(message), given)
-            except (OSError, HarnessError) as error:
+            except (OSError, SetupError) as error:
                 self.connection.send(str(error).encode())
             for descriptor in given:
                 os.close(descriptor)

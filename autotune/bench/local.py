@@ -35,7 +35,7 @@ from autotune.bench.messages import (
     Turn,
 )
 from autotune.bench.supervisor_process import SupervisorProcess
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.deadline import SHORTEST_S
 from autotune.trial.folder import TrialFolder
@@ -242,7 +242,7 @@ class _Supervised:
         return started.wait()
 
     def launch(self, process: _Process) -> None:
-        """Write its request and start it. One that cannot be started has a failure as its outcome. Raises HarnessError
+        """Write its request and start it. One that cannot be started has a failure as its outcome. Raises SetupError
         if the disk is full."""
         folder, request = process.folder, process.request
         assert request is not None, "it is a trial"
@@ -250,7 +250,7 @@ class _Supervised:
         try:
             folder.write_request(request)
         except OSError as error:
-            raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
+            raise SetupError(f"cannot write {folder.path}: {error.strerror}") from None
         # Whether stopping is safe with a device driver in the process was not measured.
         stops = process.waits != "free" and request.workload.device == "cpu"
         fork_of = self._server_of_block() if process.waits == "live" and not process.fresh else None
@@ -328,7 +328,7 @@ class _Supervised:
             try:
                 starting = self._begin_supervisor()
                 starting.wait_until_ready(min(limits.start, limits.total))
-            except HarnessError as error:
+            except SetupError as error:
                 process.refuse(str(error))
                 return
             self.supervisor = starting
@@ -489,7 +489,7 @@ class _Process(Process):
 
     def refuse(self, error: str) -> None:
         """Record that it could not be started."""
-        self.outcome = Failure(reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=str(self.folder.stderr))
+        self.outcome = Failure(reason=Reason.SETUP, stage=Stage.START, error=error, evidence=str(self.folder.stderr))
 
     def order(self, order: type[Turn | Finish | Pause | Resume | Kill]) -> None:
         """Tell the supervisor, as long as it runs."""

@@ -27,14 +27,14 @@ from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked, command
 from autotune.config import Scalar
-from autotune.errors import AutotuneError, HarnessError, InputError, InvalidConfigError
+from autotune.errors import AutotuneError, InputError, InvalidConfigError, SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.worker.main import leave, message_of
+from autotune.trial.worker.main import leave, traced
 from autotune.trial.worker.stages import StageReporter
 from autotune.trial.worker.subject import built_for
 from autotune.workload.regions import repeated_blocks
@@ -53,12 +53,12 @@ class NoAnswerError(Exception):
 
 
 def find_devices(framework: str, limits: LimitsNow = Limits) -> DeviceReport:
-    """The devices that `framework` finds. Raises MissingFrameworkError, or HarnessError if it cannot be imported."""
+    """The devices that `framework` finds. Raises MissingFrameworkError, or SetupError if it cannot be imported."""
     framework_version(framework)
     try:
         content = _ask(framework, {}, limits(), "devices", framework)
     except NoAnswerError as error:
-        raise HarnessError(
+        raise SetupError(
             f"{framework} is installed but does not work: {error}", tip=f"try: python -c 'import {framework}'"
         ) from None
     return DeviceReport(**{**content, "notes": tuple(content["notes"])})
@@ -68,12 +68,12 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     """Build the model in a child and read its author's declarations. `variables` are set in the child's environment.
 
     Raises InputError where the function or its arguments are wrong, what it returns is no model with inputs, or a
-    region does not fit the model, and HarnessError where it fails or takes longer than a trial may take to build it.
+    region does not fit the model, and SetupError where it fails or takes longer than a trial may take to build it.
     """
     try:
         content = _ask(workload.framework, variables, limits(), "declaration", workload.model_dump_json())
     except NoAnswerError as error:
-        raise HarnessError(
+        raise SetupError(
             f"{workload.model} could not be built: {error}",
             tip=f"mend that, or give it more time with {asked('budget')}, and run the same command again; full log: "
             f"{error.log}",
@@ -85,11 +85,11 @@ def require_options(
     framework: str, values: Mapping[str, Sequence[Scalar]], variables: Mapping[str, str], limits: LimitsNow = Limits
 ) -> None:
     """Check knobs that are options of the compiler, and all their values, against the installed release. Raises
-    InputError for the first that no config may set so, and HarnessError where that cannot be told."""
+    InputError for the first that no config may set so, and SetupError where that cannot be told."""
     try:
         _ask(framework, variables, limits(), "options", json.dumps([framework, values]))
     except NoAnswerError as error:
-        raise HarnessError(
+        raise SetupError(
             f"{framework} did not say which options it has: {error}", tip=f"try: {command('doctor')}"
         ) from None
 
@@ -150,7 +150,7 @@ def main(folder: TrialFolder) -> None:
         answer = {"problem": [str(error), error.tip]}
     except BaseException as error:
         traceback.print_exc()
-        answer = {"failed": message_of(error)}
+        answer = {"failed": traced(error)}
     write_whole(folder.path / _ANSWER, json.dumps(answer))
 
 

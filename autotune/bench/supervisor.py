@@ -67,7 +67,7 @@ from autotune.bench.messages import (
     encode,
 )
 from autotune.bench.reaper import kill_descendants, kill_group, reap_children, unkillable
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import module_command, start_when_possible
@@ -184,7 +184,7 @@ class Supervisor:
         """Start a trial, or tell that it cannot be started."""
         try:
             child = self._start(order)
-        except HarnessError as error:
+        except SetupError as error:
             self._tell(Refused(order.job, str(error)))
             return
         self._children[child.folder] = child
@@ -207,7 +207,7 @@ class Supervisor:
             for path in () if order.echo else (folder.stdout, folder.stderr):
                 logs.append(BoundedLog(path))
             pid = self._process_of(order, for_child, logs, ours)
-        except HarnessError:
+        except SetupError:
             self._close_logs(logs)
             for descriptor in ours:
                 os.close(descriptor)
@@ -218,7 +218,7 @@ class Supervisor:
         return Child(order.job, pid, stages, turns, stops=order.stops, limits=order.limits, logs=logs)
 
     def _process_of(self, order: Start, pipes: dict[str, int], logs: Sequence[BoundedLog], ours: Sequence[int]) -> int:
-        """Start it in the way that the order names. Returns the process number. Raises HarnessError."""
+        """Start it in the way that the order names. Returns the process number. Raises SetupError."""
         folder, outputs = TrialFolder(Path(order.job)), [log.end for log in logs]
         if order.program == FORK_SERVER:
             return self._start_server(order, folder, pipes)
@@ -235,13 +235,13 @@ class Supervisor:
     def _start_server(self, order: Start, folder: TrialFolder, pipes: dict[str, int]) -> int:
         """With the modules that this process has imported."""
         if not self._preloaded:
-            raise HarnessError("nothing was imported that could be forked")
+            raise SetupError("nothing was imported that could be forked")
         server = ForkServer()
         given = {**pipes, **server.hand_over()}
         command = module_command(order.program, order.job, *self._preloaded)
         try:
             pid = start_when_possible(lambda: spawn_worker(folder, command, given, (), forks=True))
-        except HarnessError:
+        except SetupError:
             server.close()
             raise
         finally:

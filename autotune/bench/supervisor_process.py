@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from autotune.bench.messages import Event, Order, decode, encode
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, module_command, package_path, start_when_possible
 
@@ -34,19 +34,19 @@ class SupervisorProcess:
 
     @classmethod
     def begin(cls, modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> SupervisorProcess:
-        """One that imports `modules`: a framework's, and that which imports its compiler. Raises HarnessError.
+        """One that imports `modules`: a framework's, and that which imports its compiler. Raises SetupError.
 
         `log` takes its stderr; None: it writes to this process's.
         """
         return cls(start_when_possible(lambda: _popen(modules, variables, log)), modules)
 
     def wait_until_ready(self, limit_s: float) -> None:
-        """It has imported the modules. Raises HarnessError, and kills it, where that takes longer."""
+        """It has imported the modules. Raises SetupError, and kills it, where that takes longer."""
         if self._is_ready:
             return
         if not _says_something(self._process, limit_s):
             _kill_session(self._process)
-            raise HarnessError(
+            raise SetupError(
                 f"stopped: importing {self._modules[0] if self._modules else 'the supervisor'} took longer than "
                 f"{limit_s:.0f} s, the limit of stage {Stage.START}"
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.app import print_json, print_line, say, stop_on_sigterm
 from autotune.cli.running import interrupted, live_display, print_summary, profile, search
-from autotune.errors import AutotuneError, HarnessError, NoUsableTrialError
+from autotune.errors import AutotuneError, NoUsableTrialError, SetupError
 
 if TYPE_CHECKING:
     from autotune.api.running import Terms
@@ -61,7 +61,7 @@ def _manifests(question: Question, terms: Terms) -> tuple[dict[str, Manifest], d
     for name, own in tier_questions(question, terms.limits).items():
         try:
             manifests[name] = make_manifest(own, terms.limits)
-        except HarnessError as problem:
+        except SetupError as problem:
             left_out[name] = _say_left_out(name, problem)
     if not manifests:
         raise _nothing_tuned()

@@ -20,7 +20,7 @@ from autotune.bench.bench import Bench
 from autotune.command_line import asked, command
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
-from autotune.errors import HarnessError, InputError
+from autotune.errors import InputError, SetupError
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement, Outcome
@@ -84,11 +84,11 @@ class Diagnoser:
         self._tell = tell
 
     def run(self) -> ModelDiagnosis:
-        """Measure and judge. Raises HarnessError for a model that does not even run untuned."""
+        """Measure and judge. Raises SetupError for a model that does not even run untuned."""
         self._tell("the untuned model")
         untuned = self._attempt("untuned", self._untuned)
         if isinstance(untuned, Failure):
-            raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"full log: {untuned.evidence}")
+            raise SetupError(f"the untuned model fails: {untuned.error}", tip=f"full log: {untuned.evidence}")
         self._tell("compiled")
         compiled = self._attempt("compiled", self._config, profiled=True)
         diagnosis = self._diagnosis(compiled)

@@ -92,6 +92,8 @@ class Application:
         self._given = self._model = model
         self._policy = policy
         self._recipe = recipe
+        self._method: str | None = None
+        """The method of the model that is tuned in place of its calls."""
         self._recorder = StatsRecorder()
         self._changes = UndoLog()
         self._backend: Backend | None = None
@@ -123,6 +125,8 @@ class Application:
         backend = self._backend = load_backend(tuned.framework)
         self._given = backend.proxies.original(self._given)
         self._model = backend.as_model(self._given)
+        if tuned.workload.signature.method is not None and backend.is_model(self._given):
+            self._take_method(tuned.workload.signature.method, backend)
         if backend.already_compiled is not None:
             self._recorder.note("mismatch", backend.already_compiled)
         problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
@@ -131,6 +135,15 @@ class Application:
         backend.adopt(self._model)
         self._watch(backend)
         return self._untouched() if tuned.is_untuned else self._compiled(tuned, backend)
+
+    def _take_method(self, method: str, backend: Backend) -> None:
+        """It is what was tuned, and the model is what it is put back into."""
+        if not callable(getattr(self._model, method, None)):
+            raise MismatchError(
+                f"this config was tuned for the method {method}, which a {type(self._model).__name__} lacks"
+            )
+        self._given, self._method = self._model, method
+        self._model = backend.as_model(getattr(self._given, method))
 
     def _problem_of_recipe(self, backend: Backend) -> str | None:
         if self._recipe is None:
@@ -209,7 +222,7 @@ class Application:
             self._recorder.note_first_call = expect_calls(self._loaded.path)
         holding = UndoLog()
         monitored = self._monitored(call)
-        given = monitored if self._recipe else backend.proxies.proxy(self._held(backend), step, monitored, holding)
+        given = monitored if self._recipe else self._proxy(backend, step, monitored, holding)
 
         def release() -> None:
             holding.undo()
@@ -217,10 +230,10 @@ class Application:
 
         return given, release
 
-    def _held(self, backend: Backend) -> Any:
-        """What the job's object is a stand-in for: what it gave, whose names its checkpoints have, or a function's
-        model."""
-        return self._given if backend.check_model(self._given) is None else self._model
+    def _proxy(self, backend: Backend, step: Any, call: Callable[..., Any], holding: UndoLog) -> Any:
+        """It stands for what the job gave, whose names its checkpoints have, or for a function's model."""
+        held = self._given if backend.check_model(self._given) is None else self._model
+        return backend.proxies.proxy(held, step, call, holding, self._method)
 
     def _adaptive_model(
         self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: GuardTerms
@@ -326,7 +339,7 @@ class Application:
             return self._given, lambda: None
         holding = UndoLog()
         call = self._monitored(self._backend.proxies.direct(self._model))
-        return self._backend.proxies.proxy(self._held(self._backend), self._model, call, holding), holding.undo
+        return self._proxy(self._backend, self._model, call, holding), holding.undo
 
     def _untouched_step(self) -> Callable[..., Any]:
         framework = framework_of(self._model)

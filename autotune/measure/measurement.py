@@ -46,11 +46,17 @@ class Reason(StrEnum):
     SLOW_COMPILE = "slow_compile"
     """Its compile was cut off: it took many times what the other configs' took. It might have worked."""
     CRASH = "crash"
-    HARNESS = "harness"
+    SETUP = "setup"
+    """It could not be run: the machine, the model or what it needs is at fault."""
     OUT_OF_TIME = "out_of_time"
     """The run's time was used up, which says nothing about the config: the next run tries it again."""
     LOST = "lost"
     """The worker that ran it died. No study records it: the config is tried again."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        """As records of earlier runs have it."""
+        return cls.SETUP if value == "harness" else None
 
 
 RAGGED = -1
@@ -79,6 +85,8 @@ class Signature(Record):
     records_gradients: bool = False
     """Gradients were recorded in every call that was measured: the model differentiates within itself, or an input
     requires them. A job's calls record them as well."""
+    method: str | None = None
+    """The method that was called, such as `decode`, where one of a model was given; None: a model, or a function."""
 
 
 class Axis(Record):
@@ -326,7 +334,7 @@ class Failure(Record):
 
     @property
     def blames_config(self) -> bool:
-        return self.reason not in (Reason.HARNESS, Reason.OUT_OF_TIME, Reason.LOST)
+        return self.reason not in (Reason.SETUP, Reason.OUT_OF_TIME, Reason.LOST)
 
     @property
     def shows_fault(self) -> bool:

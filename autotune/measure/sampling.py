@@ -222,7 +222,7 @@ class SampleLog:
         self._next_look = clock() + _STRETCH_S
 
     def time_pass(self, calls: Calls, clock: Clock) -> None:
-        for call in calls:
+        for call in map(_prepared, calls):
             if self.plan.cold_cache and self.instruments is not None:
                 self.instruments.flush_cache()
             self._time_once(call, clock)
@@ -363,8 +363,29 @@ def _fill_time(call: Callable[[], None], clock: Clock, until: float) -> None:
         call()
 
 
+@dataclass(frozen=True)
+class PreparedCall:
+    """A call with what is done before it, each time, outside of what is timed."""
+
+    prepare: Callable[[], None]
+    call: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.prepare()
+        self.call()
+
+
+def _prepared(call: Callable[[], None]) -> Callable[[], None]:
+    """What is to be timed, after what comes before it was done."""
+    if not isinstance(call, PreparedCall):
+        return call
+    call.prepare()
+    return call.call
+
+
 def time_once(call: Callable[[], None], clock: Clock) -> float:
     """Seconds of one call."""
+    call = _prepared(call)
     start = clock()
     call()
     # The clock's resolution must not give 0 s for a very short call.

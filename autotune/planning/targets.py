@@ -7,7 +7,7 @@ from typing import get_args
 from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.bench.probe import find_devices
 from autotune.command_line import asked, command
-from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
+from autotune.errors import InputError, MissingDeviceError, MissingFrameworkError, SetupError
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.workload.workload import Device
@@ -59,7 +59,7 @@ def _devices_of(frameworks: list[str], limits: LimitsNow, *, named: bool) -> dic
     for name in frameworks:
         try:
             found[name] = find_devices(name, limits).devices
-        except HarnessError:
+        except SetupError:
             if named or len(frameworks) == 1:
                 raise
             found[name] = {}

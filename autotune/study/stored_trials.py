@@ -1,9 +1,9 @@
 """What Optuna stores of a trial: written from an outcome, and read as a `TrialRecord`.
 
 A failure that the config caused is a completed trial with the worst values so far and the constraint `ok` violated, so
-that samplers learn to avoid it; a failure of the harness is a trial in state FAIL, and its config may be tried again
-(docs/decisions/0003-study-storage.md). Every trial carries the same constraints, each as the share by which its bound
-is missed.
+that samplers learn to avoid it; one that is not its doing (`setup`) is a trial in state FAIL, and its config may be
+tried again (docs/decisions/0003-study-storage.md). Every trial carries the same constraints, each as the share by which
+its bound is missed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import TypeVar
 import psutil
 
 from autotune.backends.registry import entry_of
-from autotune.errors import HarnessError, causes
+from autotune.errors import SetupError, causes
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 
@@ -75,7 +75,7 @@ def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
 
 
 def start_when_possible(start: Callable[[], Started]) -> Started:
-    """The result of `start` (a fork, a Popen), retried for `RETRY_FOR_S`. Raises HarnessError after that."""
+    """The result of `start` (a fork, a Popen), retried for `RETRY_FOR_S`. Raises SetupError after that."""
     end = time.monotonic() + RETRY_FOR_S
     while True:
         try:
@@ -84,7 +84,7 @@ def start_when_possible(start: Callable[[], Started]) -> Started:
             if error.errno not in _NO_RESOURCES:
                 raise
             if time.monotonic() >= end:
-                raise HarnessError(
+                raise SetupError(
                     f"this machine can start no further process: {error.strerror}",
                     tip="stop unneeded programs, or raise the limits on processes and memory (ulimit -u, the "
                     "container's pids and memory); recorded trials are kept",

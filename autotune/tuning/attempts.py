@@ -4,9 +4,9 @@ one that goes wrong by no fault of its config.
 One process is the rule. The rungs, from the lowest; each may let another process take its place:
 
     its worker was lost      it says nothing. A trial of the search is given back (`Study.abandon`: it leaves no record)
-                             and its config tried by another trial; lost again, it is recorded as a failure of the
-                             harness. All else is run again, which ends: a worker that is lost twice gets no further
-                             work
+                             and its config tried by another trial; lost again, it is recorded as `setup`, which
+                             blames no config. All else is run again, which ends: a worker that is lost twice gets
+                             no further work
     the untuned model        any number of its crashes up to `UNTUNED_ATTEMPTS` processes: it worked before, and some
     crashed                  frameworks die now and then whatever they run (MindSpore's PyNative: 8 of 52 processes)
     the run's time ended it  nobody is blamed: the next run tries it again
@@ -102,7 +102,7 @@ class Attempts:
         self._repeats_left = self._plan.max_repeats
         self._may_wait = True
         self._num_lost: Counter[Config] = Counter()
-        self.harness_failures = 0
+        self.setup_failures = 0
         """Trials in a row that ended in one, but for configs that were lost before."""
 
     def tell_if_busy(self) -> None:
@@ -194,15 +194,15 @@ class Attempts:
                 session.notify(TrialLost(asked.number, outcome.error))
                 LOST_TRIALS.write(study, [*LOST_TRIALS.read(study), outcome.worker])
                 return None
-            outcome = outcome.as_harness_failure(queued.folder)
+            outcome = outcome.as_setup_failure(queued.folder)
         if queued.compile_limit is not None:
             outcome = queued.compile_limit.named(outcome)
         study.tell(asked, outcome)
         record = study.record(asked.number)
         keep_caches(record, [*(record.number for record in likely_finalists(session)), *others], study, session.caches)
         # That another worker fails too says nothing of this machine.
-        is_harness = isinstance(outcome, Failure) and outcome.reason is Reason.HARNESS and not was_lost
-        self.harness_failures = self.harness_failures + 1 if is_harness else 0
+        is_setup = isinstance(outcome, Failure) and outcome.reason is Reason.SETUP and not was_lost
+        self.setup_failures = self.setup_failures + 1 if is_setup else 0
         session.notify(TrialEnded(record))
         return record
 
@@ -312,12 +312,12 @@ def may_be_random(request: TrialRequest, failure: Failure, num_failed: int) -> b
 
 
 def _says_nothing(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failure) and outcome.reason in (Reason.OUT_OF_TIME, Reason.HARNESS, Reason.LOST)
+    return isinstance(outcome, Failure) and outcome.reason in (Reason.OUT_OF_TIME, Reason.SETUP, Reason.LOST)
 
 
 def _cut_off(outcome: Outcome) -> Outcome:
     """A process that the end of the run's time ended. One that failed by itself just then is tried again as well."""
-    if isinstance(outcome, Measurement) or outcome.reason not in (Reason.TIMEOUT, Reason.HARNESS):
+    if isinstance(outcome, Measurement) or outcome.reason not in (Reason.TIMEOUT, Reason.SETUP):
         return outcome
     error = "stopped: the run's time was used up"
     return outcome.model_copy(update={"reason": Reason.OUT_OF_TIME, "error": error})

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from autotune import environment
 from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.errors import InputError, NoUsableTrialError, SetupError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.own_files import clear_runs
@@ -23,7 +23,7 @@ from autotune.tuning.blocks import blocked_run
 from autotune.tuning.estimate import setting_up_s
 from autotune.tuning.events import ConfigProbed, ModelChecked, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.failure_rules import signature_of
-from autotune.tuning.session import Session, harness_error, trial_request
+from autotune.tuning.session import Session, setup_error, trial_request
 
 
 def require_same_machine(study: Study) -> None:
@@ -46,7 +46,7 @@ def require_same_machine(study: Study) -> None:
 
 
 def require_untuned_works(study: Study) -> None:
-    """Raises the error of the untuned model if it failed: there is nothing to compare with. Raises HarnessError for an
+    """Raises the error of the untuned model if it failed: there is nothing to compare with. Raises SetupError for an
     objective that cannot be measured here."""
     untuned = study.untuned_record()
     if untuned is None:
@@ -54,14 +54,14 @@ def require_untuned_works(study: Study) -> None:
     if isinstance(untuned.outcome, Measurement):
         for objective in study.manifest.objectives:
             if not math.isfinite(objective.value(untuned.outcome)):
-                raise HarnessError(
+                raise SetupError(
                     f"{asked('objective', objective.name)}: it cannot be measured here",
                     tip=f"choose another objective under another {asked('study', 'NAME')}",
                 )
         return
     failure = untuned.outcome
     assert isinstance(failure, Failure)
-    kind = NoUsableTrialError if failure.blames_config else HarnessError
+    kind = NoUsableTrialError if failure.blames_config else SetupError
     raise kind(
         f"the untuned model failed ({failure.reason} at {failure.stage}): {failure.error}",
         tip=f"{_remedy(failure.reason)}, then run the same command again; full log: {failure.evidence}",
@@ -80,7 +80,7 @@ def _remedy(reason: Reason) -> str:
 
 
 def require_same_model(session: Session, attempts: Attempts) -> None:
-    """Raises HarnessError if the untuned model computes something else than when the study began.
+    """Raises SetupError if the untuned model computes something else than when the study began.
 
     Its imports, weights or the machine may have changed; no config must be blamed for that. Its latency is one more
     drift check.
@@ -98,7 +98,7 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     """The untuned model in two live processes, in two blocks, the starting order swapped; None if the time was up.
 
     What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
-    with the reference as well: what differs here is the model's own nondeterminism. Raises HarnessError.
+    with the reference as well: what differs here is the model's own nondeterminism. Raises SetupError.
     """
     study = session.study
     untuned = study.manifest.space.untuned()
@@ -129,23 +129,23 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     return floor
 
 
-def wrong_again(failure: Failure, *, is_later_run: bool) -> HarnessError:
+def wrong_again(failure: Failure, *, is_later_run: bool) -> SetupError:
     """The error of an untuned model that fails in another process: one of this run, or of a later one."""
     return _changed(failure) if is_later_run else _failed(failure)
 
 
-def _changed(failure: Failure) -> HarnessError:
-    return HarnessError(
+def _changed(failure: Failure) -> SetupError:
+    return SetupError(
         f"the untuned model does not give what it gave when the study began: {failure.error}",
         tip="undo what changed (its imports, weights, the machine), or start another study with "
         f"{asked('study', 'NAME')}",
     )
 
 
-def _failed(failure: Failure) -> HarnessError:
+def _failed(failure: Failure) -> SetupError:
     if failure.reason is not Reason.WRONG_RESULT:
-        return harness_error("the untuned model against itself", failure)
-    return HarnessError(
+        return setup_error("the untuned model against itself", failure)
+    return SetupError(
         f"the untuned model gives another output in another process, nothing can be compared with it: {failure.error}",
         tip=f"fix the seeds of everything random in it, or raise {asked('tolerance')} if that much is its nature",
     )
@@ -155,7 +155,7 @@ ERRORS_IN_A_ROW = 3
 """After this many trials with the same error a config that worked before is run again."""
 ERRORS_WITHOUT_SUCCESS = 5
 """After this many the environment is blamed if no compiled config ever worked."""
-HARNESS_FAILURES_IN_A_ROW = 2
+SETUP_FAILURES_IN_A_ROW = 2
 """After this many the machine is at fault, and the search ends."""
 
 
@@ -169,10 +169,10 @@ class CircuitBreaker:
         """Errors that the configs cause, as a config that still works has shown."""
 
     def check(self, records: Sequence[TrialRecord], last: TrialRecord) -> None:
-        """Raises HarnessError if trial after trial could not be run, or if the last ones end in one error and a config
+        """Raises SetupError if trial after trial could not be run, or if the last ones end in one error and a config
         that worked before does so too."""
-        if isinstance(last.outcome, Failure) and self._attempts.harness_failures >= HARNESS_FAILURES_IN_A_ROW:
-            raise HarnessError(
+        if isinstance(last.outcome, Failure) and self._attempts.setup_failures >= SETUP_FAILURES_IN_A_ROW:
+            raise SetupError(
                 f"trial {last.number} could not be run: {last.outcome.error}",
                 tip=f"full log: {last.outcome.evidence}",
             )
@@ -191,7 +191,7 @@ class CircuitBreaker:
             is_environment = self._fails_now(signature, worked)
             self._excused.add(signature)
         if is_environment:
-            raise HarnessError(
+            raise SetupError(
                 f"{last.outcome.error}\n{len(streak)} trials in a row ended in this error, whatever the config: "
                 "that is the environment, not the configs",
                 tip=f"fix it, then tune under another {asked('study', 'NAME')}, since these trials blame their "

@@ -99,7 +99,7 @@ class Tuner:
     def run(self, sources: Sequence[priors.PriorSource] = ()) -> Confirmation:
         """Continue where an earlier run stopped, up to the verdict; configs of the `sources` are tried first.
 
-        Raises NoUsableTrialError or HarnessError if there is nothing to decide on; recorded trials are kept.
+        Raises NoUsableTrialError or SetupError if there is nothing to decide on; recorded trials are kept.
         """
         study = self._study
         with study.writing() as given_back, self._session.caches.open():

@@ -8,7 +8,7 @@ from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench
 from autotune.config import Config
 from autotune.environment import num_usable_cores
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
@@ -139,6 +139,6 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
     )
 
 
-def harness_error(doing: str, failure: Failure) -> HarnessError:
+def setup_error(doing: str, failure: Failure) -> SetupError:
     """The untuned model, which worked before, fails now: nothing can be compared with it any more."""
-    return HarnessError(f"{doing} could not be run: {failure.error}", tip=f"full log: {failure.evidence}")
+    return SetupError(f"{doing} could not be run: {failure.error}", tip=f"full log: {failure.evidence}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.bench.bench import Bench
 from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
@@ -174,7 +174,7 @@ def measure(
 ) -> ComparisonResult:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
-    Raises HarnessError for another model than the one whose signature a side names, and for too little time.
+    Raises SetupError for another model than the one whose signature a side names, and for too little time.
     """
     deadline = Deadline.after(budget.wall_s)
     folder = TrialFolder((pair.folder / "untuned").resolve())
@@ -215,8 +215,8 @@ def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | N
     return None
 
 
-def _too_little_time(budget: Budget) -> HarnessError:
-    return HarnessError(
+def _too_little_time(budget: Budget) -> SetupError:
+    return SetupError(
         f"the time of {budget.wall_s:g} s does not hold a comparison of the two",
         tip=f"give more with {asked('budget')}",
     )
@@ -228,7 +228,7 @@ def _sides(pair: PairedRun) -> dict[str, Side]:
 
 def _require_same_model(side: Side, measured: Measurement) -> None:
     if side.signature not in (None, measured.signature):
-        raise HarnessError(
+        raise SetupError(
             f"{side.workload.model} is not the model that was tuned: its parameters or inputs differ",
             tip="tune it again, and export again",
         )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from autotune.bench.bench import Bench
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InputError
+from autotune.errors import InputError, SetupError
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup, Verdict
@@ -46,7 +46,7 @@ def verify(
 ) -> Verification:
     """Measure the exported config against the untuned model; `pair` None if the export is the untuned model.
 
-    A loss of up to `max_loss` of the promised speed-up is no regression. Raises HarnessError where the untuned model
+    A loss of up to `max_loss` of the promised speed-up is no regression. Raises SetupError where the untuned model
     cannot be measured or is not the one that was tuned.
     """
     found = _verify(tuned, pair, bench, budget, on_block, max_loss=max_loss)
@@ -102,7 +102,7 @@ def _of_failure(result: ComparisonResult, promised: Speedup | None) -> Verificat
     failure = result.failure
     assert failure is not None
     if result.failed == "first" or not result.blames_config:
-        raise HarnessError(
+        raise SetupError(
             f"the untuned model could not be measured: {failure.error}", tip=f"full log: {failure.evidence}"
         )
     return Verification("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)

@@ -84,6 +84,8 @@ class Built:
     """Dimension of the traffic -> the value for padding along it (see `Shapes`)."""
     gradients: bool = False
     """The model differentiates within its forward pass: gradients are recorded in all of its calls."""
+    reset: Apply | None = None
+    """Puts the model, which keeps something from call to call, into the state that its calls begin in."""
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -140,7 +142,13 @@ def _as_a_program(workload: Workload) -> Iterator[None]:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
-_KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
+_KEYS = (
+    *(*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset"),
+    *("targets", "loss", "optimizer"),
+)
+_FOR_TRAINING = (
+    'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
+)
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:
@@ -218,6 +226,20 @@ def _gradients(value: object, workload: Workload) -> bool:
     return value
 
 
+def _reset(value: object, workload: Workload) -> Apply:
+    if not callable(value):
+        raise InputError(
+            f"{workload.model} returned {_kind(value)} as reset",
+            tip="it must be a function that takes the model and puts it into the state that its calls begin in",
+        )
+    if workload.task == "train":
+        raise InputError(
+            f"{asked('task', 'train')}: {workload.model} returned a reset, which is for calls of a model",
+            tip="let the loss do that: it is called with the model in each step",
+        )
+    return value
+
+
 def _compare(value: object, workload: Workload) -> AuthorsWord:
     try:
         return AuthorsWord.of(value)
@@ -235,6 +257,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "padding": _padding,
     "compare": _compare,
     "gradients": _gradients,
+    "reset": _reset,
 }
 """Key -> the function that reads its value for `Built`, or raises InputError."""
 

@@ -14,7 +14,7 @@ from autotune.answer.result import StudyResult
 from autotune.answer.sections.pareto import ParetoSection
 from autotune.answer.sections.verdict import headline
 from autotune.config import Config
-from autotune.errors import HarnessError, InputError
+from autotune.errors import InputError, SetupError
 from autotune.measure.measurement import Failure, Samples
 from autotune.measure.objective import parse_objectives
 from autotune.measure.statistics import Speedup, Verdict
@@ -206,7 +206,7 @@ def test_what_is_compared_is_what_was_asked_for(tuned, objective, is_cold, num_t
 
 def test_what_cannot_be_measured_cannot_be_asked_for(tuned):
     """A framework that does not tell its memory: said after the first trial, nothing is tried in vain."""
-    with pytest.raises(HarnessError, match="objective='memory': it cannot be measured here"):
+    with pytest.raises(SetupError, match="objective='memory': it cannot be measured here"):
         tuned({UNTUNED: Runs(10, None)}, "latency", "memory")
     assert len(tuned.trials.requests) == 1
 

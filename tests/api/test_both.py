@@ -6,7 +6,7 @@ import pytest
 
 from autotune.api import both
 from autotune.api.both import Terms, models_of, open_both, requests_of, spaces_of, tune_both
-from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.errors import InputError, NoUsableTrialError, SetupError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.planning.models import model_of
 from autotune.planning.spaces import bundled_space, space_file_of
@@ -234,7 +234,7 @@ class TestRun:
             failed = Failure(reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="relative error 3", evidence="")
             return failed if framework == "sham" else None
 
-        with pytest.raises(HarnessError, match="in sham does not give what it gives in fake: relative error 3"):
+        with pytest.raises(SetupError, match="in sham does not give what it gives in fake: relative error 3"):
             run(SECONDS, wrong)
 
     @pytest.mark.parametrize(("broken", "used"), [("sham", "s-fake"), ("fake", "s-sham")])
@@ -249,7 +249,7 @@ class TestRun:
         """One sentence with both reasons."""
 
         def search(study, *_):
-            raise HarnessError(f"{study.name} does not run")
+            raise SetupError(f"{study.name} does not run")
 
         with pytest.raises(NoUsableTrialError, match="fake: s-fake does not run; sham: s-sham does not run"):
             run(SECONDS, search=search)
@@ -278,7 +278,7 @@ class TestRun:
 
         def search(study, own):
             told.append((own.budget.num_trials, own.budget.wall_s, [source.name for source in own.sources]))
-            raise HarnessError("no")
+            raise SetupError("no")
 
         sources = [PriorSource(name, name, "", (), None) for name in ("fake", "sham")]
         budget = QUICK_BUDGET.model_copy(update={"num_trials": 7, "wall_s": 100.0})
@@ -292,7 +292,7 @@ class TestRun:
         """The studies' own figures decide then."""
 
         def too_late(*_):
-            raise HarnessError("the time does not hold a comparison")
+            raise SetupError("the time does not hold a comparison")
 
         monkeypatch.setattr(both, "measure", too_late)
         found, _ = run(SECONDS)

@@ -192,7 +192,7 @@ class TestAProcess:
         change(tmp_path / "best.cache")
         outcome = trial("from-artifact", shipped=shipped)
         assert isinstance(outcome, Failure)
-        assert outcome.reason is Reason.HARNESS
+        assert outcome.reason is Reason.SETUP
         assert words in outcome.error
 
     def test_it_says_that_the_artifact_is_for_something_else(self, trial, shipped):

@@ -418,7 +418,7 @@ def run_untuned(tmp_path, make_request, workload):
 def test_an_unrepeatable_model_is_named(run_untuned, function, words):
     """Dropout left on by its place in the model, a function's random numbers by the seeds that it counts up."""
     outcome = run_untuned(function)
-    assert outcome.reason is Reason.HARNESS
+    assert outcome.reason is Reason.SETUP
     assert words in outcome.error
 
 
@@ -447,7 +447,7 @@ def test_a_float64_reference_gives_pynative_an_error(run_untuned):
 def test_an_operator_without_float64_is_said_so(run_untuned):
     """Convolution takes no float64 on CPU: a sentence with MindSpore's own words and the way out."""
     outcome = run_untuned("convolution", reference_precision="float64")
-    assert outcome.reason is Reason.HARNESS
+    assert outcome.reason is Reason.SETUP
     assert "does not run in float64: TypeError: For primitive[Conv2D]" in outcome.error
     assert "reference='model'" in outcome.error
 

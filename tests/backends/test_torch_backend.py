@@ -190,7 +190,7 @@ def test_an_unrepeatable_model_is_named(run_torch, function, words):
     """Dropout left on by its place in the model, random numbers by the generator's state, a written input as such."""
     run, _ = run_torch
     untuned, _ = run(function, CHEAP)
-    assert untuned.reason is Reason.HARNESS
+    assert untuned.reason is Reason.SETUP
     assert words in untuned.error
 
 
@@ -211,7 +211,7 @@ def test_a_model_that_is_bound_to_its_type_has_no_wider_reference(run_torch):
     """What cannot run in float64 says so in torch's own words, with the way out."""
     run, _ = run_torch
     untuned, _ = run("only_float32", CHEAP, reference_precision="float64")
-    assert untuned.reason is Reason.HARNESS
+    assert untuned.reason is Reason.SETUP
     assert "does not run in float64: RuntimeError: expected m1 and m2 to have the same dtype" in untuned.error
     assert "reference='model'" in untuned.error
 

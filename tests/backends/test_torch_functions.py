@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pickle
 import sys
 from dataclasses import dataclass
 
@@ -99,6 +100,17 @@ def test_an_object_that_can_be_called_is_refused_with_a_way_out():
     assert backend.check_model(backend.as_model(3)).endswith("a function")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_was_made_of_a_module_is_refused_with_a_way_back():
+    """Scripts and traces, which no compiler takes, and programs, which cannot be called."""
+    backend, linear, x = TorchBackend(), torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    for made in (torch.jit.script(linear), torch.jit.trace(linear, x)):
+        assert "return the module that was scripted or traced" in backend.check_model(backend.as_model(made))
+    program = torch.export.export(linear, (x,))
+    assert backend.check_model(backend.as_model(program)).endswith("return its .module()")
+    assert backend.check_model(backend.as_model(program.module())) is None
+
+
 @pytest.mark.parametrize("kind", [Pair, Slotted])
 def test_a_dataclass_of_a_cuda_graph_is_copied(monkeypatch, kind):
     """Its tensors are the caller's own, whether it has slots or not."""
@@ -141,6 +153,96 @@ def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
     other = torch.nn.Linear(4, 4).forward
     assert loaded.apply(other) is other
     assert "other parameters" in caplog.text
+
+
+class Coder(torch.nn.Module):
+    """One whose methods are called, as those of an autoencoder are."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+
+    def encode(self, x):
+        return torch.tanh(self.wide(x))
+
+    def decode(self, z):
+        return self.narrow(z) * 2
+
+    def forward(self, x):
+        return self.decode(self.encode(x))
+
+
+@pytest.fixture
+def decoding(tmp_path):
+    """A model and a file that was made for its method `decode`."""
+    torch.manual_seed(0)
+    coder, config = Coder().eval(), {"execution": "compile", "backend": "aot_eager"}
+    model = TorchBackend().as_model(coder.decode)
+    path = export(tmp_path / "best.yaml", "torch", config, model, [torch.ones(2, 8)], method="decode")
+    counters.clear()
+    return coder, autotune.load(path)
+
+
+@torch.no_grad()
+def test_a_method_is_put_back_where_it_came_from(decoding):
+    """`apply` of the model gives one whose method is tuned, also where its other methods call it."""
+    (coder, loaded), x = decoding, torch.ones(2, 4)
+    expected = coder(x)
+    tuned = loaded.apply(coder, on_mismatch="raise", check=True, monitor=True)
+    assert torch.allclose(tuned(x), expected)
+    assert torch.allclose(tuned.decode(tuned.encode(x)), expected)
+    stats = autotune.stats(tuned)
+    assert (stats.num_calls, stats.num_compiles) == (2, 1)
+    assert type(tuned) is not Coder
+    assert isinstance(tuned, Coder)
+    assert type(tuned).decode is Coder.decode
+    assert [*tuned.state_dict()] == [*coder.state_dict()]
+    assert coder.decode.__func__ is Coder.decode, "the job's own is as it was"
+    assert type(pickle.loads(pickle.dumps(tuned))) is Coder
+
+
+@torch.no_grad()
+def test_a_tuned_method_can_be_set_in_its_model(decoding):
+    """It is a function, and makes the model no part of itself."""
+    (coder, loaded), x = decoding, torch.ones(2, 4)
+    expected, names = coder(x), [*coder.state_dict()]
+    coder.decode = loaded.apply(coder.decode, on_mismatch="raise")
+    assert torch.allclose(coder(x), expected)
+    assert autotune.stats(coder.decode).num_compiles == 1
+    assert [*coder.train().eval().state_dict()] == names
+    assert loaded.apply(coder.decode, on_mismatch="raise").__wrapped__.__func__ is Coder.decode, "not tuned twice"
+
+
+def test_a_model_without_the_method_stays_untuned(decoding, caplog):
+    _, loaded = decoding
+    other = torch.nn.Linear(8, 4)
+    assert loaded.apply(other) is other
+    assert "tuned for the method decode, which a Linear lacks" in caplog.text
+
+
+def test_the_method_that_a_model_is_called_by_is_the_model():
+    linear = torch.nn.Linear(4, 4)
+    assert TorchBackend().as_model(linear.__call__) is linear
+
+
+def test_a_method_keeps_the_modes_of_the_parts_of_its_model():
+    """A part that is in evaluation mode stays there."""
+    coder = Coder()
+    coder.wide.eval()
+    TorchBackend().as_model(coder.decode)
+    assert (coder.training, coder.wide.training) == (True, False)
+
+
+def test_what_is_in_training_mode():
+    """A model, the model of a method, a model around a function; neither a function by itself nor its loss."""
+    backend, coder, loss = TorchBackend(), Coder(), torch.nn.CrossEntropyLoss()
+    around = backend.as_model(lambda x: loss(coder(x), x))
+    for model in (coder, backend.as_model(coder.decode), around):
+        assert backend.in_training(model)
+    coder.eval()
+    exported = torch.export.export(coder, (torch.ones(2, 4),)).module()
+    for model in (coder, backend.as_model(coder.decode), around, backend.as_model(torch.sin), exported):
+        assert not backend.in_training(model)
 
 
 @pytest.mark.slow

@@ -99,11 +99,11 @@ def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path, kept,
     (tmp_path / "keeps_it.py").write_text(f"import gc, os\nKEPT = {kept}\ngc.collect()\n")
     code = """
     from autotune.backends.torch import imported_ahead
-    from autotune.errors import HarnessError
+    from autotune.errors import SetupError
     imported_ahead._MODULES = ("keeps_it",)
     try:
         imported_ahead.import_ahead()
-    except HarnessError as error:
+    except SetupError as error:
         print(error)
     """
     assert f"a {holder} holds a path of the import" in run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}")

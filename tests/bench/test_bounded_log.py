@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.bench.bounded_log import HEAD_BYTES, MAX_BYTES, TAIL_BYTES, BoundedLog
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 
 
 def numbered(num_bytes: int) -> bytes:
@@ -61,5 +61,5 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
     """One sentence with its name."""
     (tmp_path / "stdout.txt").mkdir()
-    with pytest.raises(HarnessError, match=r"cannot write .*stdout\.txt"):
+    with pytest.raises(SetupError, match=r"cannot write .*stdout\.txt"):
         BoundedLog(tmp_path / "stdout.txt")

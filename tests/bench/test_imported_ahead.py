@@ -171,7 +171,7 @@ def test_what_ends_early_is_told(make_runner, tmp_path, make_request):
     live = runner.hold(TrialFolder(tmp_path / "live"), make_request(TUNED))
     children = own_children()
     runner.close()
-    assert live.outcome.reason is Reason.HARNESS
+    assert live.outcome.reason is Reason.SETUP
     assert not psutil.wait_procs(children, timeout=20)[1]
 
 

@@ -33,7 +33,7 @@ from autotune.bench.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, or
 from autotune.bench.ray.worker_caches import packed_cache
 from autotune.bench.workers import NEIGHBOURS, NeighboursFound
 from autotune.config import Config
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Measurement, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.console import PlainConsole
@@ -363,20 +363,20 @@ def test_a_node_that_is_gone_gets_no_other_worker(make_study, tune):
 
 
 def test_a_config_that_kills_its_worker_is_given_up(make_study, tune):
-    """It does not take all workers with it: the second time it is a failure of the harness, which blames no config."""
+    """It does not take all workers with it: the second time it is a failure of the setup, which blames no config."""
     study = make_study()
     kills = lambda _, config: config.get("behaviour") == "wrong"  # noqa: E731
     budget = SEARCH.model_copy(update={"num_trials": 6})
     tune(study, dict.fromkeys("abcdefgh", 1.0), budget, kills=kills)
     failed = [each.outcome for each in study.records() if isinstance(each.outcome, Failure)]
-    assert all(each.reason is Reason.HARNESS for each in failed)
+    assert all(each.reason is Reason.SETUP for each in failed)
     assert study.num_recorded() == 6
 
 
 def test_without_workers_the_search_ends_and_goes_on_later(make_study, tune):
     """What is recorded stays, no trial is left running, and another run completes the study."""
     study = make_study()
-    with pytest.raises(HarnessError, match="no worker is left"):
+    with pytest.raises(SetupError, match="no worker is left"):
         tune(study, {"a": 1.0, "b": 1.0}, kills=lambda _, config: config["latency_ms"] == 2)
     assert study.untuned_record() is not None
     assert not [each for each in study.records() if each.state == "running"]

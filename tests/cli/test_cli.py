@@ -457,7 +457,7 @@ class TestInterrupted:
         after = document_of(result)["trials"]
         finished = [each for each in before if each["ended"]]  # An outcome is written a moment before its trial ends.
         assert [each for each in after if each["number"] in {f["number"] for f in finished}] == finished
-        counted = [each for each in after if each["outcome"] and each["outcome"].get("reason") != "harness"]
+        counted = [each for each in after if each["outcome"] and each["outcome"].get("reason") != "setup"]
         assert len(counted) == 6
         # One that was killed as it was asked for has no config yet.
         lost = [each for each in after if each["state"] == "lost" and each["config"]]

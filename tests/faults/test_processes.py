@@ -84,10 +84,10 @@ TRIALS = {
     "grandchildren": (f"{HELPER}; os._exit(1)", Reason.CRASH, Stage.COMPILE, "exit status 1 and no outcome"),
     "no further process": (
         "raise RuntimeError('compile failed') from BlockingIOError(11, 'Resource temporarily unavailable')",
-        Reason.HARNESS, Stage.COMPILE, "compile failed",
+        Reason.SETUP, Stage.COMPILE, "compile failed",
     ),
     "no further thread": (
-        "raise RuntimeError(\"can't start new thread\")", Reason.HARNESS, Stage.COMPILE, "can't start new thread",
+        "raise RuntimeError(\"can't start new thread\")", Reason.SETUP, Stage.COMPILE, "can't start new thread",
     ),
 }  # fmt: skip
 """What the model does in the trial; reason, stage and words of the failure."""
@@ -184,7 +184,7 @@ class TestMachine:
             assert isinstance(trials.run(TrialFolder(tmp_path / "0"), make_request()), Measurement)
 
     def test_no_room_at_all(self, tmp_path, make_request, monkeypatch):
-        """One sentence, and the harness is to blame."""
+        """One sentence, and no config is to blame."""
         monkeypatch.setattr(processes, "RETRY_FOR_S", 0.05)
         monkeypatch.setattr(processes, "_PAUSE_S", 0.01)
 
@@ -194,7 +194,7 @@ class TestMachine:
         monkeypatch.setattr(supervisor_process.subprocess, "Popen", popen)
         with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             outcome = trials.run(TrialFolder(tmp_path / "0"), make_request())
-        assert outcome.reason is Reason.HARNESS
+        assert outcome.reason is Reason.SETUP
         assert outcome.error == "this machine can start no further process: Resource temporarily unavailable"
 
     @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
@@ -204,7 +204,7 @@ class TestMachine:
         with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             for number in range(2):
                 outcome = trials.run(TrialFolder(tmp_path / f"{number}"), make_request(), fresh=fresh)
-                assert outcome.reason is Reason.HARNESS
+                assert outcome.reason is Reason.SETUP
                 assert outcome.error == "this machine can start no further process: Resource temporarily unavailable"
 
     def test_an_import_that_hangs(self, tmp_path, make_request, monkeypatch):
@@ -213,7 +213,7 @@ class TestMachine:
         monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, preload="hangs"))
         with LocalBench({"PYTHONPATH": str(tmp_path)}, preload=True, log=tmp_path / "log") as trials:
             outcome = trials.run(TrialFolder(tmp_path / "0"), make_request(limits=Limits(start=1)))
-            assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.START)
+            assert (outcome.reason, outcome.stage) == (Reason.SETUP, Stage.START)
             assert "importing hangs took longer than 1 s" in outcome.error
             assert not _named("hangs")
 

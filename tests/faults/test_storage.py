@@ -51,7 +51,7 @@ def tell(study: Study, outcome: Any, number: int = 1) -> None:
         study.tell(ask(study), outcome)
 
 
-FAILED = Failure(reason=Reason.HARNESS, stage=Stage.BUILD, error="no")
+FAILED = Failure(reason=Reason.SETUP, stage=Stage.BUILD, error="no")
 
 
 @pytest.fixture(scope="module")

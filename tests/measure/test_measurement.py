@@ -104,16 +104,17 @@ def test_breaks_and_recompiles_are_counted() -> None:
 def test_reasons_and_stages_are_the_documented_ones() -> None:
     """The words that studies on disk and scripts rely on: eleven reasons, six stages in a trial's order."""
     assert {each.value for each in Reason} == {
-        "invalid", "compile_error", "run_error", "wrong_result", "out_of_memory", "timeout", "crash", "harness",
+        "invalid", "compile_error", "run_error", "wrong_result", "out_of_memory", "timeout", "crash", "setup",
         "out_of_time", "slow_compile", "lost",
     }  # fmt: skip
+    assert Reason("harness") is Reason.SETUP, "an earlier name, which stored studies hold"
     assert [each.value for each in Stage] == ["start", "build", "compile", "check", "run", "wait"]
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_the_machine_and_the_end_of_the_time_are_not_the_config_s_doing(reason: Reason) -> None:
     """The sampler learns from every failure that the config caused; the machine's own are not held against it."""
-    assert failed(reason=reason).blames_config is (reason not in (Reason.HARNESS, Reason.OUT_OF_TIME, Reason.LOST))
+    assert failed(reason=reason).blames_config is (reason not in (Reason.SETUP, Reason.OUT_OF_TIME, Reason.LOST))
 
 
 @pytest.mark.parametrize(

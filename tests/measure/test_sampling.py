@@ -10,7 +10,7 @@ import pytest
 
 from autotune.measure import sampling
 from autotune.measure.measurement import Samples
-from autotune.measure.sampling import SamplingPlan, relative_half_width, take_samples, take_turns
+from autotune.measure.sampling import PreparedCall, SamplingPlan, relative_half_width, take_samples, take_turns
 
 NOISY = (1.0, 2.0)
 """Alternating durations never settle, and the median's interval never gets narrow."""
@@ -49,6 +49,20 @@ def test_warm_up_goes_on_until_calls_settle() -> None:
     samples = Script([10, 5, 2, 1, 1.02], then=(1,)).sampled(max_warmup_s=1000)
     assert samples.warmup_s == pytest.approx([10, 5, 2, 1, 1.02])
     assert samples.steady
+
+
+def test_what_comes_before_each_call_is_not_timed() -> None:
+    """Nor counted as a call's, in the warm-up, in samples and in turns."""
+    script = Script([], then=(1.0,))
+
+    def prepare() -> None:
+        script.now += 100
+
+    calls, plan = [PreparedCall(prepare, script.call)], plan_of({"max_warmup_s": 1000, "max_sampling_s": 1000})
+    samples = take_samples(calls, plan, clock=script.clock)
+    assert {*samples.warmup_s, *samples.latency_s} == {1.0}
+    turns = iter([True, True, False])
+    assert set(take_turns(calls, plan, lambda: next(turns), clock=script.clock).latency_s) == {1.0}
 
 
 @pytest.mark.parametrize(("last", "settled"), [(1.049, True), (0.951, True), (1.06, False), (0.94, False)])

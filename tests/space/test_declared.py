@@ -14,7 +14,7 @@ import yaml
 import autotune
 from autotune import models
 from autotune.bench.probe import read_declaration
-from autotune.errors import HarnessError, InputError, MissingVariantError
+from autotune.errors import InputError, MissingVariantError, SetupError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
 from autotune.question.question import Question
@@ -190,7 +190,7 @@ class TestAsked:
     def test_a_model_that_cannot_be_built_is_an_error(self, net):
         """Nobody searches without what its author declared; the sentence says why, and the log has the whole story."""
         with pytest.raises(
-            HarnessError, match=r"net\.py:broken could not be built: RuntimeError: no weights here"
+            SetupError, match=r"net\.py:broken could not be built: RuntimeError: no weights here"
         ) as refused:
             make_manifest(wish("net.py:broken"))
         log = Path(refused.value.tip.rpartition("full log: ")[2])

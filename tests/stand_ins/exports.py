@@ -28,8 +28,8 @@ def export(
 ) -> Path:
     """The path of an export of this config for a model, or the `structure` of one, with these inputs.
 
-    `task`, `tolerance` and `compile_cold_s` are put in their places, all else is the file's. Its latency is so long
-    that no machine that runs the tests is slower.
+    `task`, `tolerance`, `method` and `compile_cold_s` are put in their places, all else is the file's. Its latency
+    is so long that no machine that runs the tests is slower.
     """
     content, backend = yaml.safe_load(RECORDED.read_text()), load_backend(framework)
     here = environment.describe(device=DEVICES[framework], variables={}).model_dump(mode="json")
@@ -37,6 +37,7 @@ def export(
     for name, value in {"task": "infer", "tolerance": None}.items():
         content["workload"][name] = changes.pop(name, value)
     content["workload"]["signature"].update(
+        method=changes.pop("method", None),
         structure_sha256=structure or structure_sha256(backend.parameters(model)),
         inputs=[each if isinstance(each, dict) else backend.spec(each).model_dump(mode="json") for each in inputs],
     )

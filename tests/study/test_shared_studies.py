@@ -36,7 +36,7 @@ from tests.conftest import _PACKAGES, REPOSITORY, cli_command, cli_environment
 from tests.postgres import PASSWORD, Server, why_missing
 
 NOWHERE = "postgresql://me:hidden-word@127.0.0.1:1/studies"
-FAILED = Failure(reason=Reason.HARNESS, stage=Stage.BUILD, error="no")
+FAILED = Failure(reason=Reason.SETUP, stage=Stage.BUILD, error="no")
 _numbers = itertools.count()
 
 

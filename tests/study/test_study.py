@@ -71,10 +71,10 @@ def test_a_configs_failure_is_told_as_a_finite_penalty_and_a_violated_constraint
     assert measured.constraints.keys() == failed.constraints.keys()
 
 
-def test_a_harness_failure_is_told_as_fail_and_asked_again_once(make_study):
+def test_a_failure_of_the_setup_is_told_as_fail_and_asked_again_once(make_study):
     """What the config did not cause is retried, and not for ever."""
     study = make_study()
-    asked = ask_all(study, lambda _: failure(Reason.HARNESS), limit=3)
+    asked = ask_all(study, lambda _: failure(Reason.SETUP), limit=3)
     assert asked[0].config == asked[1].config != asked[2].config
     assert optuna_trials(study)[0].state is TrialState.FAIL
     assert study.num_recorded() == 0
@@ -343,7 +343,7 @@ def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, t
 def test_a_study_without_any_measurement_begins_anew(make_study, make_manifest, tmp_path):
     """A mistake in the model file does not take the name away for ever. Of two starts at once the second is told."""
     old = make_study()
-    ask_all(old, lambda _: failure(Reason.HARNESS), limit=1)
+    ask_all(old, lambda _: failure(Reason.SETUP), limit=1)
     study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest(tolerance=0.5))
     assert study.records() == []
     with pytest.raises(StoreError, match="was replaced by another process"), old.writing():

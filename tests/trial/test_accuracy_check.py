@@ -215,7 +215,7 @@ UNREPEATABLE = [
 def test_the_cause_of_an_unrepeatable_model_is_named(run_untuned, content, words, precision):
     """Dropout by name, else random numbers, else a written input, else a question; never a config's fault."""
     (outcome,) = run_untuned(content, reference_precision=precision)
-    assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.CHECK)
+    assert (outcome.reason, outcome.stage) == (Reason.SETUP, Stage.CHECK)
     assert words in outcome.error
 
 
@@ -288,14 +288,14 @@ def test_without_the_flag_the_reference_is_the_model_as_it_is(run_untuned, tmp_p
     assert load_reference(tmp_path / "reference.npz")[1][0].dtype == np.float32
 
 
-def test_a_model_that_does_not_run_so_wide_is_the_harness_fault(run_untuned, tmp_path):
+def test_a_model_that_does_not_run_so_wide_is_no_fault_of_a_config(run_untuned, tmp_path):
     """The sentence says which precision failed, with the framework's own words, and what to do."""
     (outcome,) = run_untuned(
         "def model(x):\n    if x.dtype != np.float32:\n        raise TypeError('no kernel')\n    return x\n"
         "def tiny():\n    return model, np.ones(3, np.float32)\n",
         reference_precision="float64",
     )
-    assert outcome.reason is Reason.HARNESS
+    assert outcome.reason is Reason.SETUP
     assert "the untuned model does not run in float64: TypeError: no kernel (use reference='model')" in outcome.error
     assert not (tmp_path / "reference.npz").exists()
 
@@ -303,7 +303,7 @@ def test_a_model_that_does_not_run_so_wide_is_the_harness_fault(run_untuned, tmp
 def test_a_reference_never_narrows(run_untuned):
     """A float32 reference of a float64 model would be less exact than the model: refused."""
     (outcome,) = run_untuned("def tiny():\n    return (lambda x: x), np.ones(3)\n", reference_precision="float32")
-    assert outcome.reason is Reason.HARNESS
+    assert outcome.reason is Reason.SETUP
     assert "would round the float64 tensors" in outcome.error
 
 

@@ -51,7 +51,8 @@ def test_one_of_a_part_of_the_model():
 
 def test_an_input_is_to_be_copied():
     assert kept_state(Counter(), ["cache.keys[0] of input 1"]) == (
-        "its calls change cache.keys[0] of input 1: let it work on a copy, made within the call"
+        "its calls change cache.keys[0] of input 1: let it work on a copy, made within the call, or return a reset "
+        "that puts it back"
     )
 
 
@@ -65,5 +66,6 @@ def test_many_are_counted_and_none_is_none():
 def test_what_has_no_source_has_no_line():
     made = type("Made", (), {"num": 0})()
     assert kept_state(made, ["model.num"]) == (
-        "its calls change model.num: make it anew in each call, or take it as an input and return it"
+        "its calls change model.num: make it anew in each call, take it as an input and return it, or return a "
+        "reset that puts it back"
     )

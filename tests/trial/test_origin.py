@@ -47,5 +47,5 @@ def test_the_cause_and_the_line_are_named(tmp_path, make_request, model_file, co
     with LocalBench({}, preload=True, log=tmp_path / "log") as bench:
         outcome = bench.run(TrialFolder(tmp_path / "trial"), make_request())
     assert isinstance(outcome, Failure)
-    assert (outcome.reason, outcome.stage) in {(Reason.HARNESS, stage), (Reason.RUN_ERROR, stage)}
+    assert (outcome.reason, outcome.stage) in {(Reason.SETUP, stage), (Reason.RUN_ERROR, stage)}
     assert outcome.error.endswith(words)

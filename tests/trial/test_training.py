@@ -141,7 +141,7 @@ def test_what_is_missing_to_train_is_said_in_a_sentence(run_steps, returned, wor
     """Without a model, or with a loss or an optimizer that is none, the model is the operator's mistake."""
     content = DESCENT + f"\ndef odd():\n    model, x = Model(0), np.ones((4, 3))\n    return {returned}\n"
     (outcome,) = run_steps(content, name="odd")
-    assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.BUILD)
+    assert (outcome.reason, outcome.stage) == (Reason.SETUP, Stage.BUILD)
     assert words in outcome.error
 
 
@@ -369,7 +369,7 @@ def test_a_step_that_cannot_be_repeated_is_named(run_steps, change, words):
     """Dropout and random numbers are the model's matter: said in a sentence before any config is blamed."""
     content = DESCENT.replace("    return ((model(x) - y) ** 2).mean()", change)
     (outcome,) = run_steps(content)
-    assert outcome.reason is Reason.HARNESS
+    assert outcome.reason is Reason.SETUP
     assert words in outcome.error
 
 

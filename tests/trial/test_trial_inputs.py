@@ -233,3 +233,11 @@ def test_what_a_file_cannot_hold_is_refused(calls_file):
     """By its class."""
     with pytest.raises(InputError, match="a object cannot be written"):
         calls_file(Arguments((object(),)))
+
+
+def test_a_model_that_was_left_in_training_mode_is_said(subject, monkeypatch):
+    """Its calls are those of training."""
+    monkeypatch.setattr(FakeBackend, "in_training", lambda *_: True)
+    (said,) = subject("def tiny():\n    return print, np.ones(3)\n").not_varied
+    assert "in training mode in all calls" in said
+    assert "call model.eval() in the function that builds it" in said

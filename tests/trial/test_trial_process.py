@@ -87,8 +87,8 @@ def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
 
 
 @pytest.mark.usefixtures("new_python")
-def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_request):
-    """If the supervisor itself is killed, that trial blames the harness, and the next one runs."""
+def test_a_lost_supervisor_is_no_fault_of_a_config_and_is_replaced(tmp_path, make_request):
+    """If the supervisor itself is killed, that trial blames no config, and the next one runs."""
     with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         runner.run(TrialFolder(tmp_path / "0"), make_request())
 
@@ -99,17 +99,17 @@ def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_r
 
         lost = runner.run(TrialFolder(tmp_path / "1"), make_request({"behaviour": "hang"}), on_stage=kill_supervisor)
         outcome = runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
-    assert lost.reason is Reason.HARNESS
+    assert lost.reason is Reason.SETUP
     assert isinstance(outcome, Measurement)
     assert not _sleeping_helpers(tmp_path), "found by the mark in their environment, supervisor or not"
 
 
 def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request, model_file):
-    """A crash while the model is built blames the harness, whatever config would have come next."""
+    """A crash while the model is built blames no config, whatever config would have come next."""
     model_file.write_text("import os\ndef tiny():\n    os._exit(7)\n")
     with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "0"), make_request({"behaviour": "right"}))
-    assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.BUILD)
+    assert (outcome.reason, outcome.stage) == (Reason.SETUP, Stage.BUILD)
     assert "exit status 7" in outcome.error
 
 
@@ -194,12 +194,12 @@ MODEL_MISTAKES = [
 
 
 @pytest.mark.parametrize(("content", "words"), MODEL_MISTAKES)
-def test_a_mistake_in_the_model_file_blames_the_harness(tmp_path, make_request, model_file, content, words):
+def test_a_mistake_in_the_model_file_blames_no_config(tmp_path, make_request, model_file, content, words):
     """A model file that does not import, raises or returns the wrong thing is no config's fault."""
     model_file.write_text(content)
     with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
         outcome = runner.run(TrialFolder(tmp_path / "0"), make_request())
-    assert outcome.reason is Reason.HARNESS
+    assert outcome.reason is Reason.SETUP
     assert words in outcome.error
 
 

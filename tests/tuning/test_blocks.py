@@ -259,7 +259,7 @@ class TestFailuresByChance:
         plan = BlockPlan(num_rounds=3, first_look=4, num_looks=3)
         return scripted(measurement, latency_ms, plan=plan)(make_request)[1]
 
-    @pytest.mark.parametrize("reason", ["run_error", "crash", "timeout", "harness"])
+    @pytest.mark.parametrize("reason", ["run_error", "crash", "timeout", "setup"])
     def test_the_untuned_model_gets_processes_after_any_failure(self, make_request, measurement, reason):
         """It worked before: whatever failed, failed by chance, up to three times in a row."""
         held = self.contest(make_request, measurement, untuned=self.failing(reason, times=3, block=2), a=4)
@@ -423,7 +423,7 @@ class TestSeveralAtOnce:
         runner.close()
         assert not psutil.wait_procs(processes, timeout=20)[1]
         for each in held:
-            assert each.outcome.reason is Reason.HARNESS
+            assert each.outcome.reason is Reason.SETUP
             each.turn()
             assert each.finish() is each.outcome
         again = hold("again")  # Starts another supervisor.
@@ -438,7 +438,7 @@ class TestSeveralAtOnce:
         (supervisor,) = (each for each in children if any("supervisor.py" in part for part in each.cmdline()))
         supervisor.kill()
         held[0].turn()
-        assert [each.finish().reason for each in held] == [Reason.HARNESS] * 2
+        assert [each.finish().reason for each in held] == [Reason.SETUP] * 2
         assert not psutil.wait_procs(processes, timeout=20)[1]
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from autotune.config import Config
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.tuning.checks import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end
 from autotune.tuning.events import ConfigProbed, TrialEnded
@@ -117,14 +117,14 @@ class TestInAStudy:
 
         try:
             return tune(study, notify=hear), events
-        except HarnessError as error:
+        except SetupError as error:
             return error, events
 
     def test_where_nothing_ever_worked_five_alike_stop_it(self, study):
         """No compiler at all: the child's own error first, what it means, and no verdict on the configs."""
         opened = study(ALL_FAIL)
         error, events = self.tune(opened)
-        assert isinstance(error, HarnessError)
+        assert isinstance(error, SetupError)
         assert str(error).startswith("RuntimeError: the fake compiler does not know this operator")
         assert f"{ERRORS_WITHOUT_SUCCESS} trials in a row" in str(error)
         assert "stderr.txt" in error.tip
@@ -137,7 +137,7 @@ class TestInAStudy:
         """The streak is on record: run again, the study stops at the next trial that ends in the same error."""
         opened = study(ALL_FAIL)
         self.tune(opened)
-        assert isinstance(self.tune(opened)[0], HarnessError)
+        assert isinstance(self.tune(opened)[0], SetupError)
         assert opened.num_recorded() == 1 + ERRORS_WITHOUT_SUCCESS + 1
 
     def test_an_interrupted_first_trial_hides_nothing(self, study):
@@ -145,7 +145,7 @@ class TestInAStudy:
         opened = study(ALL_FAIL)
         opened.abandon(ask(opened))
         error, _ = self.tune(opened)
-        assert isinstance(error, HarnessError)
+        assert isinstance(error, SetupError)
 
     def test_a_knob_that_breaks_is_no_environment(self, study, model_file):
         """Three alike raise the suspicion; a config that worked is run again, works, and the study has its verdict."""
@@ -190,7 +190,7 @@ class TestInAStudy:
                 broken.touch()
 
         error, events = self.tune(opened, break_it)
-        assert isinstance(error, HarnessError)
+        assert isinstance(error, SetupError)
         assert str(error).startswith("OSError: no space for /")
         assert "3 trials in a row" in str(error)
         outcomes = [each.outcome for each in opened.records()]

@@ -101,7 +101,7 @@ def test_it_takes_three_equal_failures(space, measurement):
     assert FAILURES_NEEDED == 3
     assert rules("RuntimeError: 1", "RuntimeError: 2") == []
     assert rules("RuntimeError: 1", "TypeError: 1", "ValueError: 1") == []
-    blameless = [trial_record(failure(reason="harness"), n, each) for n, each in enumerate(configs)]
+    blameless = [trial_record(failure(reason="setup"), n, each) for n, each in enumerate(configs)]
     assert find_failure_rules(space, blameless) == []
     (rule,) = rules("RuntimeError: buf12", "RuntimeError: buf7 [0x7f]", "RuntimeError: 3")
     assert rule.pattern["fullgraph"] is True

@@ -9,7 +9,7 @@ import pytest
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.bench.local import LocalBench
-from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTrialError
+from autotune.errors import AutotuneError, InputError, NoUsableTrialError, SetupError
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
@@ -85,7 +85,7 @@ def test_the_untuned_model_must_work(make_study, model_file):
         (Reason.TIMEOUT, "give it more time with compile_timeout or trial_timeout"),
         (Reason.CRASH, "find the cause of the crash"),
         (Reason.RUN_ERROR, "mend that"),
-        (Reason.HARNESS, "mend that"),
+        (Reason.SETUP, "mend that"),
     ],
 )
 def test_the_tip_goes_by_the_cause(reason, remedy):
@@ -102,13 +102,13 @@ def test_a_broken_model_file_is_not_retried(make_study, model_file):
     """A model function that raises is the operator's mistake: one trial, one sentence, exit status 2."""
     model_file.write_text("def tiny():\n    raise RuntimeError('no weights')\n")
     study = make_study()
-    with pytest.raises(HarnessError, match="RuntimeError: no weights") as caught:
+    with pytest.raises(SetupError, match="RuntimeError: no weights") as caught:
         tune(study)
     assert caught.value.exit_code == 2
     assert len(study.records()) == 1
 
 
-def test_harness_failures_in_a_row_stop_the_study(make_study, model_file):
+def test_setup_failures_in_a_row_stop_the_study(make_study, model_file):
     """When trials cannot be run any more, the loop says so instead of burning through the space."""
     study = make_study()
 
@@ -116,7 +116,7 @@ def test_harness_failures_in_a_row_stop_the_study(make_study, model_file):
         if isinstance(event, TrialStarted) and event.number == 2:
             model_file.write_text("raise OSError('the disk is gone')\n")
 
-    with pytest.raises(HarnessError, match="the disk is gone"):
+    with pytest.raises(SetupError, match="the disk is gone"):
         tune(study, notify=break_the_model)
     assert study.num_recorded() == 2
     assert len(study.records()) == 4
@@ -149,7 +149,7 @@ def test_a_model_that_computes_something_else_now_is_refused(make_study, model_f
     study = make_study()
     tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}))
     (model_file.parent / "sibling.py").write_text("SCALE = 2.0\n")
-    with pytest.raises(HarnessError, match="does not give what it gave"):
+    with pytest.raises(SetupError, match="does not give what it gave"):
         tune(study, QUICK_BUDGET)
     assert study.num_recorded() == 2
 
@@ -217,7 +217,7 @@ class TestTheMachineIsWatched:
             "    return (lambda x: x @ own), np.ones((2, 8))\n"
         )
         study = make_study()
-        with pytest.raises(HarnessError, match="another output in another process"):
+        with pytest.raises(SetupError, match="another output in another process"):
             tune(study)
         assert study.num_recorded() == 1
 
@@ -229,7 +229,7 @@ class TestTheMachineIsWatched:
             if isinstance(event, TrialEnded):
                 model_file.write_text("raise OSError('the disk is gone')\n")
 
-        with pytest.raises(HarnessError, match="against itself could not be run: OSError: the disk is gone"):
+        with pytest.raises(SetupError, match="against itself could not be run: OSError: the disk is gone"):
             tune(study, notify=break_it)
         assert study.num_recorded() == 1
         assert study.noise_floor is None

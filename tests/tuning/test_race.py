@@ -404,7 +404,7 @@ class TestFailures:
         assert study.record(confirmation.candidate).config == compiled(1)
         assert confirmation.note.count("relative error 3") == 2
 
-    @pytest.mark.parametrize("reason", ["crash", "compile_error", "timeout", "harness"])
+    @pytest.mark.parametrize("reason", ["crash", "compile_error", "timeout", "setup"])
     def test_blocks_that_always_fail_end(self, race, reason):
         """Whatever the reason: each config once or twice, and then nothing is left to compare."""
         failure = Failure(reason=reason, stage="compile", error="gone")

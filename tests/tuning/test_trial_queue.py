@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.bench.local import LocalBench
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.study.records import StopReason
@@ -125,13 +125,13 @@ def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, mo
     study = make_study()
 
     def broken(*_):
-        raise HarnessError("the machine is broken")
+        raise SetupError("the machine is broken")
 
     def look(event):
         if isinstance(event, TrialEnded) and event.record.number == 2:
             monkeypatch.setattr("autotune.tuning.checks.CircuitBreaker.check", broken)
 
-    with pytest.raises(HarnessError, match="broken"):
+    with pytest.raises(SetupError, match="broken"):
         tune(study, notify=look)
     assert runner.did[-1] == ("drop", "")
     runner.close()
@@ -152,7 +152,7 @@ def test_trials_compile_while_a_block_becomes_warm(make_study, tune, runner):
     assert [each for each in own_children() if each.status() != "zombie"] == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, HarnessError("the machine is broken")], ids=["ctrl-c", "error"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SetupError("the machine is broken")], ids=["ctrl-c", "error"])
 @pytest.mark.parametrize("kind", [BlockStarted, BlockMeasured, AnswerProven])
 def test_nothing_is_left_of_a_block_that_is_interrupted(make_study, tune, runner, kind, error):
     """Its processes, the trials that compile beside it, and the untuned model's: all are ended, and what was measured
@@ -165,7 +165,7 @@ def test_nothing_is_left_of_a_block_that_is_interrupted(make_study, tune, runner
             raised.append(event)
             raise error
 
-    with pytest.raises((KeyboardInterrupt, HarnessError)):
+    with pytest.raises((KeyboardInterrupt, SetupError)):
         tune(study, notify=stop)
     rows = study.blocks
     assert {each.state for each in study.records()} <= {"measured", "failed", "lost"}

@@ -12,7 +12,7 @@ import yaml
 
 from autotune.command_line import command as command_line
 from autotune.config import Config
-from autotune.errors import HarnessError, InputError
+from autotune.errors import InputError, SetupError
 from autotune.measure.measurement import Failure, Reason, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
 from autotune.render.json import comparison_document, verification_document
@@ -145,12 +145,12 @@ class TestVerify:
 
     @pytest.mark.parametrize(
         "failing",
-        [{"untuned": failure("run_error")}, {"first": failure("crash")}, {"second": failure("harness", stage="build")}],
-        ids=["untuned", "in a block", "the harness"],
+        [{"untuned": failure("run_error")}, {"first": failure("crash")}, {"second": failure("setup", stage="build")}],
+        ids=["untuned", "in a block", "the setup"],
     )
     def test_what_cannot_be_measured_blames_nobody(self, tmp_path, export, scripted, failing):
         """The untuned model fails, or the machine does: an error with exit status 2, no judgement of the answer."""
-        with pytest.raises(HarnessError, match="relative error 3") as caught:
+        with pytest.raises(SetupError, match="relative error 3") as caught:
             self.verify(tmp_path, export(), scripted(**{"first": 8, "second": 2, **failing}))
         assert caught.value.exit_code == 2
 
@@ -169,7 +169,7 @@ class TestVerify:
             model_class="builtins.function", num_parameters=0, structure_sha256="0" * 64,
             inputs=(TensorSpec(shape=(4, 9), dtype="float64"),), items_per_call=4,
         )  # fmt: skip
-        with pytest.raises(HarnessError, match="is not the model that was tuned"):
+        with pytest.raises(SetupError, match="is not the model that was tuned"):
             self.verify(tmp_path, export(), scripted(8, second, signature=other))
 
     @pytest.mark.parametrize("verdict", ["tie", "keep_untuned", "undecided"])

@@ -165,6 +165,9 @@ class MindSporeBackend(Backend):
         named = ((name, cell, _dropped_share(cell)) for name, cell in model.cells_and_names())
         return [f"{type(cell).__name__} {name or '(the model)'!r} (p={p:g})" for name, cell, p in named if p]
 
+    def in_training(self, model: Any) -> bool:
+        return bool(model.training)
+
     def random_state(self) -> bytes:
         """The generator of `mint`, the seeds that `ops` counts up, NumPy's and Python's. A random primitive that a
         Cell holds keeps its state in its kernel, where nobody sees it (measured); a dropout layer's is one."""

@@ -275,7 +275,7 @@ class FunctionCell(ms.nn.Cell):  # type: ignore[misc]
         owner = getattr(function, "__self__", None)
         if isinstance(owner, ms.nn.Cell):
             self.owner = owner
-            self.set_train(owner.training)
+            self.training = owner.training
         self.function = function
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:

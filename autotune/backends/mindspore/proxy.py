@@ -11,18 +11,26 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.compiled_cell import call_exclusively
+from autotune.backends.mindspore.compiled_cell import FunctionCell, call_exclusively
 from autotune.backends.mindspore.regions import empty_cell
-from autotune.backends.proxy_object import original, proxy_of
+from autotune.backends.proxy_object import function_of, original, proxy_of
 from autotune.backends.undo import UndoLog
 
 __all__ = ["direct", "original", "proxy"]
 
 
-def proxy(model: ms.nn.Cell, step: Any, call: Callable[..., Any], changes: UndoLog) -> ms.nn.Cell:
+def proxy(model: ms.nn.Cell, step: Any, call: Callable[..., Any], changes: UndoLog, method: str | None = None) -> Any:
     """See `ModelProxies`. It shares the model's `__dict__`."""
+    if isinstance(model, FunctionCell):
+        return function_of(model.function, getattr(model.function, "__name__", "function"), call)
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        assert method is not None
+        return call(*args, **kwargs) if self is other else getattr(type(model), method)(self, *args, **kwargs)
 
     def entered(*args: Any, **kwargs: Any) -> Any:
+        if method is not None:
+            return model(*args, **kwargs)
         if not other.requires_grad:
             return call(*args, **kwargs)
         # Gradients of this very Cell are being taken: MindSpore has its call marked by the Cell (measured).
@@ -32,7 +40,8 @@ def proxy(model: ms.nn.Cell, step: Any, call: Callable[..., Any], changes: UndoL
         return output
 
     # The graphs that a Cell frees at its end are the model's.
-    other: ms.nn.Cell = proxy_of(model, entered, partial(empty_cell, model=model), __del__=lambda _self: None)
+    methods: dict[str, Any] = {"__del__": lambda _self: None} | ({} if method is None else {method: replaced})
+    other: ms.nn.Cell = proxy_of(model, entered, partial(empty_cell, model=model), **methods)
     return other
 
 

@@ -31,9 +31,10 @@ from autotune.backends.torch.given_model import (
     FunctionModel,
     are_recorded,
     differentiates,
+    is_in_training,
     materialise,
+    problem_of,
     uncompiled,
-    ways_out,
 )
 from autotune.backends.torch.instruments import (
     CudaInstruments,
@@ -143,13 +144,13 @@ class TorchBackend(Backend):
         return lock(taken)
 
     def as_model(self, given: Any) -> Any:
-        model, self.already_compiled = uncompiled(given)
+        owner = getattr(given, "__self__", None)
+        is_call = isinstance(owner, torch.nn.Module) and given == owner.__call__
+        model, self.already_compiled = uncompiled(owner if is_call else given)
         return FunctionModel(model) if inspect.isroutine(model) or isinstance(model, functools.partial) else model
 
     def check_model(self, model: Any) -> str | None:
-        if isinstance(model, torch.nn.Module):
-            return None
-        return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module or a function{ways_out(model)}"
+        return problem_of(model)
 
     def place(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -232,6 +233,9 @@ class TorchBackend(Backend):
     def active_dropout(self, model: Any) -> list[str]:
         named = ((name, module, _dropped_share(module)) for name, module in model.named_modules())
         return [f"{type(module).__name__} {name or '(the model)'!r} (p={p:g})" for name, module, p in named if p]
+
+    def in_training(self, model: Any) -> bool:
+        return is_in_training(model)
 
     def random_state(self) -> bytes:
         states = [torch.get_rng_state()]

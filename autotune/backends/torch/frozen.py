@@ -30,6 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdRef
 
+from autotune.backends.torch.given_model import has_modes
 from autotune.backends.torch.tensors import tensors_in
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 
@@ -159,8 +160,7 @@ class FrozenStep:
 
     def __init__(self, model: torch.nn.Module, step: Callable[..., Any], weights: FrozenWeights) -> None:
         self._model = model
-        self._has_modes = "train" not in vars(model)
-        """A program that torch.export made has none, and says that it is in training."""
+        self._has_modes = has_modes(model)
         self._step = step
         self._weights = weights
         self._dtypes: set[torch.dtype] | None = None

@@ -26,11 +26,12 @@ class FunctionModel(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
+        self.owner: torch.nn.Module | None = None
         called = function.func if isinstance(function, functools.partial) else function
         owner = called if isinstance(called, torch.nn.Module) else getattr(called, "__self__", None)
         if isinstance(owner, torch.nn.Module):
             self.owner = owner
-            self.train(owner.training)
+            self.training = owner.training
         self.__name__ = getattr(called, "__name__", type(called).__name__)
         self.__doc__ = function.__doc__
 
@@ -53,7 +54,33 @@ class FunctionModel(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
-def ways_out(given: Any) -> str:
+def has_modes(model: torch.nn.Module) -> bool:
+    """A program that torch.export made has none, and says that it is in training."""
+    return "train" not in vars(model)
+
+
+def is_in_training(model: torch.nn.Module) -> bool:
+    """The model, or a module that a function takes from around it. A function by itself has no mode."""
+    if not isinstance(model, FunctionModel):
+        return model.training and has_modes(model)
+    around = model.around() if model.owner is None else [model.owner]
+    modules = [part for part in around if isinstance(part, torch.nn.Module)]
+    return any(is_in_training(part) and next(part.parameters(), None) is not None for part in modules)
+
+
+def problem_of(given: Any) -> str | None:
+    """Why it is no model that can be compiled, with a way out; None if it is one."""
+    kind = type(given).__name__
+    if isinstance(given, torch.jit.ScriptModule):
+        return f"a {kind}, which torch.compile does not take; return the module that was scripted or traced"
+    if isinstance(given, torch.nn.Module):
+        return None
+    if kind == "ExportedProgram":
+        return f"a {kind}, which cannot be called; return its .module()"
+    return f"a {kind}; the torch backend needs a torch.nn.Module or a function{_ways_out(given)}"
+
+
+def _ways_out(given: Any) -> str:
     """What to return in place of an object that holds modules, such as a pipeline."""
     held = getattr(given, "components", None) or getattr(given, "__dict__", None) or {}
     modules = [f"{name} ({type(part).__name__})" for name, part in held.items() if isinstance(part, torch.nn.Module)]

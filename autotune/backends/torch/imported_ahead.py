@@ -27,7 +27,7 @@ import psutil
 
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch.compile_cache import cache_variables
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 """What `torch.compile` imports in its first call, with all that these import."""
@@ -60,7 +60,7 @@ class ImportedAhead:
 
 
 def import_ahead() -> ImportedAhead:
-    """Import the compiler. Raises HarnessError where a path cannot be replaced in a fork."""
+    """Import the compiler. Raises SetupError where a path cannot be replaced in a fork."""
     home = tempfile.mkdtemp(prefix="autotune-imports-")
     stand_ins = _made_in(home)
     try:
@@ -80,13 +80,13 @@ def import_ahead() -> ImportedAhead:
 
 
 def _require_no_driver() -> None:
-    """Raises HarnessError where an import has initialised CUDA's driver in this process."""
+    """Raises SetupError where an import has initialised CUDA's driver in this process."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return
     if cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALISED:
-        raise HarnessError("the import has initialised the GPU's driver")
+        raise SetupError("the import has initialised the GPU's driver")
 
 
 def _resident_bytes() -> int:
@@ -143,7 +143,7 @@ def _replacements(holder: Any, value: str) -> list[Replace]:
         names = [*getattr(holder, "__dict__", ()), *getattr(type(holder), "__slots__", ())]
         found = [partial(setattr, holder, name) for name in names if getattr(holder, name, None) is value]
     if not found:
-        raise HarnessError(f"a {type(holder).__name__} holds a path of the import: {value}")
+        raise SetupError(f"a {type(holder).__name__} holds a path of the import: {value}")
     return found
 
 

@@ -9,7 +9,8 @@ Some calls stay with the model. Those that PyTorch records (in a function that t
 under a dispatch mode, which acts on operators, where compiled code has kernels: under `FakeTensorMode` these end the
 process (measured, 2.13).
 
-Libraries call `forward` as well, past the hooks of the model: `proxy.forward(x)` goes where `proxy(x)` goes.
+Libraries call `forward` as well, past the hooks of the model: `proxy.forward(x)` goes where `proxy(x)` goes. Where
+another method was tuned, it alone goes elsewhere, also where the model's own methods call it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from torch._guards import TracingContext
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as all_modules
 
-from autotune.backends.proxy_object import method_of, original, proxy_of
+from autotune.backends.proxy_object import function_of, method_of, original, proxy_of
+from autotune.backends.torch.given_model import FunctionModel
 from autotune.backends.undo import UndoLog
 
 __all__ = ["direct", "original", "proxy"]
@@ -33,18 +35,25 @@ _has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
 _num_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-def proxy(model: torch.nn.Module, step: Any, call: Callable[..., Any], changes: UndoLog) -> torch.nn.Module:
+def proxy(
+    model: torch.nn.Module, step: Any, call: Callable[..., Any], changes: UndoLog, method: str | None = None
+) -> Any:
     """See `ModelProxies`."""
+    if isinstance(model, FunctionModel):
+
+        def tuned(*args: Any, **kwargs: Any) -> Any:
+            return model.function(*args, **kwargs) if _is_recorded() else call(*args, **kwargs)
+
+        return function_of(model.function, model.__name__, tuned)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        if _is_recorded():
+        if method is not None or _is_recorded():
             # The object that is being recorded: exported weights get their names by it.
             return type(model).__call__(other, *args, **kwargs)
         return call(*args, **kwargs)
 
-    other: torch.nn.Module = proxy_of(
-        model, called, object.__new__, is_read=_is_read_by_dynamo, forward=_Forward(model, call)
-    )
+    replaced = {method or "forward": _Method(model, method, call)}
+    other: torch.nn.Module = proxy_of(model, called, object.__new__, is_read=_is_read_by_dynamo, **replaced)
     return other
 
 
@@ -53,42 +62,45 @@ def direct(step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-class _Forward:
-    """The method `forward` of a proxy; of its class, and of other objects of that class, it is the author's."""
+class _Method:
+    """A method of a proxy; of its class, and of other objects of that class, it is the author's."""
 
-    def __init__(self, model: torch.nn.Module, call: Callable[..., Any]) -> None:
+    def __init__(self, model: torch.nn.Module, method: str | None, call: Callable[..., Any]) -> None:
+        """`method` None: `forward`, where a call of it goes as a call of the whole model."""
         self._model = model
+        self._name = method or "forward"
+        self._has_hooks = _has_hooks if method is None else lambda _: False
         self._call = call
         self._author: Any = None
         self._function: Any = None
 
     def __get__(self, instance: Any, kind: Any = None) -> Any:
         if instance is None:
-            return type(self._model).forward
+            return getattr(type(self._model), self._name)
         if torch.compiler.is_dynamo_compiling():
-            return functools.partial(type(self._model).forward, instance)
+            return functools.partial(getattr(type(self._model), self._name), instance)
         if original(instance) is not self._model:
-            return instance.forward  # It has its author's class now.
-        author = method_of(type(self._model), "forward")
+            return getattr(instance, self._name)  # It has its author's class now.
+        author = method_of(type(self._model), self._name)
         if not isinstance(author, FunctionType) or author is torch.nn.Module.forward:
-            return self._model.forward
+            return getattr(self._model, self._name)
         if author is not self._author:
             self._author, self._function = author, self._around(author)
         return MethodType(self._function, instance)
 
     def _around(self, author: FunctionType) -> Callable[..., Any]:
-        model, call = self._model, self._call
+        model, name, call, has_hooks = self._model, self._name, self._call, self._has_hooks
 
         @functools.wraps(author)
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_recorded():
                 return author(self, *args, **kwargs)
             # What took the place of the method may call it, as a wrapper does; and it is called without hooks.
-            if "forward" in vars(model) or method_of(type(model), "forward") is not author or _has_hooks(model):
+            if name in vars(model) or method_of(type(model), name) is not author or has_hooks(model):
                 return author(model, *args, **kwargs)
             return call(*args, **kwargs)
 
-        return forward
+        return method
 
 
 def _is_read_by_dynamo() -> bool:

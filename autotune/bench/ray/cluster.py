@@ -13,7 +13,7 @@ from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSett
 from autotune.bench.ray.device_worker import DeviceWorker
 from autotune.bench.ray.links import Cluster, Link, LinkLostError
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InputError, MissingDeviceError, quoted
+from autotune.errors import InputError, MissingDeviceError, SetupError, quoted
 
 LOCAL = "ray"
 """`--on ray`: the cluster that RAY_ADDRESS names, else one of this machine alone, made for the run."""
@@ -69,7 +69,7 @@ class RayCluster:
         self._was_connected = self._ray.is_initialized()
 
     def connect(self) -> None:
-        """Find the cluster, or start one. Raises HarnessError."""
+        """Find the cluster, or start one. Raises SetupError."""
         if self._was_connected:
             return
         quiet = {"log_to_driver": False, "configure_logging": False}
@@ -85,7 +85,7 @@ class RayCluster:
             else:
                 self._ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own.
-            raise HarnessError(
+            raise SetupError(
                 f"{asked('on', self._on)}: no Ray cluster: {str(error).splitlines()[0]}",
                 tip="start one with `ray start --head`, or unset RAY_ADDRESS to use this machine alone",
             ) from None
@@ -149,7 +149,7 @@ class RayCluster:
             if link not in self._links:
                 link.kill()
         if not self._links:
-            raise HarnessError(
+            raise SetupError(
                 f"{asked('on', self._on)}: no worker started within {_STARTS_WITHIN_S:.0f} s",
                 tip="is autotune installed on the nodes, and are their resources free? `ray status` tells",
             )

@@ -215,7 +215,7 @@ class DeviceWorker:
 
 def _with_log(outcome: Outcome, log: Path) -> Outcome:
     """With the end of the supervisor's log, which the driver cannot read, where the trial was lost with it."""
-    if isinstance(outcome, Failure) and outcome.reason is Reason.HARNESS and log.is_file():
+    if isinstance(outcome, Failure) and outcome.reason is Reason.SETUP and log.is_file():
         last = _end_of(log).decode(errors="replace").strip().splitlines()[-1:]
         return outcome.model_copy(update={"error": "; ".join([outcome.error, *last])})
     return outcome

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 
 
-class LinkLostError(HarnessError):
+class LinkLostError(SetupError):
     """The worker died, or its node did."""
 
 
@@ -35,7 +35,7 @@ class Cluster(Protocol):
     """Starts workers and hears from them."""
 
     def start(self, settings: WorkerSettings) -> list[Link]:
-        """A worker for each device that is there. Raises HarnessError."""
+        """A worker for each device that is there. Raises SetupError."""
 
     def replace(self, link: Link) -> Link | None:
         """A new worker on the device of one that died; None: its node is gone."""

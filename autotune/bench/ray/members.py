@@ -10,7 +10,7 @@ from autotune.bench.messages import Finish, Turn
 from autotune.bench.ray.links import Link
 from autotune.command_line import asked
 from autotune.environment import Environment
-from autotune.errors import HarnessError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement, OnWorker, Outcome, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -130,10 +130,10 @@ class Members:
         return next(member for member in self.members if member.link is link)
 
     def usable(self) -> list[Member]:
-        """Raises HarnessError where none is left."""
+        """Raises SetupError where none is left."""
         left = [member for member in self.members if member.is_in]
         if not left:
-            raise HarnessError(
+            raise SetupError(
                 "no worker is left: " + "; ".join(f"{member.name}: {member.dropped}" for member in self.members),
                 tip="recorded trials are kept: `resume` continues when the machines are back",
             )
@@ -155,7 +155,7 @@ class Members:
     def primary(self) -> Member:
         """The first worker of the largest group of equal ones, or of the group that the answer is for.
 
-        Raises HarnessError where there is none.
+        Raises SetupError where there is none.
         """
         usable = self.usable()
         if self.answer is None:
@@ -163,7 +163,7 @@ class Members:
         alike = [member for member in usable if member.is_like(self.answer)]
         if not alike:
             other = usable[0].link.facts.environment
-            raise HarnessError(
+            raise SetupError(
                 "no worker is left that is like the one that measured the untuned model: "
                 + ("; ".join(self.answer.differences(other)) or "another device or driver"),
                 tip=f"`resume` continues when such a machine is there, or tune under another {asked('study', 'NAME')}",

@@ -197,7 +197,7 @@ def outcome_in(folder: TrialFolder, ended: Ended) -> Outcome:
     outcome = folder.read_outcome()
     if outcome is None:
         error = "the worker sent no outcome that this version can read"
-        return Failure(reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=evidence)
+        return Failure(reason=Reason.SETUP, stage=Stage.START, error=error, evidence=evidence)
     if isinstance(outcome, Failure):
         outcome = outcome.model_copy(update={"evidence": evidence})  # The log lies here as well.
         folder.write_outcome(outcome)
@@ -206,4 +206,4 @@ def outcome_in(folder: TrialFolder, ended: Ended) -> Outcome:
 
 def refusal_in(folder: TrialFolder, refused: Refused) -> Failure:
     """The outcome of a trial that a worker could not start."""
-    return Failure(reason=Reason.HARNESS, stage=Stage.START, error=refused.error, evidence=str(folder.stderr))
+    return Failure(reason=Reason.SETUP, stage=Stage.START, error=refused.error, evidence=str(folder.stderr))

@@ -15,7 +15,7 @@ from autotune.study.sampler.enum_sampler import EnumSampler, Excluded
 from autotune.study.sampler.optuna_sampler import OptunaSampler
 from autotune.study.study import Study
 
-MAX_HARNESS_FAILURES = 2
+MAX_SETUP_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""
 
 
@@ -86,8 +86,8 @@ class Sampler:
         """What was tried, after an update of what is planned and what is excluded."""
         study = self._study
         self._own.planned = self._planned()
-        fruitless = Counter(record.config for record in study.records() if _failed_through_harness(record))
-        given_up = frozenset(config for config, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
+        fruitless = Counter(record.config for record in study.records() if _failed_through_setup(record))
+        given_up = frozenset(config for config, number in fruitless.items() if number >= MAX_SETUP_FAILURES)
         self._excluded = self._own.excluded = replace(self._excluded, given_up=given_up)
         return study.tried()
 
@@ -105,6 +105,6 @@ class Sampler:
         return OptunaSampler(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
 
 
-def _failed_through_harness(record: TrialRecord) -> bool:
+def _failed_through_setup(record: TrialRecord) -> bool:
     """Whether it ended in a failure that says nothing about its config; running out of time is not a failure."""
     return isinstance(record.outcome, Failure) and not record.counts and not record.was_cut_off

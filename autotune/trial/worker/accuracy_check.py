@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.backends.outputs import Observed
 from autotune.command_line import asked
-from autotune.errors import AutotuneError, HarnessError
+from autotune.errors import AutotuneError, SetupError
 from autotune.measure import accuracy, parts
 from autotune.measure.agreement import Array
 from autotune.measure.measurement import Checked
@@ -98,11 +98,11 @@ def save(request: TrialRequest, reference: Any, gate: Gate) -> None:
 
 
 def read_reference(request: TrialRequest, gate: Gate) -> Any:
-    """The study's reference. Raises HarnessError if it cannot be read."""
+    """The study's reference. Raises SetupError if it cannot be read."""
     try:
         return gate.unpacked(accuracy.load_reference(Path(request.reference)))
     except (OSError, ValueError, KeyError) as error:
-        raise HarnessError(f"the reference outputs cannot be read: {request.reference}: {error}") from None
+        raise SetupError(f"the reference outputs cannot be read: {request.reference}: {error}") from None
 
 
 def num_compared(reference: Path) -> int | None:
@@ -149,6 +149,8 @@ class OutputGate:
     model: str
     why_unrepeatable: Callable[[Sequence[str]], str | None]
     authors: AuthorsWord | None = None
+    num_in_a_row: int = 1
+    """So many calls at the beginning go on from each other's state."""
 
     def refuse_unusable(self, seen: Seen, tolerance: float) -> None:
         """An untuned model without outputs to compare, whose outputs are NaN throughout, or that gives different ones
@@ -190,8 +192,9 @@ class OutputGate:
             try:
                 found = parts.errors(expected.parts, got.parts, terms, spreads)
             except DisagreementError as error:
-                where = f"on input {number + 1} of {len(seen.calls)}"
-                raise WrongResultError(f"{where}, {error}", error.relative_error) from None
+                raise WrongResultError(
+                    f"{self._place(number, len(seen.calls))}, {error}", error.relative_error
+                ) from None
             for name, largest in found.items():
                 worst[name] = max(worst.get(name, 0.0), largest)
         try:
@@ -199,6 +202,12 @@ class OutputGate:
         except DisagreementError as error:
             raise WrongResultError(str(error), error.relative_error) from None
         return tuple(worst.values())
+
+    def _place(self, number: int, num_calls: int) -> str:
+        num_further = self.num_in_a_row - 1
+        if 0 < number <= num_further:
+            return f"in call {number + 1} after a reset"
+        return f"on input {max(number - num_further, 0) + 1} of {num_calls - num_further}"
 
     def packed(self, seen: Seen) -> list[list[Array]]:
         """A heading, then the arrays of each call, of what is left, and of the spreads, call by call."""

@@ -14,9 +14,9 @@ _MAX_NAMED = 3
 _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]|\['([^']*)'\]")
 
 
-def kept_state(model: Any, changed: Sequence[str]) -> str | None:
+def kept_state(model: Any, changed: Sequence[str], *, has_reset: bool = False) -> str | None:
     """A phrase about what was other after the calls than before; None if nothing was. `changed`: names such as
-    `model.norm.num` and `cache.keys[0] of input 1`."""
+    `model.norm.num` and `cache.keys[0] of input 1`; with a reset, what that does not put back."""
     if not changed:
         return None
     shown = []
@@ -24,12 +24,15 @@ def kept_state(model: Any, changed: Sequence[str]) -> str | None:
         place = next(_places(model, name), None)
         shown.append(name if place is None else f"{name} ({place})")
     more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
+    what = f"its calls change {', '.join(shown)}{more}"
+    if has_reset:
+        return f"{what}, and reset does not put that back"
     way_out = (
-        "make it anew in each call, or take it as an input and return it"
+        "make it anew in each call, take it as an input and return it"
         if any(name.startswith("model") for name in changed)
         else "let it work on a copy, made within the call"
     )
-    return f"its calls change {', '.join(shown)}{more}: {way_out}"
+    return f"{what}: {way_out}, or return a reset that puts it back"
 
 
 def _places(model: Any, name: str) -> Iterator[str]:

@@ -41,7 +41,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _REASONS: dict[type[BaseException], Reason] = {
     WrongResultError: Reason.WRONG_RESULT,
     InvalidConfigError: Reason.INVALID,
-    AutotuneError: Reason.HARNESS,
+    AutotuneError: Reason.SETUP,
 }
 """The first match wins, so subclasses come before their bases."""
 
@@ -166,9 +166,9 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
     if by_type is not None:
         return by_type
     if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-        return Reason.HARNESS
+        return Reason.SETUP
     if lacks_process_resources(error):
-        return Reason.HARNESS
+        return Reason.SETUP
     by_backend = backend.classify(error) if backend is not None else None
     if by_backend is not None:
         return by_backend
@@ -183,7 +183,12 @@ def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | N
     if isinstance(error, AutotuneError) or not request.untuned:
         return message_of(error)
     hint = None if backend is None else backend.hint(error, request.workload.task)
-    return message_of(error) + _origin(error) + (f" ({hint})" if hint else "")
+    return traced(error) + (f" ({hint})" if hint else "")
+
+
+def traced(error: BaseException) -> str:
+    """What is told of an exception of the user's own code: where and from what it comes."""
+    return message_of(error) + _origin(error)
 
 
 def _origin(error: BaseException) -> str:

@@ -181,6 +181,7 @@ def _compile(trial: _Trial) -> tuple[_Compiling, Any]:
     trial.memory.restart()
     clock = trial.device.without_waits(trial.progress.without_pauses(backend.clock))
     spared = Spared(request, backend, supervision.ahead, clock)
+    calls.reset()
     begun = spared.clock()
     changes = UndoLog()
     for kind in request.without:
@@ -263,6 +264,7 @@ def _copies_s(trial: _Trial, step: Step) -> float | None:
     if copy is None:
         return None
     trial.device.take()
+    trial.calls.reset()
     return copying_s(copy, trial.subject.inputs[0].call(step), backend.synchronise, backend.clock)
 
 

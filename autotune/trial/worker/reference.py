@@ -19,7 +19,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InputError, quoted
+from autotune.errors import InputError, SetupError, quoted
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
@@ -52,7 +52,7 @@ def write_in_child(folder: TrialFolder) -> int:
 
 
 def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None]) -> None:
-    """Build the model, widen it, call it and save its outputs. Raises HarnessError if it does not run in that type."""
+    """Build the model, widen it, call it and save its outputs. Raises SetupError if it does not run in that type."""
     assert request.reference_precision != "model"
     dtype = request.reference_precision
     enter(Stage.BUILD)
@@ -96,7 +96,7 @@ def _observed(
             return calls, step, calls.observe(step, reference_tolerance=tolerance)
     except Exception as error:
         # Out of memory too: the message says that this reference cannot be made, and what to do.
-        raise HarnessError(
+        raise SetupError(
             f"{request.workload.model}: the untuned model does not run in {dtype}: {quoted(error, max_chars=300)}",
             tip=f"use {asked('reference', 'model')}",
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,14 @@ class Subject:
     """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
     not_varied: tuple[str, ...] = ()
     """What the inputs leave as it is, each as a sentence."""
+    reset: Callable[[], object] | None = None
+    """Puts the model into the state that its calls begin in; None: calls do not depend on those before."""
+
+    @property
+    def num_in_a_row(self) -> int:
+        """So many calls at the beginning of `inputs` go on from each other's state: that a config hands it on, in place
+        of what it was when it compiled, shows in no call from a state that was just put back."""
+        return 1 if self.reset is None else NUM_IN_A_ROW
 
     def without_derived(self) -> Subject:
         """This subject with the author's inputs alone."""
@@ -67,6 +75,7 @@ class Subject:
         return replace(self, inputs=kept, derived=None, not_varied=(*self.not_varied, NOT_TAKEN))
 
 
+NUM_IN_A_ROW = 3
 NOT_TAKEN = (
     "the untuned model fails on the further input that was made of the example, or gives NaN for it, so that results "
     "were compared on the author's inputs alone; give real ones (more_inputs, a file of inputs, autotune.record)"
@@ -84,7 +93,8 @@ def built_for(workload: Workload, backend: Backend) -> Built:
 def build_subject(workload: Workload, backend: Backend) -> Subject:
     """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
     built = built_for(workload, backend)
-    built = replace(built, model=backend.as_model(built.model))
+    given_model = built.model
+    built = replace(built, model=backend.as_model(given_model))
     problem = backend.check_model(built.model)
     if problem is not None:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")
@@ -103,8 +113,10 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     parameters = list(backend.parameters(model))
     return Subject(
         model=model,
-        inputs=[*inputs, example],
-        signature=_signature(model, parameters, specs, built.compare, records_gradients=backend.input_gradients),
+        inputs=[*([example] * (NUM_IN_A_ROW - 1) if built.reset else []), *inputs, example],
+        signature=_signature(
+            model, parameters, specs, authors=built.compare, backend=backend, method=_method_of(given_model, backend)
+        ),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, example),
         variants=built.variants,
@@ -112,7 +124,8 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         recipe=None if built.recipe is None else _with_optimizer(built.recipe, workload, model, backend),
         stream=given.stream,
         derived=derived,
-        not_varied=constants,
+        not_varied=(*constants, *_states(built, model, backend)),
+        reset=None if built.reset is None else partial(built.reset, given_model),
     )
 
 
@@ -148,14 +161,16 @@ def paired_with(subject: Subject, reference: Path) -> Subject:
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
     """Model and inputs with their floats in `dtype`. Changes the model: do not use `subject` afterwards."""
-    inputs = [
-        given.with_leaves([backend.widen(leaf, dtype) for leaf in given.leaves()]) for given in subject.inputs[:-1]
-    ]
+    widened: dict[int, Arguments] = {}
+    for given in subject.inputs:
+        if id(given) not in widened:
+            widened[id(given)] = given.with_leaves([backend.widen(leaf, dtype) for leaf in given.leaves()])
+    inputs = [widened[id(given)] for given in subject.inputs]
     return replace(
         subject,
-        derived=None if subject.derived is None else inputs[-1],
+        derived=None if subject.derived is None else widened[id(subject.derived)],
         model=backend.widen(subject.model, dtype),
-        inputs=[*inputs, inputs[0]],
+        inputs=inputs,
         is_wide=True,
         example_sha256=_digests(backend, inputs[0]),
     )
@@ -175,7 +190,7 @@ def why_unrepeatable(subject: Subject, backend: Backend, changed: Sequence[str])
     written = _written_inputs(subject, backend)
     if written:
         return f"it writes into its input ({', '.join(written)}): let it work on a copy"
-    return kept_state(subject.model, changed)
+    return kept_state(subject.model, changed, has_reset=subject.reset is not None)
 
 
 def describe_dropouts(subject: Subject, backend: Backend) -> str | None:
@@ -241,6 +256,20 @@ def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
     return (f"{named} {verb} the same in all calls: compiled code may be made for that alone",)
 
 
+def _states(built: Built, model: Any, backend: Backend) -> Iterator[str]:
+    """A sentence about the state of the model that its calls begin in, where another one is likely in a job."""
+    if built.recipe is None and backend.in_training(model):
+        yield (
+            "the model was in training mode in all calls, with batch statistics and random layers as in training; "
+            f"unless that is meant, call {backend.evaluation_call} in the function that builds it"
+        )
+    if built.reset is not None:
+        yield (
+            "the model keeps state: its calls were timed from the state that reset puts back, and compared up to call "
+            f"{NUM_IN_A_ROW} after it"
+        )
+
+
 def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
     arrays = derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
@@ -267,9 +296,10 @@ def _signature(
     model: Any,
     parameters: list[tuple[str, TensorSpec]],
     inputs: tuple[TensorSpec, ...],
-    authors: AuthorsWord | None,
     *,
-    records_gradients: bool,
+    authors: AuthorsWord | None,
+    backend: Backend,
+    method: str | None,
 ) -> Signature:
     return Signature(
         model_class=f"{type(model).__module__}.{type(model).__qualname__}",
@@ -278,5 +308,12 @@ def _signature(
         inputs=inputs,
         items_per_call=inputs[0].shape[0] if inputs[0].shape else 1,
         compare=None if authors is None else authors.described(),
-        records_gradients=records_gradients,
+        records_gradients=backend.input_gradients,
+        method=method,
     )
+
+
+def _method_of(given: Any, backend: Backend) -> str | None:
+    """The name by which a model has what was given, if that is a method of it."""
+    owner, name = getattr(given, "__self__", None), getattr(given, "__name__", "")
+    return name if backend.is_model(owner) and getattr(owner, name, None) == given else None

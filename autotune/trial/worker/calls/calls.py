@@ -8,6 +8,7 @@ order:
     observe     what the gate compares: the first output, and that of the other calls to be checked
     one_pass    the calls that are timed again and again, which `sampling` says how
     launch, copied      what is timed beside the samples, where there is such a thing
+    reset       before each call of a model that keeps state, where its author declared how: never timed
     require_sound       after all timing
     completed   what the reference lacks, at the very end
 
@@ -32,7 +33,7 @@ from autotune.config import Config
 from autotune.errors import quoted
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.parts import Part
-from autotune.measure.sampling import Clock, SamplingPlan
+from autotune.measure.sampling import Clock, PreparedCall, SamplingPlan
 from autotune.trial.worker.accuracy_check import Gate
 from autotune.trial.worker.costs import SecondCall
 from autotune.trial.worker.subject import Subject
@@ -59,6 +60,12 @@ class Calls(ABC):
     def not_varied(self) -> tuple[str, ...]:
         """What the inputs that were seen leave as it is, each as a sentence."""
         return self._subject.not_varied
+
+    def reset(self) -> None:
+        """Put a model that keeps state into the one that its calls begin in, if its author declared how."""
+        if self._subject.reset is not None:
+            self._subject.reset()
+            self._backend.synchronise()
 
     @abstractmethod
     def recording(self) -> AbstractContextManager[Any]:
@@ -97,8 +104,8 @@ class Calls(ABC):
         """
 
     def sampling(self, plan: SamplingPlan) -> SamplingPlan:
-        """The plan as these calls can be sampled."""
-        return plan
+        """The plan as these calls can be sampled: one by one where a state is put back between them."""
+        return plan if self._subject.reset is None else plan.model_copy(update={"calls_per_sample": 1})
 
     def one_pass(self, step: Step, times: int = 1) -> list[Callable[[], None]]:
         """The calls that are the unit of sampling. Each is made so many times and waited for; nothing is kept."""
@@ -110,7 +117,7 @@ class Calls(ABC):
 
     def launch(self, step: Step) -> Callable[[], Any] | None:
         """A call that is not waited for, to be timed by the device's own clock; None where calls differ."""
-        return partial(self._subject.inputs[0].call, step)
+        return partial(self._subject.inputs[0].call, step) if self._subject.reset is None else None
 
     def copied(self, settings: Config) -> Callable[[Any], Any] | None:
         """What copies the outputs of a call, and is a part of each latency; None where nothing is copied, or it costs
@@ -139,7 +146,7 @@ class Calls(ABC):
                 inputs.call(step)
             self._backend.synchronise()
 
-        return call
+        return call if self._subject.reset is None else PreparedCall(self.reset, call)
 
 
 Moment = CallState | str
@@ -155,8 +162,8 @@ class Surroundings:
         self._backend = backend
         self._apart_from = apart_from
         self._roots: dict[str, Any] = {"model": subject.model}
-        authors = [inputs for inputs in subject.inputs[:-1] if inputs is not subject.derived]
-        for number, inputs in enumerate(authors, start=1):
+        authors = {id(inputs): inputs for inputs in subject.inputs[:-1] if inputs is not subject.derived}
+        for number, inputs in enumerate(authors.values(), start=1):
             self._roots |= {f"{name} of input {number}": leaf for name, leaf in inputs.named_leaves()}
 
     def now(self) -> Moment:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from autotune.apply.compile_model import compile_under, declared_functions
@@ -16,6 +15,7 @@ from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
+from autotune.errors import AutotuneError, quoted
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
 from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen, is_outside
@@ -42,8 +42,10 @@ class OneShape(Calls):
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         super().__init__(subject, backend)
         self._framework = workload.framework
-        self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend), subject.authors)
+        self.gate: Gate = OutputGate(workload.model, self._why_unrepeatable, subject.authors, subject.num_in_a_row)
         self._surroundings = Surroundings(subject, backend)
+        with self.recording():
+            self.reset()
         self._before = self._surroundings.now()
 
     def recording(self) -> AbstractContextManager[Any]:
@@ -59,13 +61,20 @@ class OneShape(Calls):
         step: Step,
         first: Any = None,
         *,
-        reference_tolerance: float | None = None,  # noqa: ARG002 -- Outputs are held to that tolerance, however it is.
+        reference_tolerance: float | None = None,
     ) -> Seen:
         """What the call gives for each of the subject's inputs, and what all calls leave behind."""
         example, *others = self._subject.inputs
-        calls = [self._observed(example.call(step) if first is None else first, example)]
+        if first is None:
+            self.reset()
+            first = example.call(step)
+        calls = [self._observed(first, example)]
         disturbed: list[Part] = []
-        for inputs in others:
+        for place, inputs in enumerate(others, start=1):
+            if place < self._subject.num_in_a_row:
+                calls.append(self._observed(self._next(step, inputs, is_new=reference_tolerance is not None), inputs))
+                continue
+            self.reset()
             if inputs is self._subject.derived and self._subject.derived_may_fail:
                 found, disturbed = self._tried(step, inputs, calls[0])
                 calls += found
@@ -76,6 +85,27 @@ class OneShape(Calls):
         left = [part.without_value() if part.name in names else part for part in left]
         has_forms = not self._subject.is_wide
         return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms)
+
+    def _next(self, step: Step, inputs: Arguments, *, is_new: bool) -> Any:
+        """The output of a call that goes on from the state that the one before has left. `is_new`: nobody knows that
+        the untuned model can be called so often."""
+        try:
+            return inputs.call(step)
+        except Exception as error:
+            if not is_new:
+                raise
+            raise AutotuneError(
+                f"the model fails at a further call after a reset ({quoted(error)})",
+                tip=f"let reset leave room for {self._subject.num_in_a_row} calls in a row: that these hand the state "
+                "on is compared too",
+            ) from error
+
+    def _why_unrepeatable(self, changed: Sequence[str]) -> str | None:
+        """`changed`: what the calls have changed; with a reset, what that does not put back counts."""
+        if self._subject.reset is not None:
+            self.reset()
+            changed = [part.name for part in self._surroundings.changed_since(self._before)[0]]
+        return why_unrepeatable(self._subject, self._backend, changed)
 
     def copied(self, settings: Config) -> Callable[[Any], Any] | None:
         return self._backend.copies_outputs(self._subject.model, settings)
@@ -116,6 +146,8 @@ class OneShape(Calls):
             for number, inputs in enumerate(self._subject.inputs[:-1]):
                 if time.monotonic() - start > LONGEST_NUDGING_S:
                     return
+                if not 0 < number < self._subject.num_in_a_row:
+                    self.reset()
                 nudged = inputs.with_leaves([self._backend.nudge(leaf, share) for leaf in inputs.leaves()])
                 yield number, self._observed(nudged.call(step), nudged)
 
