@@ -69,6 +69,11 @@ def outputs(model: Any, inputs: dict[str, Any]) -> list[Any]:
         ("wav2vec2", {}, [(1, 12, 64), (1, 12, 512)]),
         ("gemma3", {"seq": 8}, [(1, 8, 64)]),
         ("patchtst", {}, [(1, 1, 32, 64), (1, 1, 1), (1, 1, 1), (1, 1, 32, 1)]),
+        ("qwen2_5_vl_vision", {"batch": 2}, [(32, 64), (8, 3584)]),
+        ("siglip2_vision_model", {"batch": 2, "image_size": 32}, [(2, 4, 64), (2, 64)]),
+        ("owlvit", {"part": "text_model"}, [(1, 16, 64), (1, 64)]),
+        ("gpt_neo", {"num_hidden_layers": 3}, [(1, 32, 64)]),
+        ("blip_text_model", {"hidden_size": 32, "seq": 8}, [(1, 8, 32), (1, 32)]),
     ],
 )
 def test_arguments_set_the_model_and_its_inputs(build, name, arguments, shapes):
@@ -76,6 +81,27 @@ def test_arguments_set_the_model_and_its_inputs(build, name, arguments, shapes):
     arrays = outputs(*build(name, **arguments))
     assert [each.shape for each in arrays] == shapes
     assert all(np.isfinite(each).all() for each in arrays)
+
+
+def test_a_part_of_another_model_is_built_within_it_and_called_as_it_calls_it(build):
+    """A type that is no model by itself; its fields are fields of the part."""
+    alone, (positional, keyword) = build("blip_text_model", num_hidden_layers=1)
+    whole, inputs = build("blip", part="text_model")
+    assert type(alone) is type(whole)
+    assert len(alone.encoder.layer) == 1
+    assert len(whole.encoder.layer) == 2
+    assert [each.shape for each in keyword.values() if each is not None] == [
+        each.shape for each in inputs[1].values() if each is not None
+    ]
+    assert not positional
+
+
+@pytest.mark.slow
+def test_a_decoder_gets_what_the_whole_model_has_computed(build):
+    """SAM's decoder reads an image that has been encoded, and prompts: more than a configuration says."""
+    decoder, inputs = build("sam_mask_decoder")
+    assert type(decoder).__name__ == "SamMaskDecoder"
+    assert all(np.isfinite(each).all() for each in outputs(decoder, inputs))
 
 
 @pytest.mark.parametrize("name", ["clip", "blip", "whisper", "wav2vec2", "sam", "detr", "gemma3", "videomae", "llava"])
@@ -144,6 +170,8 @@ def test_the_compiler_captures_the_whole_model(build, name):
             "did you mean vision_model",
         ),
         ("chameleon", {}, "hf:chameleon': is not made by its configuration alone: Attr", "FILE.py:FUNCTION"),
+        ("moshi_depth", {}, "hf:moshi_depth': no inputs were found", "a part of hf:moshi"),
+        ("dinat", {}, "hf:dinat': needs a package that is not installed here: .*natten", "install it"),
         ("nobody/nothing", {}, "hf:nobody/nothing': .*connect", "hf download"),
     ],
 )

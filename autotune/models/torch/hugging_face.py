@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from autotune.errors import InputError, did_you_mean, quoted
 from autotune.models.hub import EXAMPLES, SCHEME, require_count
 from autotune.models.torch.hugging_face_inputs import InputMaker, Shape
 from autotune.models.torch.hugging_face_labels import PAIRED, labelled, require_loss
+from autotune.models.torch.hugging_face_parts import Whole, called, modules_of, wholes_of
 from autotune.models.torch.hugging_face_sizes import MAX_PARAMETERS, STEPS, fields_of
 
 __all__ = ["build", "build_to_train"]
@@ -79,8 +80,7 @@ def build(
     fields of the configuration, under its own names or the common ones (`hidden_size` is GPT-2's `n_embd` too). Raises
     InputError for what transformers does not have, cannot load or does not take, and where no call was found that runs.
     """
-    model, inputs = _made(_Wish(name, head, size, Shape(batch, seq, image_size), seed), fields)
-    return (model, inputs) if part is None else _part_of(name, model, inputs, part)
+    return _made(_Wish(name, head, size, Shape(batch, seq, image_size), seed, part), fields)
 
 
 def build_to_train(
@@ -117,10 +117,20 @@ class _Wish:
     size: str
     shape: Shape
     seed: int
+    part: str | None = None
     to_train: bool = False
 
+    @property
+    def may_be_part(self) -> bool:
+        """Whether a model of this name may be found within another one."""
+        return "/" not in self.name and self.part is None and self.head in (OWN, "none") and not self.to_train
 
-def _made(wish: _Wish, fields: dict[str, Scalar]) -> tuple[torch.nn.Module, dict[str, Any]]:
+
+Named = Callable[[torch.nn.Module], list[str]]
+"""Which modules of a model are wanted, the first of them that it calls."""
+
+
+def _made(wish: _Wish, fields: dict[str, Scalar]) -> tuple[torch.nn.Module, Any]:
     """The model, in the mode that it is for, and the inputs of a call."""
     name, shape = wish.name, wish.shape
     _require_choice("head", wish.head, (OWN, *HEADS))
@@ -135,17 +145,49 @@ def _made(wish: _Wish, fields: dict[str, Scalar]) -> tuple[torch.nn.Module, dict
         wanted = {plain.attribute_map.get(field, field): value for field, value in fields.items()}
         if shape.image_size is not None and hasattr(plain, "image_size"):
             wanted["image_size"] = shape.image_size
-        if hasattr(plain, "use_cache"):
-            wanted.setdefault("use_cache", False)  # No input here continues another.
-        steps = range(len(STEPS)) if wish.size == "tiny" and "/" not in name else [None]
+        try:
+            return _answer(wish, plain, wanted, None if wish.part is None else partial(_named, wish))
+        except (InputError, *_SAID) as error:
+            wholes = list(wholes_of(plain)) if wish.may_be_part else []
+            if not wholes:
+                raise
+            return _within(wholes, wish, plain, wanted, error)
 
-        def attempt(step: int | None) -> torch.nn.Module | None:
-            config = _reader(name)(**(wanted if step is None else fields_of(plain, wanted, step)))
-            maker = _maker(name, config, _head_to_train(config, wish.head) if wish.to_train else wish.head)
-            model = _model(name, config, maker, wish.seed, is_try=bool(step))
-            return None if model is None else model.train(wish.to_train)
 
-        return _running(wish, [partial(attempt, step) for step in steps])
+def _answer(
+    wish: _Wish, plain: Any, wanted: Mapping[str, Any], named: Named | None = None
+) -> tuple[torch.nn.Module, Any]:
+    """A model that runs, or the first of its modules named so that is called, with inputs. Raises InputError, or what
+    transformers says."""
+    name = wish.name
+    without_cache = {"use_cache": False} if hasattr(plain, "use_cache") else {}  # No input here continues another.
+    wanted = {**without_cache, **wanted}
+    steps = range(len(STEPS)) if wish.size == "tiny" and "/" not in name else [None]
+
+    def attempt(step: int | None) -> torch.nn.Module | None:
+        config = _reader(name)(**(wanted if step is None else fields_of(plain, wanted, step)))
+        maker = _maker(name, config, _head_to_train(config, wish.head) if wish.to_train else wish.head)
+        model = _model(name, config, maker, wish.seed, is_try=bool(step))
+        return None if model is None else model.train(wish.to_train)
+
+    return _running(wish, [partial(attempt, step) for step in steps], named)
+
+
+def _within(
+    wholes: Sequence[Whole], wish: _Wish, plain: Any, wanted: Mapping[str, Any], error: Exception
+) -> tuple[torch.nn.Module, Any]:
+    """A model that is none by itself, `error` says why, within one of these that has it as a part. Raises InputError
+    that says both."""
+    for whole in wholes:
+        model_type, fields = whole.model_type, whole.fields(wanted, plain.model_type)
+        try:
+            named = partial(modules_of, kind=type(plain))
+            return _answer(replace(wish, name=model_type), _reader(model_type)(), fields, named)
+        except (InputError, *_SAID):
+            continue
+    names = " or ".join(SCHEME + whole.model_type for whole in wholes)
+    words = str(error) if isinstance(error, InputError) else _said(wish.name, error)
+    raise InputError(words, tip=f"it is a part of {names}: take that, or {_way_out()}") from error
 
 
 def _model(name: str, config: Any, maker: Any, seed: int, *, is_try: bool) -> torch.nn.Module | None:
@@ -164,12 +206,13 @@ def _num_parameters(maker: Any, config: Any) -> int:
 
 
 def _running(
-    wish: _Wish, attempts: Sequence[Callable[[], torch.nn.Module | None]]
-) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The first model that is made and runs, to train with a loss, and its inputs. Raises the first error of making one
-    where none was made, and InputError where none runs."""
+    wish: _Wish, attempts: Sequence[Callable[[], torch.nn.Module | None]], named: Named | None
+) -> tuple[torch.nn.Module, Any]:
+    """The first model that is made and runs, to train with a loss, or the first of its modules named so that it calls,
+    and its inputs. Raises the first error of making one where none was made, and InputError where none runs."""
     unmade: Exception | None = None
     failed: Exception | None = None
+    uncalled: list[str] = []
     model: torch.nn.Module | None = None
     for attempt in attempts:
         try:
@@ -179,17 +222,23 @@ def _running(
         except Exception as error:
             unmade = unmade or error
             continue
+        parts = [] if model is None or named is None else named(model)
         for inputs in [] if model is None else _calls(model, wish):
             assert model is not None
+            # A call of a large model takes long, and one of text or images alone is known to run.
+            if named is None and not wish.to_train and len(attempts) == 1 and _is_plain(model):
+                return model, inputs
             try:
-                # A call of a large model takes long, and one of text or images alone is known to run.
-                if wish.to_train or len(attempts) > 1 or not _is_plain(model):
-                    _try(model, inputs, wish)
+                found = called(model, parts, inputs, require_loss if wish.to_train else None)
             except Exception as error:
                 failed = failed or error
-            else:
+                continue
+            if named is None:
                 return model, inputs
-    raise _refusal(wish, model, unmade, failed)
+            if found is not None:
+                return found
+            uncalled = uncalled or list(inputs)
+    raise _refusal(wish, model, unmade, failed, uncalled)
 
 
 def _calls(model: torch.nn.Module, wish: _Wish) -> Iterator[dict[str, Any]]:
@@ -202,23 +251,25 @@ def _is_plain(model: torch.nn.Module) -> bool:
     return not config.sub_configs and model.main_input_name in _ONE_KIND
 
 
-def _try(model: torch.nn.Module, inputs: dict[str, Any], wish: _Wish) -> None:
-    """Raises what a call raises, and ValueError for one that is to give a loss and gives none."""
-    with torch.no_grad():
-        returned = model(**inputs)
-    if wish.to_train:
-        require_loss(returned)
-
-
 def _refusal(
-    wish: _Wish, model: torch.nn.Module | None, unmade: Exception | None, failed: Exception | None
+    wish: _Wish,
+    model: torch.nn.Module | None,
+    unmade: Exception | None,
+    failed: Exception | None,
+    uncalled: list[str],
 ) -> Exception:
-    """Why there is no model that runs, by what was raised where one was made and where one was called."""
+    """Why there is no model that runs, by what was raised where one was made and where one was called; or that it does
+    not call the part that is wanted."""
     if failed is None and isinstance(unmade, _SAID):
         return unmade
     why = f": {quoted(failed)}" if failed is not None else ""
     tip = _way_out()
-    if failed is None and unmade is not None:
+    if uncalled:
+        words = f"does not call this part with {', '.join(uncalled)}"
+    elif failed is None and isinstance(unmade, ImportError):
+        words = f"needs a package that is not installed here: {quoted(unmade)}"
+        tip = f"install it, or {tip}"
+    elif failed is None and unmade is not None:
         words = f"is not made by its configuration alone: {quoted(unmade)}"
     elif wish.to_train and model is not None:
         heads = [head for head in _TO_TRAIN if _auto_class(model.config, head) is not None]
@@ -235,28 +286,16 @@ def _way_out() -> str:
     return "take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION")
 
 
-def _part_of(name: str, model: torch.nn.Module, inputs: dict[str, Any], part: str) -> tuple[torch.nn.Module, Any]:
-    """A module of the model, and how the model calls it. Raises InputError where there is none, or it is not called."""
-    modules = dict(model.named_modules())
+def _named(wish: _Wish, model: torch.nn.Module) -> list[str]:
+    """The wanted module. Raises InputError where there is none."""
+    part, modules = wish.part, dict(model.named_modules())
     if part not in modules or not part:
         near = [each for each in modules if each and each.count(".") < 2]
         raise InputError(
-            f"{asked('arguments', {'part': part})}: {SCHEME}{name} has no such module",
-            tip=f"{did_you_mean(part, near)}among others: {', '.join(near[:12])}",
+            f"{asked('arguments', {'part': part})}: {SCHEME}{wish.name} has no such module",
+            tip=f"{did_you_mean(str(part), near)}among others: {', '.join(near[:12])}",
         )
-    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    hook = modules[part].register_forward_pre_hook(
-        lambda _, positional, keyword: seen.append((positional, keyword)), with_kwargs=True
-    )
-    with torch.no_grad():
-        model(**inputs)
-    hook.remove()
-    if not seen:
-        raise InputError(
-            f"{asked('arguments', {'part': part})}: {SCHEME}{name} does not call it with {', '.join(inputs)}",
-            tip=_way_out(),
-        )
-    return modules[part], seen[0]
+    return [part]
 
 
 def _asked(name: str) -> str:
@@ -296,12 +335,13 @@ def _maker(name: str, config: Any, head: str) -> Any:
             return named[0]
         head = "none"
     makers = {other: maker for other in HEADS if (maker := _auto_class(config, other)) is not None}
-    if head == "none" and head not in makers and (own := _own_class(config)) is not None:
+    is_of_another = head == "none" and _made_for(config) is not type(config)
+    if is_of_another and (own := _own_class(config)) is not None:
         return own
     if head not in makers:
         raise InputError(
             f"{_asked(name)}: transformers {transformers.__version__} has no such model with head={head}",
-            tip=f"give {asked('arguments')} head={' or '.join(makers)}" if makers else None,
+            tip=f"give {asked('arguments')} head={' or '.join(makers)}" if makers else _way_out(),
         )
     return makers[head]
 
@@ -318,7 +358,8 @@ class _OwnClass:
 
 
 def _own_class(config: Any) -> _OwnClass | None:
-    """The class that the file of the models has for this configuration, one called `...Model` before others."""
+    """The class that the file of the models has for this configuration: one called `...Model` first, then one for a
+    task."""
     place = type(config).__module__.replace(".configuration_", ".modeling_")
     try:
         module = importlib.import_module(place)
@@ -333,8 +374,16 @@ def _own_class(config: Any) -> _OwnClass | None:
         and kind.__module__ == place
         and not kind.__name__.endswith("PreTrainedModel")
     ]
-    kinds.sort(key=lambda kind: not kind.__name__.endswith("Model"))
+    kinds.sort(key=lambda kind: (not kind.__name__.endswith("Model"), "For" not in kind.__name__))
     return _OwnClass(kinds[0]) if kinds else None
+
+
+def _made_for(config: Any) -> type | None:
+    """The class of configurations of the model without a head that transformers has for this one. It may be that of a
+    part: Musicgen has the model of its decoder there."""
+    kind: Any = transformers.MODEL_MAPPING.get(type(config), None)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return next((each.config_class for each in kinds if each is not None), None)
 
 
 def _auto_class(config: Any, head: str) -> Any | None:
@@ -364,10 +413,11 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except _SAID as error:
-        raise InputError(
-            f"{_asked(name)}: {textwrap.shorten(str(error), 300)}",
-            tip=_DOWNLOAD if isinstance(error, OSError) else None,
-        ) from error
+        raise InputError(_said(name, error), tip=_DOWNLOAD if isinstance(error, OSError) else None) from error
+
+
+def _said(name: str, error: Exception) -> str:
+    return f"{_asked(name)}: {textwrap.shorten(str(error), 300)}"
 
 
 _DOWNLOAD = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.config import Scalar
 
-STEPS = ("small", "smaller parts", "own widths", "own sizes, few layers")
+STEPS = ("small", "smaller parts", "own widths", "own sizes, few layers", "what is left open filled in")
 """They are tried in this order; a model with one part mostly is made by the first."""
 WIDTH, NUM_HEADS, NUM_LAYERS, VOCAB, IMAGE_SIZE = 64, 4, 2, 1000, 64
 """What `small` means: the fourth is how many tokens there are, the fifth how many pixels an image has along an edge."""
@@ -27,28 +27,84 @@ _NUM_QUERIES = 20
 """A detector's objects: a small image has few places."""
 _LAYERS = re.compile(r"(^|_)(n_?layers?|num_layers|layers|depth|num_blocks|blocks)$")
 _OF_LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
-"""Lists with an entry for each layer."""
+"""Lists with an entry for each layer, beside those that are as long as there are layers."""
+_MANY_LAYERS = 6
+"""A list of fewer entries may be of something else."""
+_LEFT_OPEN: dict[str, Any] = {
+    "layer_types": ["full_attention"] * NUM_LAYERS,
+    "mlp_layer_types": ["dense"] * NUM_LAYERS,
+    "num_key_value_heads": NUM_HEADS,
+    "n_routed_experts": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "top_k_experts": 2,
+    "moe_intermediate_size": WIDTH,
+    "shared_expert_intermediate_size": WIDTH,
+    "n_shared_experts": 1,
+    "sliding_window": 16,
+    "rope_theta": 10_000.0,
+    "initializer_range": 0.02,
+    "clip_qkv": 8.0,
+    "dropout": 0.0,
+    "dropout_rate": 0.0,
+}
+"""Fields that some models read although their configuration leaves them open: checkpoints have set them."""
 _NOT_PASSED_ON = ("transformers_version", "per_layer_config", "stage_names")
-_STAGES = ("depths", "num_blocks", "stage_num_blocks", "layers_per_stage", "encoder_blocks", "decoder_depths")
+_STAGES = (
+    "depths",
+    "num_blocks",
+    "stage_num_blocks",
+    "layers_per_stage",
+    "encoder_blocks",
+    "decoder_depths",
+    "block_sizes",
+)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 _CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token", "top_k")
 _EXPERT_WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size")
 
 
-def fields_of(plain: Any, wanted: Mapping[str, Scalar], step: int) -> dict[str, Any]:
+def fields_of(plain: Any, wanted: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Fields for the configuration `plain`, whose model then is small; of its parts too. `wanted` fields stay as they
-    are, and sizes that hang on them are in proportion."""
-    own = _small(plain, wanted) if step < 2 else {}
+    are, and sizes that hang on them are in proportion; those of a part are a mapping."""
+    of_parts = {part: fields for part, fields in wanted.items() if isinstance(fields, Mapping)}
+    wanted = {field: value for field, value in wanted.items() if field not in of_parts}
+    fills_in = step == 4
+    own = _small(plain, wanted) if step < 2 or fills_in else {}
     if step > 0:
-        own |= _fewer(plain, keep_vocabulary=step > 2)
-    if step == 1:
-        own |= _narrower(plain) | _own_heads(plain)
-    parts = {part: _of_part(sub, step) for part, sub in parts_of(plain)}
+        own |= _fewer(plain, keep_vocabulary=step == 3)
+    if step == 1 or fills_in:
+        own |= _narrower(plain) | ({} if fills_in else _own_heads(plain))
+    if fills_in:
+        own |= _filled(plain, own)
+    parts = {part: _of_part(sub, step, of_parts.get(part, {})) for part, sub in parts_of(plain)}
+    own |= _of_head({**own, **wanted}, plain)
     if hasattr(plain, "use_timm_backbone"):
         own["use_timm_backbone"] = False
     if getattr(plain, "prediction_length", 0) is None:
         own["prediction_length"] = _PREDICTED
-    return {**own, **parts, **wanted}
+    fields = {**own, **parts, **wanted}
+    fields |= _cut(plain, fields) if step > 0 else {}
+    return {name: value for name, value in fields.items() if name in wanted or not _is_computed(plain, name)}
+
+
+def _cut(plain: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists with an entry for each layer, as long as there are layers now."""
+    before: Any = getattr(plain, "num_hidden_layers", None)
+    now: Any = fields.get(plain.attribute_map.get("num_hidden_layers", "num_hidden_layers"))
+    if not _is_count(before) or not _is_count(now):
+        return {}
+    return {
+        name: list(value)[:now]
+        for name, value in plain.to_dict().items()
+        if _is_list(value) and (name in _OF_LAYERS or (len(value) == before and before >= _MANY_LAYERS))
+    }
+
+
+def _is_computed(plain: Any, name: str) -> bool:
+    """The configuration has no such field, and computes it from others."""
+    field = getattr(type(plain), name, None)
+    return isinstance(field, property) and field.fset is None
 
 
 def parts_of(plain: Any) -> Iterator[tuple[str, Any]]:
@@ -59,14 +115,14 @@ def parts_of(plain: Any) -> Iterator[tuple[str, Any]]:
             yield part, sub
 
 
-def _of_part(plain: Any, step: int) -> dict[str, Any]:
+def _of_part(plain: Any, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if plain.model_type == "timm_backbone":  # It needs timm, and downloads.
         stages = [f"stage{index}" for index in plain.out_indices or (4,) if 0 < index <= len(_BACKBONE)]
         return {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": list(_BACKBONE), "layer_type": "basic",
                 "depths": [1] * len(_BACKBONE), "out_features": stages or ["stage4"]}  # fmt: skip
     known = {name: value for name, value in plain.to_dict().items() if name not in _NOT_PASSED_ON}
     without_cache = {"use_cache": False} if hasattr(plain, "use_cache") else {}
-    fields = {**known, **fields_of(plain, {}, step), **without_cache}
+    fields = {**known, **fields_of(plain, wanted, step), **without_cache}
     num_layers: Any = fields.get("num_hidden_layers")
     if not _is_count(num_layers):
         return fields
@@ -75,7 +131,7 @@ def _of_part(plain: Any, step: int) -> dict[str, Any]:
         num_layers = fields["num_hidden_layers"] = max(num_layers, len(taken))
         places = range(1, len(taken) + 1)
         fields |= {"out_features": [f"stage{place}" for place in places], "out_indices": list(places)}
-    return fields | {name: list(fields[name])[:num_layers] for name in _OF_LAYERS if _is_list(fields.get(name))}
+    return fields | _cut(plain, {**fields, "num_hidden_layers": num_layers})
 
 
 def _small(plain: Any, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
@@ -90,21 +146,35 @@ def _small(plain: Any, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
         return wanted.get(own.get(field, field), small)
 
     width, num_heads = chosen("hidden_size", WIDTH), chosen("num_attention_heads", NUM_HEADS)
+    num_layers = chosen("num_hidden_layers", NUM_LAYERS)
     vocab = chosen("vocab_size", VOCAB)
-    sizes: dict[str, Scalar] = {
+    sizes: dict[str, Any] = {
         "hidden_size": width,
         "intermediate_size": 4 * width,
-        "num_hidden_layers": NUM_LAYERS,
+        "num_hidden_layers": num_layers,
+        "attention_types": _turns(num_layers),
         "decoder_layers": NUM_LAYERS,
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_heads,
         "decoder_attention_heads": num_heads,
         "vocab_size": vocab,
-        "image_size": IMAGE_SIZE,
+        "image_size": _edges(plain),
         "rotary_dim": max(2, width // num_heads) if _is_count(width) and _is_count(num_heads) else WIDTH,
     }
     present = {own.get(field, field): value for field, value in sizes.items() if hasattr(plain, field)}
     return present | special_tokens(plain, vocab)
+
+
+def _turns(num_layers: Any) -> list[Any]:
+    """Layers as GPT-Neo's configuration lists them, which take turns."""
+    is_even = _is_count(num_layers) and num_layers % 2 == 0
+    return [[["global", "local"], num_layers // 2]] if is_even else [[["global"], num_layers]]
+
+
+def _edges(plain: Any) -> Any:
+    """The small size of an image, along each edge if the configuration has them one by one."""
+    own: Any = getattr(plain, "image_size", None)
+    return [IMAGE_SIZE] * len(own) if _is_list(own) and own[0] else IMAGE_SIZE
 
 
 def _narrower(plain: Any) -> dict[str, Any]:
@@ -134,6 +204,29 @@ def _own_heads(plain: Any) -> dict[str, Any]:
     return {own.get(name, name): value for name, value in sizes.items() if _is_count(getattr(plain, name, None))}
 
 
+def _filled(plain: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What the configuration leaves open. Sections of a rotary embedding along time, height and width are open too: by
+    themselves they fit heads of the model's own width."""
+    filled = {name: value for name, value in _LEFT_OPEN.items() if getattr(plain, name, None) is None}
+    if "mrope_section" in (getattr(plain, "ignore_keys_at_rope_validation", None) or ()):
+        width = fields.get("head_dim", getattr(plain, "head_dim", None)) or WIDTH // NUM_HEADS
+        half = int(width * plain.rope_parameters.get("partial_rotary_factor", 1)) // 2
+        sections = [half // 4, half - half // 4 - half * 3 // 8, half * 3 // 8]
+        filled["rope_parameters"] = {**plain.rope_parameters, "mrope_section": sections}
+    return filled
+
+
+def _of_head(fields: Mapping[str, Any], plain: Any) -> dict[str, Any]:
+    """Width of a head where the configuration leaves it open, which not every model takes."""
+    if getattr(plain, "head_dim", 0) is not None:
+        return {}
+    own = plain.attribute_map
+    width, num_heads = (
+        fields.get(own.get(name, name), getattr(plain, name, None)) for name in ("hidden_size", "num_attention_heads")
+    )
+    return {"head_dim": width // num_heads} if _is_count(width) and _is_count(num_heads) else {}
+
+
 def _fewer(plain: Any, *, keep_vocabulary: bool) -> dict[str, Any]:
     """At most `NUM_LAYERS` wherever a field counts layers, and few tokens."""
     fields: dict[str, Any] = {}
@@ -144,8 +237,6 @@ def _fewer(plain: Any, *, keep_vocabulary: bool) -> dict[str, Any]:
             fields[name] = min(value, _NUM_QUERIES)
         elif name in _STAGES and _is_list(value):
             fields[name] = _ones(value)
-        elif name in _OF_LAYERS and _is_list(value):
-            fields[name] = list(value)[:NUM_LAYERS]
     if not keep_vocabulary and _is_count(getattr(plain, "vocab_size", None)):
         vocab = min(plain.vocab_size, VOCAB)
         fields |= {"vocab_size": vocab, **special_tokens(plain, vocab)}
