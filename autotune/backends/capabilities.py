@@ -66,6 +66,11 @@ class Training(Protocol):
         """Whether a training step under `config` calls the very model that `Backend.compile` gives for it, so that the
         gradients which a trial compared are those of that model's calls."""
 
+    @property
+    def draw_as_uncompiled(self) -> Callable[[], None] | None:
+        """Has the compiler, in all of this process, draw the random numbers that uncompiled code draws from the same
+        seed. None: it cannot be told to."""
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
 

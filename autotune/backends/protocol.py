@@ -123,6 +123,9 @@ class Backend(Protocol):
     def prepare(self, device: Device, seed: int) -> None:
         """Seed the generators and select the device, before the model exists. Raises MissingDeviceError."""
 
+    def seed(self, seed: int) -> None:
+        """Seed the generators that `random_state` tells of, those of the selected device included."""
+
     def adopt(self, model: Any) -> None:
         """In place of `prepare` in a job: go by the device that the job's own model is on. Raises AutotuneError."""
         return

@@ -153,3 +153,9 @@ class TrialRequest(Record):
     def from_empty_caches(self) -> TrialRequest:
         """Compiled for itself."""
         return self.model_copy(update={"cold": True, "compiled_before": None})
+
+    def for_a_further_process(self) -> TrialRequest:
+        """The trial's own process goes on meanwhile, with the same caches."""
+        return self.model_copy(
+            update={"cold": False, "toolchain": None, "keep_cache_in": None, "shipped": None, "profile_in": None}
+        )

@@ -92,6 +92,9 @@ class MindSporeBackend(Backend):
     def prepare(self, device: Device, seed: int) -> None:
         _refuse_numpy_2()
         _select(device)
+        self.seed(seed)
+
+    def seed(self, seed: int) -> None:
         random.seed(seed)
         np.random.seed(seed)
         ms.set_seed(seed)

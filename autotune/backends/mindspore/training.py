@@ -29,6 +29,10 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError, finish_by, let_through
 from autotune.workload.regions import Region
 
+draw_as_uncompiled = None
+"""Its dropout keeps the state of its generator in a kernel, or has its seed as a constant of the graph (measured): a
+compiled step draws other numbers, and nothing can be set to change that."""
+
 
 def training_step(
     model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer, config: Config, changes: UndoLog

@@ -125,10 +125,13 @@ class TorchBackend(Backend):
             raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
         self._device = torch.device(name)
         self.instruments = CudaInstruments(torch.cuda) if name == "cuda" else None
+        self.seed(seed)
+        counters.clear()
+
+    def seed(self, seed: int) -> None:
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
-        counters.clear()
 
     def adopt(self, model: Any) -> None:
         self._device = device_of(model)

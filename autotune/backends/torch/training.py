@@ -11,6 +11,7 @@ on. What fails as it runs is made again only if all that it has moved is put bac
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import logging
 import random
@@ -238,6 +239,12 @@ def calls_as_compiled(config: Config) -> bool:
     """See `Training`. A step is under autocast as a whole, its loss too."""
     settings = settings_of(config)
     return settings.scope == "model" and settings.autocast is None and settings.region == Region()
+
+
+def draw_as_uncompiled() -> None:
+    """See `Training`. Inductor has its own kernels for random numbers, and a switch to call PyTorch's."""
+    settings: Any = importlib.import_module("torch._inductor.config")
+    settings.fallback_random = True
 
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:

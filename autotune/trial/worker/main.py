@@ -31,7 +31,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import lacks_process_resources, module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
-from autotune.trial.worker import reference
+from autotune.trial.worker import reference, same_numbers
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.measure import Supervision, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
@@ -49,10 +49,11 @@ _REASONS: dict[type[BaseException], Reason] = {
 def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind.
 
-    With `reference.ONLY` as a second argument: write the wide reference and measure nothing. `ahead` is what the
-    process that this one was forked from has imported.
+    With a second argument it helps the process of a trial, and measures nothing: with `reference.ONLY` it writes the
+    wide reference, with `same_numbers.ONLY` it checks training steps. `ahead` is what the process that this one was
+    forked from has imported.
     """
-    if not arguments or arguments[1:] not in ([], [reference.ONLY]):
+    if not arguments or not set(arguments[1:]) <= set(_HELPERS):
         print("usage: trial/worker/main.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
         return 2
     folder = TrialFolder(Path(arguments[0]).resolve())
@@ -61,23 +62,20 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"{folder.path}: no readable request.json: {error}", file=sys.stderr)
         return 2
-    only_reference = arguments[1:] == [reference.ONLY]
+    helps = arguments[1:]
     temporary = None
-    if not only_reference:
+    if not helps:
         _require_variables(request, folder)
         temporary = _use_temporary_folder(request, folder)
     progress = StageReporter(folder)
     turns, gate = (_turns(name, progress) for name in (TURN_FD_VARIABLE, GATE_FD_VARIABLE))
-    if not only_reference and reference.is_missing(request):
+    if not helps and reference.is_missing(request):
         progress.enter(Stage.CHECK)
         status = reference.write_in_child(folder)
         if reference.is_missing(request):
             return status
-    job: Callable[[Backend], Measurement | None]
-    if only_reference:
-        job = partial(reference.write, request, enter=progress.enter)
-    else:
-        job = partial(measure, request, progress, Supervision(turns, gate, ahead))
+    supervision = Supervision(turns, gate, ahead)
+    job = _HELPERS[helps[0]](request, folder, progress) if helps else partial(measure, request, progress, supervision)
     outcome = run(job, request, progress, folder, ahead)
     if outcome is not None:
         folder.write_outcome(outcome)
@@ -88,8 +86,18 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     return 0
 
 
+_Job = Callable[[Backend], Measurement | None]
+_HELPERS: dict[str, Callable[[TrialRequest, TrialFolder, StageReporter], _Job]] = {
+    reference.ONLY: lambda request, _, progress: partial(reference.write, request, enter=progress.enter),
+    same_numbers.ONLY: lambda request, folder, progress: partial(
+        same_numbers.write, request, folder, enter=progress.enter
+    ),
+}
+"""What a process does that helps that of a trial, by the name that it is started with."""
+
+
 def run(
-    job: Callable[[Backend], Measurement | None],
+    job: _Job,
     request: TrialRequest,
     progress: StageReporter,
     folder: TrialFolder,

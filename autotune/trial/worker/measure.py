@@ -48,6 +48,7 @@ from autotune.measure.profile import Profile
 from autotune.measure.sampling import take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
+from autotune.trial.worker import same_numbers
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
@@ -209,6 +210,8 @@ def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
         compiling.second_call_s = second.seconds
         compiling.peak_bytes = trial.memory.peak_bytes(compiling.spared.resident_bytes)
     checked = check(request, seen, request.tolerance_for(dtypes), calls.gate)
+    if calls.compared_by_chance and request.compiled_before is None:
+        checked = same_numbers.check_in_child(trial.progress.folder, request)
     not_varied = calls.not_varied if request.judged else ()
     return _Proof(checked.model_copy(update={"not_varied": not_varied}), held_to)
 

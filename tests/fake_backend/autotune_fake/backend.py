@@ -74,6 +74,9 @@ class FakeBackend(Backend):
         if device != "cpu":
             raise MissingDeviceError(f"the fake framework has no {device}")
         self.clock = clock_of_a_trial()
+        self.seed(seed)
+
+    def seed(self, seed: int) -> None:
         random.seed(seed)
         np.random.seed(seed)
 

@@ -76,6 +76,9 @@ class FakeTraining:
     def calls_as_compiled(self, config: Config) -> bool:
         return True
 
+    def draw_as_uncompiled(self) -> None:
+        """It always does."""
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return partial(self.set_weights, optimizer, self.weights(optimizer))
 

@@ -103,6 +103,12 @@ class Calls(ABC):
         With a `reference_tolerance` they are to be the reference, to which others are held with that tolerance.
         """
 
+    @property
+    def compared_by_chance(self) -> bool:
+        """After the check: what a config computes was compared by distributions alone, since it draws other random
+        numbers than the untuned model."""
+        return False
+
     def sampling(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan as these calls can be sampled: one by one where a state is put back between them."""
         return plan if self._subject.reset is None else plan.model_copy(update={"calls_per_sample": 1})

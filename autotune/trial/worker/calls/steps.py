@@ -15,6 +15,11 @@ Where rounding decides a branch, such as a ReLU of an activation next to zero, r
 the tolerance. How far the untuned step's own gradients move when its weights are nudged is part of the reference, and
 a gradient that is no further away than that is right.
 
+A step may draw random numbers, as dropout does. Each of the steps above has a seed of its own, which is set before it,
+so that the untuned step gives the same again. Compiled code draws other numbers from a seed. Where it does, its losses
+over several draws are held to those of the untuned step (`chance`), and all of the above is compared in a second
+process that draws as the untuned step does (`same_numbers`).
+
 docs/training.md has the figures that the tolerances rest on.
 """
 
@@ -41,8 +46,10 @@ from autotune.errors import AutotuneError
 from autotune.measure import parts
 from autotune.measure.agreement import Array, share, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
+from autotune.measure.sampling import Clock
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError, heading_of
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
+from autotune.trial.worker.calls.chance import NUM_DRAWS, require_alike
 from autotune.trial.worker.subject import Subject, describe_dropouts
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
@@ -56,6 +63,10 @@ _MOVEMENT = 0.5
 _FLOOR = 1e-2
 """Share of the largest gradient (or movement) of all weights below which one is compared by that share: some gradients
 are zero but for rounding, such as those of an attention's key biases."""
+
+_SLOPE_STEP = 0.02
+"""Share of the loss by which it is to change along the gradient, in each direction."""
+_SLOPE_ERROR = 0.2
 
 _NUM_NUDGES = 4
 _NUDGE = 1e-2
@@ -80,6 +91,11 @@ class StepsTaken:
     """Root mean square of what each weight moved by in all."""
     left: list[Part]
     """What the first step left behind beside the weights."""
+    chance: Array | None = None
+    """The losses of the first batch over several draws of random numbers; None where the step draws none."""
+    slope: float | None = None
+    """How the loss changes along the step's own gradient with the same draw, over what the gradient says: 1 where the
+    two belong together. None where nothing is drawn, or the gradients are not known."""
     not_compared: tuple[str, ...] = ()
     """Why that is not known, in words."""
     num_inputs: int = 0
@@ -96,7 +112,8 @@ class StepsTaken:
 class Steps(Calls):
     """Keeps a copy of the weights from its making until `observe`."""
 
-    def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
+    def __init__(self, workload: Workload, subject: Subject, backend: Backend, *, same_numbers: bool = False) -> None:
+        """`same_numbers`: the step draws the random numbers of the untuned one, whatever the config."""
         assert subject.recipe is not None
         super().__init__(subject, backend)
         self._recipe = subject.recipe
@@ -105,7 +122,8 @@ class Steps(Calls):
         self._before = self._surroundings.now()
         self._start = self._training.weights(self._recipe.optimizer)
         self._rewind: Callable[[], None] | None = self._training.snapshot(subject.model, self._recipe.optimizer)
-        self._gate = StepGate(workload.model)
+        self._seed = workload.seed
+        self._gate = StepGate(workload.model, self._why_unrepeatable, same_numbers=same_numbers)
         self.gate: Gate = self._gate
 
     def recording(self) -> AbstractContextManager[Any]:
@@ -118,27 +136,44 @@ class Steps(Calls):
             self._subject.model, self._recipe.loss, self._recipe.optimizer, settings, changes
         )
 
+    def first(self, step: Step, settings: Config, clock: Clock, begun: float) -> Any:
+        self._backend.seed(self._seed_of(0))
+        return super().first(step, settings, clock, begun)
+
     def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> StepsTaken:
         """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
         assert self._rewind is not None
-        first = self._subject.inputs[0].call(step) if first is None else first
-        left, not_compared = self._surroundings.changed_since(self._before)
         example, *others = self._subject.inputs[:-1]
-        losses = [self._loss(first)]
+        losses = [self._taken(step, example) if first is None else self._loss(first)]
+        left, not_compared = self._surroundings.changed_since(self._before)
         gradients = self._training.gradients(self._recipe.optimizer)
-        random_state = self._backend.random_state()
         losses += self._later_losses(step, [*others, example])
         ways = self._ways()
         self._rewind()
-        losses.append(self._loss(example.call(step)))
+        losses.append(self._taken(step, example))
         again = self._training.gradients(self._recipe.optimizer)
-        self._gate.cause = self._why_unrepeatable(random_state)
+        chance = self._chance(step)
+        slope = None if chance is None else self._slope(step, again, losses[-1])
         spread = None
         if reference_tolerance is not None:
             spread = self._spread(step, gradients, _NUDGE * reference_tolerance)
         self._rewind, self._start = None, []
-        num_inputs = len(self._subject.inputs)
-        return StepsTaken(np.array(losses), gradients, again, ways, left, tuple(not_compared), num_inputs, spread)
+        return StepsTaken(
+            losses=np.array(losses),
+            gradients=gradients,
+            again=again,
+            ways=ways,
+            left=left,
+            chance=chance,
+            slope=slope,
+            not_compared=tuple(not_compared),
+            num_inputs=len(self._subject.inputs),
+            spread=spread,
+        )
+
+    @property
+    def compared_by_chance(self) -> bool:
+        return self._gate.by_chance
 
     def require_sound(self, step: Step) -> None:
         """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
@@ -159,15 +194,40 @@ class Steps(Calls):
         first, *others = batches
         if first is self._subject.derived and self._subject.derived_may_fail:
             try:
-                loss = self._loss(first.call(step))
+                loss = self._taken(step, first, 1)
             except Exception:  # Whatever the author's code raises for a batch that nobody meant.
                 traceback.print_exc()
                 self._subject = self._subject.without_derived()
                 batches = others
             else:
-                rest = islice(cycle([*others, first]), NUM_STEPS - 2)
-                return [loss, *(self._loss(batch.call(step)) for batch in rest)]
-        return [self._loss(batch.call(step)) for batch in islice(cycle(batches), NUM_STEPS - 1)]
+                rest = enumerate(islice(cycle([*others, first]), NUM_STEPS - 2), start=2)
+                return [loss, *(self._taken(step, batch, number) for number, batch in rest)]
+        following = enumerate(islice(cycle(batches), NUM_STEPS - 1), start=1)
+        return [self._taken(step, batch, number) for number, batch in following]
+
+    def _taken(self, step: Step, batch: Arguments, number: int = 0) -> float:
+        """The loss of a step on this batch, which has the random numbers of the step of this number."""
+        self._backend.seed(self._seed_of(number))
+        return self._loss(batch.call(step))
+
+    def _seed_of(self, number: int) -> int:
+        """Another one than that with which the model was built, whose numbers are in its weights."""
+        return self._seed + 1 + number
+
+    def _chance(self, step: Step) -> Array | None:
+        """The losses of the first batch over several draws, each from where the first step began."""
+        assert self._rewind is not None
+        example = self._subject.inputs[0]
+        self._rewind()
+        self._backend.seed(self._seed_of(0))
+        before = self._backend.random_state()
+        losses = [self._loss(example.call(step))]
+        if self._backend.random_state() == before and not self._backend.active_dropout(self._subject.model):
+            return None
+        for number in range(1, NUM_DRAWS):
+            self._rewind()
+            losses.append(self._taken(step, example, number))
+        return np.array(losses)
 
     def _loss(self, returned: Any) -> float:
         arrays = output_arrays(self._backend, returned)
@@ -175,6 +235,24 @@ class Steps(Calls):
             shapes = ", ".join(str(array.shape) for array in arrays) or "no tensor"
             raise AutotuneError(f"the loss gave {shapes} and not one number", tip="let it return its mean or its sum")
         return float(arrays[0].reshape(()))
+
+    def _slope(self, step: Step, gradients: list[Array], loss: float) -> float | None:
+        """See `StepsTaken.slope`. `gradients` and `loss` are those of the first step."""
+        assert self._rewind is not None
+        if len(gradients) != len(self._start):
+            return None
+        pairs = list(zip(self._start, gradients, strict=True))
+        square = sum(float(np.square(gradient, dtype=np.float64).sum()) for _, gradient in pairs)
+        if not square > 0 or any(weight.shape != gradient.shape for weight, gradient in pairs if gradient.size):
+            return None
+        by = _SLOPE_STEP * abs(loss) / square
+        ends = []
+        for sign in (by, -by):
+            moved = (w + np.asarray(sign * g, w.dtype) if g.shape == w.shape else w for w, g in pairs)
+            self._rewind()
+            self._training.set_weights(self._recipe.optimizer, moved)
+            ends.append(self._taken(step, self._subject.inputs[0]))
+        return (ends[0] - ends[1]) / (2 * by * square)
 
     def _spread(self, step: Step, gradients: list[Array], nudge: float) -> Array:
         """The largest distance of each gradient of the first step from what it is with nudged weights."""
@@ -184,7 +262,7 @@ class Steps(Calls):
         for _ in range(_NUM_NUDGES):
             self._rewind()
             self._training.set_weights(self._recipe.optimizer, _nudged(self._start, nudge, generator))
-            self._subject.inputs[0].call(step)
+            self._taken(step, self._subject.inputs[0])
             nudged = self._training.gradients(self._recipe.optimizer)
             spread = np.maximum(spread, [gradient.distance for gradient in _compared(gradients, nudged)])
         return spread
@@ -194,22 +272,31 @@ class Steps(Calls):
         now = self._training.weights(self._recipe.optimizer)
         return np.array([_rms(y.astype(np.float64) - x) for x, y in zip(self._start, now, strict=True)])
 
-    def _why_unrepeatable(self, random_state: bytes) -> str | None:
+    def _why_unrepeatable(self) -> str | None:
+        """Why steps of this framework's compiled code cannot be compared, where the model draws random numbers."""
+        if self._training.draw_as_uncompiled is not None:
+            return None
         dropouts = describe_dropouts(self._subject, self._backend)
         if dropouts is not None:
             return f"{dropouts} active: set its share to 0 for the study, since compiled code draws other numbers"
-        if self._backend.random_state() != random_state:
-            return "it draws random numbers (sampling, augmentation, or dropout as a function): turn that off"
-        return None
+        return (
+            "it draws random numbers (dropout as a function, sampling), and compiled code draws others: turn that off"
+        )
 
 
 class StepGate:
     """What training steps are held to. Made for what `Steps.observe` gives."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(
+        self, model: str, why_unrepeatable: Callable[[], str | None] = lambda: None, *, same_numbers: bool = False
+    ) -> None:
+        """`why_unrepeatable` is asked of a step that draws random numbers: None if it can be compared.
+        `same_numbers`: the steps draw the random numbers of the untuned one."""
         self._model = model
-        self.cause: str | None = None
-        """Why the step may not be repeatable, as far as it is known."""
+        self._why_unrepeatable = why_unrepeatable
+        self._same_numbers = same_numbers
+        self.by_chance = False
+        """The steps drew other random numbers, so that only their losses over several draws were compared."""
 
     def refuse_unusable(self, seen: StepsTaken, tolerance: float) -> None:
         """An untuned step with a loss that is no number, or that gives another result from the same weights."""
@@ -225,18 +312,32 @@ class StepGate:
                 f"{self._model}: the untuned training step changes no weight",
                 tip="is the optimizer made with the parameters of this very model?",
             )
+        if seen.chance is not None and (why := self._why_unrepeatable()) is not None:
+            raise AutotuneError(f"{self._model}: the training step cannot be repeated: {why}")
         compared = zip(_compared(seen.gradients, seen.again), seen.allowed, strict=True)
         beyond = [pair.error for pair, most in compared if pair.error_within(tolerance, most) is None]
         unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), *beyond, 0.0)
         if not unlike <= tolerance:
             raise AutotuneError(
                 f"{self._model}: the untuned training step gives another result when it is repeated from the same "
-                f"weights on the same batch (relative error {unlike:.3g})" + (f": {self.cause}" if self.cause else ""),
-                tip=None if self.cause else "does the loss sample, or keep state from step to step?",
+                f"weights on the same batch with the same seed (relative error {unlike:.3g})",
+                tip="does the loss draw from a generator of its own, or keep state from step to step?",
             )
 
     def errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
-        """Errors of the loss and of the gradients. Raises WrongResultError with the step or the weight in question."""
+        """Errors of the loss and of the gradients; of steps with other random numbers, that of the mean loss. Raises
+        WrongResultError with the step or the weight in question."""
+        if reference.chance is None or seen.chance is None or self._same_numbers:
+            return self._exact_errors(reference, seen, tolerance)
+        try:
+            return self._exact_errors(reference, seen, tolerance)
+        except WrongResultError:
+            self.by_chance = True
+        _require_ways(reference.ways, seen.ways)
+        _require_slope(reference.slope, seen.slope)
+        return (require_alike(reference.chance, seen.chance, tolerance),)
+
+    def _exact_errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
         loss_error = _require_losses(reference.losses, seen.losses, tolerance)
         num_gradients, worst = len(reference.gradients), 0.0
         for when, got in (("in the first step", seen.gradients), ("in the first step, repeated", seen.again)):
@@ -261,18 +362,25 @@ class StepGate:
 
     def packed(self, seen: StepsTaken) -> list[list[Array]]:
         """What is left comes with its names and forms; a spread, if there is one, comes last."""
-        heading = np.asarray(json.dumps({"num_inputs": seen.num_inputs, "left": parts.heading_of(seen.left)}))
+        heading = np.asarray(
+            json.dumps({"num_inputs": seen.num_inputs, "left": parts.heading_of(seen.left), "slope": seen.slope})
+        )
         arrays = [part.array for part in seen.left]
         spread = [] if seen.spread is None else [[seen.spread]]
-        return [[heading, *arrays], [seen.losses, seen.ways], seen.gradients, seen.again, *spread]
+        chance = [] if seen.chance is None else [seen.chance]
+        return [[heading, *arrays], [seen.losses, seen.ways, *chance], seen.gradients, seen.again, *spread]
 
     def unpacked(self, stored: list[list[Array]]) -> StepsTaken:
         """Raises ValueError for the file of another release."""
         heading = heading_of(stored)
-        (_, *arrays), (losses, ways), gradients, again, *rest = stored
+        (_, *arrays), (losses, ways, *drawn), gradients, again, *rest = stored
         left = parts.parts_with(heading["left"], arrays)
+        chance = drawn[0] if drawn else None
         spread = rest[0][0] if rest else None
-        return StepsTaken(losses, gradients, again, ways, left, num_inputs=heading["num_inputs"], spread=spread)
+        return StepsTaken(
+            losses, gradients, again, ways, left, chance, heading.get("slope"),
+            num_inputs=heading["num_inputs"], spread=spread,
+        )  # fmt: skip
 
     def uncompared(self, seen: StepsTaken) -> tuple[str, ...]:
         return seen.not_compared
@@ -354,6 +462,18 @@ def _require_ways(expected: Array, got: Array) -> None:
             f"weight {worst + 1} of {len(got)} moved by {got[worst]:.3g} in {NUM_STEPS} steps instead of "
             f"{expected[worst]:.3g} (root mean square)",
             float(errors[worst]),
+        )
+
+
+def _require_slope(expected: float | None, got: float | None) -> None:
+    """Where the untuned step's shows that it can be judged by."""
+    if expected is None or got is None or not abs(expected - 1) <= _SLOPE_ERROR / 2:
+        return
+    if not abs(got - 1) <= _SLOPE_ERROR:
+        raise WrongResultError(
+            f"the loss changes along the step's own gradient by {got:.3g} times what the gradient says, that of the "
+            f"untuned step by {expected:.3g}: forward and backward do not drop the same",
+            abs(got - 1),
         )
 
 

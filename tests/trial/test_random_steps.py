@@ -1,0 +1,124 @@
+"""Training steps that draw random numbers: right ones pass, wrong ones do not, and what was drawn is no part of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.measure.measurement import Failure, Measurement
+from autotune.trial.worker.accuracy_check import WrongResultError
+from autotune.trial.worker.calls.chance import NUM_DRAWS, require_alike, scatters
+from tests.trial.test_training import run_steps
+
+__all__ = ["run_steps"]
+
+DROPPING = '''
+import torch
+from torch import nn
+
+class Wrong:
+    """What the compiler does wrong: seen while it traces the model, and at no other time."""
+
+    def __init__(self, fault):
+        self.fault = fault
+
+    def __call__(self, name):
+        return self.fault == name and torch.compiler.is_compiling()
+
+class Block(nn.Module):
+    def __init__(self, wrong, width=32):
+        super().__init__()
+        self.wrong = wrong
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        y = self.outer(torch.nn.functional.gelu(self.inner(x)))
+        if self.wrong("off"):
+            return x + y
+        if self.wrong("twice"):
+            return x + self.drop(self.drop(y))
+        if self.wrong("not scaled"):
+            return x + 0.9 * self.drop(y)
+        if self.wrong("gradient"):
+            y = 0.9 * y + 0.1 * y.detach()
+        return x + self.drop(y)
+
+class Model(nn.Module):
+    def __init__(self, fault):
+        super().__init__()
+        self.wrong = Wrong(fault)
+        self.blocks = nn.ModuleList(Block(self.wrong) for _ in range(2))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.linear(x, self.head.weight.detach() if self.wrong("frozen") else self.head.weight)
+
+def loss(model, x, y):
+    return nn.functional.cross_entropy(model(x), y, label_smoothing=0.1)
+
+def parts(fault="none"):
+    model = Model(fault)
+    return {
+        "model": model, "inputs": torch.randn(16, 32), "targets": torch.randint(0, 4, (16,)), "loss": loss,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
+    }
+'''
+UNTUNED = {"execution": "eager"}
+COMPILED = {"execution": "compile", "backend": "inductor", "mode": "default"}
+FAULTS = ("off", "twice", "not scaled", "frozen", "gradient")
+
+
+class TestChance:
+    """Losses over several draws."""
+
+    def _losses(self, mean=2.0, spread=0.1, seed=0):
+        return mean + spread * np.random.default_rng(seed).normal(size=NUM_DRAWS)
+
+    def test_other_draws_of_one_distribution_are_alike(self):
+        refused = 0
+        for seed in range(2000):
+            try:
+                require_alike(self._losses(seed=2 * seed), self._losses(seed=2 * seed + 1), 1e-3)
+            except WrongResultError:
+                refused += 1
+        assert refused <= 2
+
+    @pytest.mark.parametrize(
+        ("got", "words"),
+        [
+            (np.full(NUM_DRAWS, 2.0), "drops nothing, or the same in each call"),
+            (np.array([2.0 + 3.0 * sign for sign in (1, -1) * (NUM_DRAWS // 2)]), "the loss scatters by 3.21"),
+            (np.linspace(2.9, 3.1, NUM_DRAWS), "the mean loss over 8 draws of its random numbers is 3 instead of"),
+        ],
+    )
+    def test_what_is_of_another_one_is_said(self, got, words):
+        with pytest.raises(WrongResultError, match=words):
+            require_alike(self._losses(), got, 1e-3)
+
+    def test_a_step_that_draws_where_the_untuned_one_does_not(self):
+        with pytest.raises(WrongResultError, match="the untuned step gives the loss 2 over 8 draws"):
+            require_alike(np.full(NUM_DRAWS, 2.0), self._losses(), 1e-3)
+        assert require_alike(np.full(NUM_DRAWS, 2.0), np.full(NUM_DRAWS, 2.0001), 1e-3) == pytest.approx(5e-5)
+        assert not scatters(np.full(NUM_DRAWS, 2.0))
+
+
+@pytest.mark.torch
+def test_dropout_that_is_on_is_tuned_as_it_is(run_steps):
+    """Compared with the untuned step's own numbers, by a second process, to within rounding."""
+    untuned, compiled = run_steps(DROPPING, COMPILED, framework="torch", untuned=UNTUNED)
+    assert isinstance(untuned, Measurement), untuned
+    assert isinstance(compiled, Measurement), compiled
+    assert compiled.relative_error is not None
+    assert compiled.relative_error < 1e-4
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_compiled_code_is_found(run_steps, fault):
+    _, compiled = run_steps(DROPPING, COMPILED, framework="torch", untuned=UNTUNED, arguments={"fault": fault})
+    assert isinstance(compiled, Failure), compiled
+    assert compiled.reason == "wrong_result"
