@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.chance import NUM_DRAWS, require_alike, scatters
+from autotune.trial.worker.calls.step_gate import NUM_STEPS, StepGate, StepsTaken
 from tests.trial.test_training import run_steps
 
 __all__ = ["run_steps"]
@@ -103,6 +107,46 @@ class TestChance:
             require_alike(np.full(NUM_DRAWS, 2.0), self._losses(), 1e-3)
         assert require_alike(np.full(NUM_DRAWS, 2.0), np.full(NUM_DRAWS, 2.0001), 1e-3) == pytest.approx(5e-5)
         assert not scatters(np.full(NUM_DRAWS, 2.0))
+
+
+class TestStepsOfOtherNumbers:
+    """What the gate makes of steps that drew other random numbers than the untuned ones."""
+
+    def _steps(self, seed, **changed):
+        generator = np.random.default_rng(seed)
+        gradients = [generator.normal(size=(3, 2)), generator.normal(size=2)]
+        return StepsTaken(
+            losses=2 + 0.1 * generator.normal(size=NUM_STEPS + 1), gradients=gradients, again=gradients,
+            ways=np.array([1e-3, 2e-3]), left=[], chance=2 + 0.1 * generator.normal(size=NUM_DRAWS), slope=1.0,
+        ) if not changed else replace(self._steps(seed), **changed)  # fmt: skip
+
+    def test_they_are_held_to_the_distribution(self):
+        gate = StepGate("model")
+        assert len(gate.errors(self._steps(0), self._steps(1), 1e-3)) == 1
+        assert gate.by_chance
+        gate = StepGate("model")
+        assert gate.errors(self._steps(0), self._steps(0), 1e-3) == (0.0, 0.0)
+        assert not gate.by_chance
+
+    def test_with_the_untuned_steps_numbers_they_are_held_to_its_steps(self):
+        with pytest.raises(WrongResultError, match="the loss of step 1 of 4"):
+            StepGate("model", same_numbers=True).errors(self._steps(0), self._steps(1), 1e-3)
+
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"ways": np.array([1e-3, 0.0])}, "weight 2 of 2 moved by 0"),
+            ({"slope": 0.98}, "along the step's own gradient by 0.98 times what the gradient says"),
+            ({"chance": np.full(NUM_DRAWS, 2.0)}, "drops nothing, or the same in each call"),
+        ],
+    )
+    def test_what_they_have_in_common_is_compared(self, changed, words):
+        with pytest.raises(WrongResultError, match=words):
+            StepGate("model").errors(self._steps(0), self._steps(1, **changed), 1e-3)
+
+    def test_a_framework_that_cannot_draw_the_same_is_told(self):
+        with pytest.raises(AutotuneError, match="it draws: turn that off"):
+            StepGate("model", lambda: "it draws: turn that off").refuse_unusable(self._steps(0), 1e-3)
 
 
 @pytest.mark.torch

@@ -1,0 +1,272 @@
+"""`StepGate`: what the training steps of a config are held to, and how far they may be from the untuned ones.
+
+What is compared, and why not more, is in `steps`. Where the steps drew other random numbers than the untuned ones, and
+so are other steps, what they have in common is compared: which weights moved, how the loss changes along the step's own
+gradient, and the distribution of the losses (`chance`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.backends.capabilities import NO_GRADIENT
+from autotune.errors import AutotuneError
+from autotune.measure import parts
+from autotune.measure.agreement import Array, share, why_incomparable
+from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
+from autotune.trial.worker.accuracy_check import WrongResultError, heading_of
+from autotune.trial.worker.calls.chance import require_alike
+
+NUM_STEPS = 4
+
+_LATER_LOSSES = 10.0
+"""Losses after the first may differ by so many tolerances: each step multiplies what the one before has rounded."""
+_MOVEMENT = 0.5
+"""Largest error of a weight's way: 1 is a weight that was left alone, or moved twice as far."""
+_FLOOR = 1e-2
+"""Share of the largest gradient (or movement) of all weights below which one is compared by that share: some gradients
+are zero but for rounding, such as those of an attention's key biases."""
+_SPREADS = 3.0
+"""A gradient may be this many times as far away as the farthest of the nudged ones; right ones were 0.2 to 1.6."""
+_MOST_SPREAD = 0.25
+"""Whatever the spread, a gradient that is further away is wrong."""
+_SLOPE_ERROR = 0.01
+"""By how much the loss may change along the gradient other than the gradient says, beside the tolerance. Right steps were
+off by less than 0.001; a mask of its own in the backward pass made it 0.98 (share 0.1) to 0.7 (0.5, six layers)."""
+_MOST_SLOPE_ERROR = 0.1
+"""An untuned step that is off by more tells nothing: of a gradient next to zero, or moments in place of gradients."""
+
+
+@dataclass(frozen=True)
+class StepsTaken:
+    """What the steps of one run gave and left behind."""
+
+    losses: Array
+    """The loss of each step in turn, and of the first one repeated."""
+    gradients: list[Array]
+    """The gradients of the first step."""
+    again: list[Array]
+    """The gradients of the first step, repeated."""
+    ways: Array
+    """Root mean square of what each weight moved by in all."""
+    left: list[Part]
+    """What the first step left behind beside the weights."""
+    chance: Array | None = None
+    """The losses of the first batch over several draws of random numbers; None where the step draws none."""
+    slope: float | None = None
+    """How the loss changes along the step's own gradient with the same draw, over what the gradient says: 1 where the
+    two belong together. None where nothing is drawn, or the gradients are not known."""
+    not_compared: tuple[str, ...] = ()
+    """Why that is not known, in words."""
+    num_inputs: int = 0
+    """Inputs of the subject: without those that were made up, if the untuned step did not take them."""
+    spread: Array | None = None
+    """In a reference: how far each gradient of the first step moves when the weights are nudged."""
+
+    @property
+    def allowed(self) -> Array:
+        """The spread, zero for each gradient where there is none."""
+        return np.zeros(len(self.gradients)) if self.spread is None else self.spread
+
+
+class StepGate:
+    """What training steps are held to. Made for what `Steps.observe` gives."""
+
+    def __init__(
+        self, model: str, why_unrepeatable: Callable[[], str | None] = lambda: None, *, same_numbers: bool = False
+    ) -> None:
+        """`why_unrepeatable` is asked of a step that draws random numbers: None if it can be compared.
+        `same_numbers`: the steps draw the random numbers of the untuned one."""
+        self._model = model
+        self._why_unrepeatable = why_unrepeatable
+        self._same_numbers = same_numbers
+        self.by_chance = False
+        """The steps drew other random numbers, so that only their losses over several draws were compared."""
+
+    def refuse_unusable(self, seen: StepsTaken, tolerance: float) -> None:
+        """An untuned step with a loss that is no number, or that gives another result from the same weights."""
+        losses = seen.losses
+        if not np.isfinite(losses).all():
+            raise WrongResultError(
+                f"the untuned training step itself gives losses of {_shown(losses)} in its first {NUM_STEPS} steps; "
+                "is the learning rate too large?",
+                float("nan"),
+            )
+        if not seen.ways.any():
+            raise AutotuneError(
+                f"{self._model}: the untuned training step changes no weight",
+                tip="is the optimizer made with the parameters of this very model?",
+            )
+        if seen.chance is not None and (why := self._why_unrepeatable()) is not None:
+            raise AutotuneError(f"{self._model}: the training step cannot be repeated: {why}")
+        pairs = zip(compared(seen.gradients, seen.again), seen.allowed, strict=True)
+        beyond = [pair.error for pair, most in pairs if pair.error_within(tolerance, most) is None]
+        unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), *beyond, 0.0)
+        if not unlike <= tolerance:
+            raise AutotuneError(
+                f"{self._model}: the untuned training step gives another result when it is repeated from the same "
+                f"weights on the same batch with the same seed (relative error {unlike:.3g})",
+                tip="does the loss draw from a generator of its own, or keep state from step to step?",
+            )
+
+    def errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
+        """Errors of the loss and of the gradients; of steps with other random numbers, that of the mean loss. Raises
+        WrongResultError with the step or the weight in question."""
+        if reference.chance is None or seen.chance is None or self._same_numbers:
+            return self._exact_errors(reference, seen, tolerance)
+        try:
+            return self._exact_errors(reference, seen, tolerance)
+        except WrongResultError:
+            self.by_chance = True
+        _require_ways(reference.ways, seen.ways)
+        _require_slope(reference.slope, seen.slope, tolerance)
+        return (require_alike(reference.chance, seen.chance, tolerance),)
+
+    def _exact_errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
+        loss_error = _require_losses(reference.losses, seen.losses, tolerance)
+        num_gradients, worst = len(reference.gradients), 0.0
+        for when, got in (("in the first step", seen.gradients), ("in the first step, repeated", seen.again)):
+            if len(got) != num_gradients:
+                raise WrongResultError(f"{len(got)} gradients instead of {num_gradients} {when}", float("inf"))
+            for place, gradient in enumerate(compared(reference.gradients, got)):
+                if gradient.is_there_in_one:
+                    raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {gradient}", gradient.error)
+                spread = reference.allowed[place]
+                error = gradient.error_within(tolerance, spread)
+                if error is None:
+                    what = f"{gradient}, tolerance {tolerance:g}; nudged weights move it by {spread:.3g}"
+                    raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {what}", gradient.error)
+                worst = max(worst, error)
+        _require_ways(reference.ways, seen.ways)
+        try:
+            # A wide reference has other element types.
+            require_same_changes(reference.left, seen.left, Terms(tolerance, with_forms=False))
+        except DisagreementError as error:
+            raise WrongResultError(f"in the first step, {error}", error.relative_error) from None
+        return loss_error, worst
+
+    def packed(self, seen: StepsTaken) -> list[list[Array]]:
+        """What is left comes with its names and forms; a spread, if there is one, comes last."""
+        heading = np.asarray(
+            json.dumps({"num_inputs": seen.num_inputs, "left": parts.heading_of(seen.left), "slope": seen.slope})
+        )
+        arrays = [part.array for part in seen.left]
+        spread = [] if seen.spread is None else [[seen.spread]]
+        chance = [] if seen.chance is None else [seen.chance]
+        return [[heading, *arrays], [seen.losses, seen.ways, *chance], seen.gradients, seen.again, *spread]
+
+    def unpacked(self, stored: list[list[Array]]) -> StepsTaken:
+        """Raises ValueError for the file of another release."""
+        heading = heading_of(stored)
+        (_, *arrays), (losses, ways, *drawn), gradients, again, *rest = stored
+        left = parts.parts_with(heading["left"], arrays)
+        chance = drawn[0] if drawn else None
+        spread = rest[0][0] if rest else None
+        return StepsTaken(
+            losses, gradients, again, ways, left, chance, heading.get("slope"),
+            num_inputs=heading["num_inputs"], spread=spread,
+        )  # fmt: skip
+
+    def uncompared(self, seen: StepsTaken) -> tuple[str, ...]:
+        return seen.not_compared
+
+    def with_forms(self, reference: StepsTaken, seen: StepsTaken) -> None:
+        """Nothing is lacking."""
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """How far a gradient is from the reference's."""
+
+    error: float
+    """Largest difference over the largest entry; infinity where they cannot be compared."""
+    distance: float
+    """Root mean square of the difference over that of the gradient: a ReLU that flips changes few entries by a lot."""
+    is_there_in_one: bool = False
+    """One step gave a gradient, and the other none."""
+
+    def __str__(self) -> str:
+        if self.is_there_in_one:
+            return (
+                "one of the steps gives a gradient, be it zeros, and the other none: weight decay moves the first alone"
+            )
+        return f"relative error {self.error:.3g} (root mean square {self.distance:.3g})"
+
+    def error_within(self, tolerance: float, spread: float) -> float | None:
+        """The error to record; None for a wrong gradient."""
+        if self.error <= tolerance:
+            return self.error
+        return self.distance if self.distance <= min(_SPREADS * spread, _MOST_SPREAD) else None
+
+
+def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
+    """The error of the losses from the same weights. Errors are relative to the largest loss: later ones vanish."""
+    errors = np.abs(got - expected) / np.abs(expected).max()
+    from_the_same = (0, NUM_STEPS)
+    for step, error in enumerate(errors):
+        allowed = tolerance if step in from_the_same else _LATER_LOSSES * tolerance
+        if not error <= allowed:
+            what = "the first step, repeated" if step == NUM_STEPS else f"step {step + 1} of {NUM_STEPS}"
+            raise WrongResultError(
+                f"the loss of {what} is {got[step]:.6g} instead of {expected[step]:.6g}: relative error {error:.3g}, "
+                f"tolerance {allowed:g}",
+                float(error),
+            )
+    return float(max(errors[step] for step in from_the_same))
+
+
+def compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
+    """Each gradient with its reference. One below `_FLOOR` of the largest is compared by that share of the largest."""
+    floor = _FLOOR * max(map(_largest, expected), default=0.0)
+    rms_floor = _FLOOR * max(map(rms, expected), default=0.0)
+    found = []
+    for r, y in zip(expected, got, strict=True):
+        if (r.shape == NO_GRADIENT.shape) != (y.shape == NO_GRADIENT.shape):
+            found.append(_Compared(float("inf"), float("inf"), is_there_in_one=True))
+            continue
+        if why_incomparable(r, y) is not None:
+            found.append(_Compared(float("inf"), float("inf")))
+            continue
+        difference = y.astype(np.result_type(y, np.float64)) - r
+        error = share(_largest(difference), max(_largest(r), floor))
+        found.append(_Compared(error, share(rms(difference), max(rms(r), rms_floor))))
+    return found
+
+
+def _require_ways(expected: Array, got: Array) -> None:
+    errors = np.abs(got - expected) / np.maximum(expected, _FLOOR * expected.max())
+    worst = int(np.argmax(errors))
+    if not errors[worst] <= _MOVEMENT:
+        raise WrongResultError(
+            f"weight {worst + 1} of {len(got)} moved by {got[worst]:.3g} in {NUM_STEPS} steps instead of "
+            f"{expected[worst]:.3g} (root mean square)",
+            float(errors[worst]),
+        )
+
+
+def _require_slope(expected: float | None, got: float | None, tolerance: float) -> None:
+    if expected is None or got is None or not abs(expected - 1) <= _MOST_SLOPE_ERROR:
+        return
+    if not abs(got - 1) <= _SLOPE_ERROR + tolerance + 2 * abs(expected - 1):
+        raise WrongResultError(
+            f"the loss changes along the step's own gradient by {got:.3g} times what the gradient says, that of the "
+            f"untuned step by {expected:.3g}: forward and backward do not drop the same",
+            abs(got - 1),
+        )
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+def rms(values: Array) -> float:
+    """Root mean square; 0 for no values."""
+    return float(np.sqrt(np.mean(np.square(np.abs(values), dtype=np.float64)))) if values.size else 0.0
+
+
+def _shown(losses: Array) -> str:
+    return ", ".join(f"{loss:.4g}" for loss in losses[:NUM_STEPS])
