@@ -21,7 +21,7 @@ from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
-from autotune.errors import HarnessError, InvalidConfigError
+from autotune.errors import InvalidConfigError, SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Checked, Failure, Reason, Stage
 from autotune.trial.folder import TrialFolder
@@ -57,7 +57,7 @@ def check_in_child(folder: TrialFolder, request: TrialRequest) -> Checked:
     try:
         return Checked.model_validate_json(found.read_bytes())
     except (OSError, ValueError) as error:
-        raise HarnessError(f"the process that checks steps left no result in {inner.path}: {error}") from None
+        raise SetupError(f"the process that checks steps left no result in {inner.path}: {error}") from None
 
 
 def _error_of(failure: Failure) -> Exception:
@@ -65,8 +65,8 @@ def _error_of(failure: Failure) -> Exception:
         relative_error = float("nan") if failure.relative_error is None else failure.relative_error
         what = failure.error.removeprefix(f"{WrongResultError.__name__}: ")
         return WrongResultError(f"with the untuned step's random numbers, {what}", relative_error)
-    if failure.reason is Reason.HARNESS:
-        return HarnessError(failure.error)
+    if failure.reason is Reason.SETUP:
+        return SetupError(failure.error)
     return InvalidConfigError(
         f"its training steps cannot be checked: with the untuned step's random numbers the config ends in "
         f"{failure.reason.value} ({failure.error})"

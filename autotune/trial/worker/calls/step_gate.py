@@ -35,7 +35,7 @@ _SPREADS = 3.0
 _MOST_SPREAD = 0.25
 """Whatever the spread, a gradient that is further away is wrong."""
 _SLOPE_ERROR = 0.01
-"""By how much the loss may change along the gradient other than the gradient says, beside the tolerance. Right steps were
+"""By how much the loss may change along the gradient other than it says, beside the tolerance. Right steps were
 off by less than 0.001; a mask of its own in the backward pass made it 0.98 (share 0.1) to 0.7 (0.5, six layers)."""
 _MOST_SLOPE_ERROR = 0.1
 """An untuned step that is off by more tells nothing: of a gradient next to zero, or moments in place of gradients."""
