@@ -1,7 +1,7 @@
 """Hugging Face's Trainer with a tuned ViT, made from its configuration: nothing is downloaded.
 
 python examples/hf_trainer.py                                              # as it is: nothing is tuned yet
-python cli.py tune --task train --model examples/hf_trainer.py:build --study trainer
+python cli.py tune --task train --own-loop --model examples/hf_trainer.py:build --study trainer
 python cli.py export trainer -o best.yaml
 python examples/hf_trainer.py --tuned best.yaml
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
-import autotune
+from autotune.integrations.hugging_face import use_tuned
 
 BATCH, IMAGE = 8, 16
 
@@ -69,11 +69,11 @@ def main() -> None:
         output_dir=options.output, max_steps=40, learning_rate=2e-3, save_strategy="no", report_to="none",
         per_device_train_batch_size=BATCH, per_device_eval_batch_size=BATCH, disable_tqdm=True, seed=0,
     )  # fmt: skip
-    model = build()["model"].to(arguments.device).train()
-    # What comes back is a ViTForImageClassification still: the Trainer finds its labels, and saves it as one.
-    model = autotune.load(options.tuned).apply(model)
+    model = build()["model"].train()
     # Whole batches alone: another shape would be compiled anew.
     trainer = Trainer(model=model, args=arguments, train_dataset=Stripes(20 * BATCH), eval_dataset=Stripes(4 * BATCH))
+    # Its model is a ViTForImageClassification still: the Trainer finds its labels, and saves it as one.
+    trainer = use_tuned(trainer, options.tuned)
 
     before = trainer.evaluate()["eval_loss"]
     trainer.train()

@@ -1,7 +1,7 @@
 """PyTorch Lightning with a tuned model.
 
 python examples/lightning_training.py                                              # as it is: nothing is tuned yet
-python cli.py tune --task train --model examples/lightning_training.py:build --study lightning
+python cli.py tune --task train --own-loop --model examples/lightning_training.py:build --study lightning
 python cli.py export lightning -o best.yaml
 python examples/lightning_training.py --tuned best.yaml
 """
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import autotune
+from autotune.integrations.lightning import tuned_callback
 
 BATCH, SIZE = 32, 16
 
@@ -41,18 +41,12 @@ def build(seed: int = 0) -> dict[str, Any]:
 
 
 class Classifier(lightning.LightningModule):
-    """A LightningModule around the network; `tuned` is the file of its tuned config."""
+    """A LightningModule around the network."""
 
-    def __init__(self, tuned: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.save_hyperparameters("tuned")
-        self.tuned = tuned
         self.network = build()["model"].train()
         self.losses: list[float] = []
-
-    def on_fit_start(self) -> None:
-        """By now Lightning has put the network on its device. Parameters and names in checkpoints stay as they are."""
-        self.network = autotune.load(self.tuned).apply(self.network)
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         """The loss of a batch of images and labels."""
@@ -80,10 +74,12 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="lightning.ckpt")
     options = parser.parse_args()
 
-    classifier = Classifier(options.tuned)
+    classifier = Classifier()
     trainer = lightning.Trainer(
-        max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
-    )
+        max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        # While it fits, `classifier.network` is tuned. Parameters and names in checkpoints stay as they are.
+        callbacks=[tuned_callback(options.tuned, "network")],
+    )  # fmt: skip
     # Whole batches alone: another shape would be compiled anew.
     trainer.fit(classifier, DataLoader(stripes(20 * BATCH), batch_size=BATCH, shuffle=True))
     trainer.save_checkpoint(options.checkpoint)

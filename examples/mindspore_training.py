@@ -1,7 +1,7 @@
 """MindSpore's Model.train with a tuned Cell.
 
 python examples/mindspore_training.py                                              # as it is: nothing is tuned yet
-python cli.py tune --framework mindspore --task train --model examples/mindspore_training.py:build --study mindspore
+python cli.py tune --task train --own-loop --model mindspore=examples/mindspore_training.py:build --study mindspore
 python cli.py export mindspore -o best.yaml
 python examples/mindspore_training.py --tuned best.yaml
 """
@@ -15,7 +15,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-import autotune
+from autotune.integrations.mindspore import tuned_callback
 
 BATCH, FEATURES = 64, 16
 
@@ -68,14 +68,13 @@ def main() -> None:
     options = parser.parse_args()
 
     network = build()["model"].set_train(True)
-    # Before the optimizer and the Model: a config may choose MindSpore's mode for the whole process.
-    network = autotune.load(options.tuned).apply(network)
     optimizer = ms.nn.AdamWeightDecay(network.trainable_params(), learning_rate=3e-3)
     model = ms.train.Model(network, ms.nn.CrossEntropyLoss(), optimizer)
 
     dataset = ms.dataset.GeneratorDataset(lambda: points(50), ["points", "labels"], shuffle=False)
     losses = Losses()
-    model.train(1, dataset, callbacks=losses, dataset_sink_mode=False)
+    # The network is tuned while it trains.
+    model.train(1, dataset, callbacks=[losses, tuned_callback(options.tuned)], dataset_sink_mode=False)
 
     ms.save_checkpoint(network, options.checkpoint)
     print(f"loss {losses.kept[0]:.3f} -> {sum(losses.kept[-10:]) / 10:.3f}, checkpoint in {options.checkpoint}")

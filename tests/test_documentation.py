@@ -416,6 +416,7 @@ def test_few_blocks_are_not_executed() -> None:
     skipped = {str(each): each.why_not for each in blocks() if each.why_not and each.why_not != "a signature"}
     assert {name_of(each.page) for each in blocks() if each.why_not == "a signature"} == {"docs/python-reference.md"}
     assert set(skipped.values()) <= {"output", "the last line of a model's function"} | {
-        f"needs {each}" for each in ("several machines", "Slurm", "Kubernetes", "torch", "mlflow", "tensorboard")
+        f"needs {each}"
+        for each in ("several machines", "Slurm", "Kubernetes", "torch", "mlflow", "tensorboard", "a trainer")
     }
     assert len(skipped) < len(blocks()) / 6

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError
+from autotune.errors import InvalidConfigError, UnsuitableCallError
 from autotune.measure.diagnosis import BreakKind, Compilations
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import Clock
@@ -39,6 +39,41 @@ def require(capability: Capability | None, what: str) -> Capability:
     return capability
 
 
+class Updates:
+    """When a training step updates the weights: at each call, or after `accumulate` calls by the mean of their
+    gradients. A tuned step and the untuned one share it, since one may take over from the other within a group."""
+
+    def __init__(self, accumulate: int = 1, clip_grad_norm: float | None = None) -> None:
+        """`clip_grad_norm`: the norm of all gradients together that an update has at most; None: whatever it is."""
+        self.accumulate = accumulate
+        self.clip_grad_norm = clip_grad_norm
+        self.num_made = 0
+        """Calls of the group that is not complete yet: their gradients are there."""
+        self.has_updated = False
+        """The latest call, or `flush`, updated the weights."""
+        self.held: Any = None
+        """The sum of the gradients so far, where a backend has no place of its own for it."""
+        self.update: Callable[[], object] = lambda: None
+        """Updates the weights by the gradients that are there. Set by the step."""
+
+    @property
+    def are_plain(self) -> bool:
+        """The optimizer steps at each call, by the gradients as they are."""
+        return self.accumulate == 1 and self.clip_grad_norm is None
+
+    def note_call(self) -> bool:
+        """The gradients of one more call are there. Whether they complete the group, and the weights are updated."""
+        self.num_made += 1
+        self.has_updated = self.num_made == self.accumulate
+        return self.has_updated
+
+    def flush(self) -> None:
+        """Update the weights by the mean gradients of an incomplete group, if one was begun."""
+        self.has_updated = self.num_made > 0
+        if self.has_updated:
+            self.update()
+
+
 class Training(Protocol):
     """Training steps: task `train`."""
 
@@ -52,19 +87,33 @@ class Training(Protocol):
         """Put a model that is in evaluation mode as a whole into training mode; one that is not is left as it is."""
 
     def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        config: Config,
+        changes: UndoLog,
+        *,
+        updates: Updates | None = None,
     ) -> Callable[..., Any]:
         """A function that takes one training step under `config` and returns the loss, a scalar tensor.
 
         It is called with what `loss` takes after the model: it computes `loss(model, ...)` and its gradients, and lets
-        the optimizer change the weights. What a config sets is noted as in `Backend.compile`, which raises the same.
+        the optimizer change the weights; with `updates` when and how these say, which it keeps count of. What a config
+        sets is noted as in `Backend.compile`, which raises the same.
         A job makes no step twice: an exception that the tuned code caused carries how the step comes to its end untuned
         (`errors.finish_by`). Without that the job gets it, and its later steps are untuned.
         """
 
+    def of_calls(self, config: Config) -> Config:
+        """What of a step's config is for the model's calls: all but what surrounds model and loss together."""
+
     def calls_as_compiled(self, config: Config) -> bool:
-        """Whether a training step under `config` calls the very model that `Backend.compile` gives for it, so that the
-        gradients which a trial compared are those of that model's calls."""
+        """Whether a training step under `config` calls the very model that `Backend.compile` gives for `of_calls` of
+        it, so that the gradients which a trial compared are those of that model's calls."""
+
+    def unlike_the_step(self, model: Any, config: Config) -> Callable[[], UnsuitableCallError | None]:
+        """Asked before a call of the model: why it is not surrounded as in a step under `config`; None where it is."""
 
     @property
     def draw_as_uncompiled(self) -> Callable[[], None] | None:

@@ -17,7 +17,7 @@ import psutil
 from autotune.apply.compile_model import compile_under, given_functions, versions_under
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
-from autotune.backends.capabilities import require
+from autotune.backends.capabilities import Training, Updates, require
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of, framework_of, load_backend
 from autotune.backends.undo import UndoLog
@@ -27,7 +27,7 @@ from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError, put_back
-from autotune.job.guard import Guard, GuardTerms, RecordedCalls
+from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
 from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, register, weakly
@@ -86,14 +86,23 @@ class LoadedFile:
 class Application:
     """One model, or one training step, under one policy."""
 
-    def __init__(self, loaded: LoadedFile, model: Any, policy: Policy, recipe: TrainingRecipe | None = None) -> None:
-        """`recipe`: what is applied is a training step of the model; None: the model's calls."""
+    def __init__(
+        self,
+        loaded: LoadedFile,
+        model: Any,
+        policy: Policy,
+        recipe: TrainingRecipe | None = None,
+        updates: Updates | None = None,
+    ) -> None:
+        """`recipe`: what is applied is a training step of the model, which updates its weights as `updates` say; None:
+        the model's calls."""
         self._loaded = loaded
         self._given = self._model = model
         self._policy = policy
         self._recipe = recipe
         self._method: str | None = None
         """The method of the model that is tuned in place of its calls."""
+        self._updates = updates
         self._recorder = StatsRecorder()
         self._changes = UndoLog()
         self._backend: Backend | None = None
@@ -165,29 +174,40 @@ class Application:
         raises, repeats = self._policy.on_mismatch == "raise", self._recipe is None
         fallback = Fallback(untuned, self._changes, self._recorder, raises=raises, repeats=repeats)
         functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
+        training = require(backend.training, "task train") if tuned.workload.task == "train" else None
+        of_the_step = ConfigParts.of(tuned.config).settings
+        if training is not None and self._recipe is None:
+            tuned = tuned.model_copy(update={"config": training.of_calls(tuned.config)})
         adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
         if adaptive is not None:
-            calls = self._without_gradients(backend, adaptive, fallback)
-            return self._stand_in(backend, tuned, self._model, calls, fallback.release)
-        backend.input_gradients = tuned.workload.signature.records_gradients
-        step = self._step(backend, tuned.config, functions, self._changes)
-        call = step if self._recipe else backend.proxies.direct(step)
-        guard: Callable[..., Any] = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
-        if not self._has_right_gradients(backend, tuned, step):
-            guard = self._without_gradients(backend, guard, fallback)
-        return self._stand_in(backend, tuned, step, guard, fallback.release)
+            step = self._model
+            calls: Callable[..., Any] = self._without_gradients(backend, tuned, adaptive, fallback)
+        else:
+            backend.input_gradients = tuned.workload.signature.records_gradients
+            step = self._step(backend, tuned.config, functions, self._changes)
+            call = step if self._recipe else backend.proxies.direct(step)
+            calls = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+            if not self._has_right_gradients(training, tuned, step):
+                calls = self._without_gradients(backend, tuned, calls, fallback)
+        if training is not None and self._recipe is None:
+            calls = CallsOfAStep(training.unlike_the_step(self._model, of_the_step), calls, fallback)
+        return self._stand_in(backend, tuned, step, calls, fallback.release)
 
-    def _without_gradients(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> RecordedCalls:
-        return RecordedCalls(backend, self._model, call, fallback, self._recorder)
+    def _without_gradients(
+        self, backend: Backend, tuned: TunedConfig, call: Callable[..., Any], fallback: Fallback
+    ) -> RecordedCalls:
+        is_of_a_step = tuned.workload.task == "train"
+        return RecordedCalls(backend, self._model, call, fallback, self._recorder, of_a_step=is_of_a_step)
 
-    def _has_right_gradients(self, backend: Backend, tuned: TunedConfig, step: Any) -> bool:
+    def _has_right_gradients(self, training: Training | None, tuned: TunedConfig, step: Any) -> bool:
         """Those of the untuned model, or those that trials compared; or gradients were recorded in each call of a
         trial, since the model differentiates within itself."""
         if self._recipe is not None or step is self._model or tuned.workload.signature.records_gradients:
             return True
         parts = ConfigParts.of(tuned.config)
-        is_compared = tuned.workload.task == "train" and not parts.variants and tuned.shapes is None
-        return is_compared and require(backend.training, "task train").calls_as_compiled(parts.settings)
+        if training is None or parts.variants or tuned.shapes is not None:
+            return False
+        return training.calls_as_compiled(parts.settings)
 
     def _require_allowed(self, tuned: TunedConfig, backend: Backend) -> None:
         """Raises MismatchError for what only the job, and no file, can decide."""
@@ -268,7 +288,8 @@ class Application:
             return compile_under(backend, self._model, config, variants, changes, shapes=shapes)
         training = require(backend.training, "a training step")
         settings = ConfigParts.of(config).settings
-        return training.training_step(self._model, self._recipe.loss, self._recipe.optimizer, settings, changes)
+        loss, optimizer = self._recipe.loss, self._recipe.optimizer
+        return training.training_step(self._model, loss, optimizer, settings, changes, updates=self._updates)
 
     def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
         if self._recipe is None:

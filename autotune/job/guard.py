@@ -284,14 +284,15 @@ class Watch:
             self._fallback.give_up(f"each call of the model changes {found}, which a compiled call does not")
 
 
-# `RecordedCalls`: stands in front of a model that was tuned without gradients: calls that record them stay untuned.
+# `RecordedCalls` and `CallsOfAStep`: what stands in front of a model for calls that no trial compared.
 #
 # A trial of inference compares outputs alone. Compiled code may lose a gradient, or give zeros where the untuned model
-# gives none, and nobody would have seen it (docs/decisions/0048-what-an-applied-model-is.md).
+# gives none, and nobody would have seen it (docs/decisions/0048-what-an-applied-model-is.md). A trial of training steps
+# compares the gradients of calls that are surrounded as the step surrounds them.
 
 
 class RecordedCalls:
-    """A callable: what the job's calls come to first."""
+    """A callable: what the job's calls come to first. Those that record gradients stay untuned."""
 
     def __init__(
         self,
@@ -300,19 +301,24 @@ class RecordedCalls:
         call: Callable[..., Any],
         fallback: Fallback,
         recorder: StatsRecorder,
+        *,
+        of_a_step: bool = False,
     ) -> None:
+        """`of_a_step`: the config is one of training steps, which compiles something else than the model's call."""
         self._recorder = recorder
         self._backend = backend
         self._records = backend.records_gradients
         self._model = model
         self._call = call
         self._fallback = fallback
+        self._of_a_step = of_a_step
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._fallback.is_over:
             return self._call(*args, **kwargs)
         if self._records(self._model, args, kwargs):
-            return self._untuned("the call records gradients, and the config was tuned without", args, kwargs)
+            what = "compiles more of a step than the model" if self._of_a_step else "was tuned without"
+            return self._untuned(f"the call records gradients, and the config {what}", args, kwargs)
         result = self._call(*args, **kwargs)
         if self._records(None, result) and not self._fallback.is_over:
             what = "outputs require gradients, though no parameter of the model and no input does"
@@ -322,6 +328,25 @@ class RecordedCalls:
     def _untuned(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, lasting: bool = False) -> Any:
         self._recorder.note_first_call()
         ways_out = (
-            f"{self._backend.call_without_gradients}, or tune with {asked('task', 'train')} and use training_step"
+            f"use training_step, or tune with {asked('own_loop', True)}"
+            if self._of_a_step
+            else f"{self._backend.call_without_gradients}, or tune with {asked('task', 'train')} and use training_step"
         )
         return self._fallback.result_after(UnsuitableCallError(what, tip=ways_out, lasting=lasting), "", args, kwargs)
+
+
+class CallsOfAStep:
+    """A callable: what the job's calls come to first, under a config of training steps that compiles the model alone.
+    Those that are surrounded otherwise than in a step stay untuned."""
+
+    def __init__(
+        self, unlike: Callable[[], UnsuitableCallError | None], call: Callable[..., Any], fallback: Fallback
+    ) -> None:
+        self._unlike = unlike
+        self._call = call
+        self._fallback = fallback
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._fallback.is_over or (refusal := self._unlike()) is None:
+            return self._call(*args, **kwargs)
+        return self._fallback.result_after(refusal, "", args, kwargs)

@@ -11,13 +11,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import Any, cast
+from typing import Any
 
+from autotune.backends.capabilities import Updates
 from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
+from autotune.job.stats import recorder_of, register
 from autotune.measure.parts import Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
 from autotune.workload.build import TrainingRecipe, Variants, own_loss
+
+
+class TrainingStep:
+    """A function that takes one training step of a job: see `Loaded.training_step`."""
+
+    def __init__(self, call: Callable[..., Any], updates: Updates) -> None:
+        self._call = call
+        self._updates = updates
+
+    def __call__(self, *batch: Any, **named: Any) -> Any:
+        """The loss of the batch, detached. It is that of the batch alone, whatever group it belongs to."""
+        return self._call(*batch, **named)
+
+    @property
+    def has_updated(self) -> bool:
+        """The latest call, or `flush`, changed the weights: a scheduler may step."""
+        return self._updates.are_plain or self._updates.has_updated
+
+    def flush(self) -> None:
+        """Let the optimizer step by the mean gradients of a group that is not complete. Without one nothing is done.
+
+        A group that is not flushed goes on with the next call, be it of another epoch.
+        """
+        self._updates.flush()
 
 
 @dataclass(frozen=True)
@@ -75,12 +101,14 @@ class Loaded(LoadedFile):
         loss: Callable[..., Any] | None = None,
         optimizer: Any = None,
         *,
+        accumulate: int = 1,
+        clip_grad_norm: float | None = None,
         on_mismatch: OnMismatch = "retune-hint",
         margin: float | None = MARGIN,
         monitor: bool = False,
         process_settings: bool = False,
         compiler_options: bool = False,
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
 
         It computes `loss(model, *inputs, *targets)` and its gradients, and lets the optimizer change the weights.
@@ -88,11 +116,19 @@ class Loaded(LoadedFile):
         the first of several outputs. Where nothing was faster, or something is wrong, it is the untuned step; policies
         are those of `apply`. There is no `check`: a step changes the weights. Raises InputError without an optimizer,
         and for a model or an optimizer of no framework.
+
+        `accumulate`: the optimizer steps at every so many calls, by the mean of their gradients; `step.has_updated`
+        says whether the latest call did, and `step.flush()` makes it step with those of an incomplete group, as at the
+        end of an epoch. `clip_grad_norm`: the norm of all gradients together is at most this when it does.
         """
         if optimizer is None:
             raise InputError(
                 "training_step() was given no optimizer", tip="call it as training_step(model, loss, optimizer)"
             )
+        if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+            raise InputError(f"accumulate={accumulate!r}: is no number of calls", tip="give 1 or more")
+        if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and clip_grad_norm > 0):
+            raise InputError(f"clip_grad_norm={clip_grad_norm!r}: is no norm", tip="give a number above 0")
         policy = Policy(
             on_mismatch,
             margin=margin,
@@ -100,10 +136,12 @@ class Loaded(LoadedFile):
             process_settings=process_settings,
             compiler_options=compiler_options,
         )
-        step, _ = Application(
-            self, model, policy, TrainingRecipe(own_loss if loss is None else loss, optimizer)
-        ).applied()
-        return cast("Callable[..., Any]", step)
+        updates, recipe = Updates(accumulate, clip_grad_norm), TrainingRecipe(loss or own_loss, optimizer)
+        call, _ = Application(self, model, policy, recipe, updates).applied()
+        step, recorder = TrainingStep(call, updates), recorder_of(call)
+        if recorder is not None:
+            register(step, recorder)
+        return step
 
     @contextmanager
     def applied(self, model: Any, **policy: Any) -> Iterator[Any]:

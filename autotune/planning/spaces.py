@@ -81,6 +81,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         num_cores=num_usable_cores(),
         known=known_shapes(workload, declared.padding),
         process_settings=question.process_settings,
+        own_loop=question.own_loop and question.task == "train",
     )
 
 

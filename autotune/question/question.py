@@ -167,6 +167,12 @@ class Question(Record):
         "Also try settings of the whole process (threads, allocator, matmul precision, ...); the job has to allow them "
         "with apply(model, process_settings=True).",
     )
+    own_loop: bool = ask(
+        False,
+        "With task train: tune what a job that keeps its own loop can use (a Trainer, Lightning, apply): the model's "
+        "forward and backward, without what compiles loss or optimizer along.",
+        by="anybody",
+    )
     objective: Texts = ask(
         (),
         "latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict is about "
@@ -303,6 +309,7 @@ class Asked(AskedAgain, total=False):
     preset: str
     fixed_precision: bool
     process_settings: bool
+    own_loop: bool
     prior: str | Sequence[str]
     portfolio: bool | None
     sampler: str | None

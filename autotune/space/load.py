@@ -36,6 +36,8 @@ class Circumstances:
     """Known conditions on the shapes that the model is called with."""
     process_settings: bool = False
     """The job allows settings that affect its whole process."""
+    own_loop: bool = False
+    """The job hands no step over: it calls the model in a training loop of its own."""
     python: str = platform.python_version()
 
     def holds_for(self, rule: ForbidEntry) -> bool:
@@ -55,6 +57,7 @@ class Circumstances:
             and conditions.error <= self.tolerance
             and self.known.issuperset(conditions.needs)
             and (self.process_settings or not conditions.process)
+            and not (self.own_loop and conditions.whole_step)
         )
 
 

@@ -122,6 +122,8 @@ def _conditions(*both: Conditions) -> Iterator[str]:
     yield from dict.fromkeys(need for each in both for need in each.needs)
     if any(each.process for each in both):
         yield "`--process-settings`"
+    if any(each.whole_step for each in both):
+        yield "not with `--own-loop`"
 
 
 def _packages(conditions: Conditions) -> Iterator[str]:

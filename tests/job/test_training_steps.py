@@ -427,7 +427,7 @@ class TestTheJobsOwnExceptions:
         model = made()
         optimizer = torch.optim.SGD(model.parameters())
         make = tuned(config) if config else autotune.load(tmp_path / "none.yaml").training_step
-        with pytest.raises(InputError, match="the loss gave a dict and not one number"):
+        with pytest.raises(InputError, match="the loss gave a dict of loss and not one number"):
             make(model, lambda model, x: {"loss": loss(model, x)}, optimizer)(batch(0))
 
     def test_an_optimizer_that_needs_a_closure(self, tuned):

@@ -6,7 +6,7 @@ anything else that fails is raised. "Measured" means: on MindSpore 2.10.0, CPU, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from mindspore.communication import GlobalComm, get_group_size
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import USUAL_LEARNING_RATE
+from autotune.backends.capabilities import USUAL_LEARNING_RATE, Updates
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.call_values import call_key
 from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, whole_graph
@@ -35,14 +35,27 @@ compiled step draws other numbers, and nothing can be set to change that."""
 
 
 def training_step(
-    model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer, config: Config, changes: UndoLog
+    model: ms.nn.Cell,
+    loss: Callable[..., Any],
+    optimizer: ms.nn.Optimizer,
+    config: Config,
+    changes: UndoLog,
+    *,
+    updates: Updates | None = None,
 ) -> Callable[..., Any]:
     """See `Training.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""
     arguments = prepare(model, config, "train", changes)
-    untuned = _pynative_step(_gradients_of(model, loss, optimizer), optimizer)
+    update = _updating(optimizer, updates or Updates())
+    untuned = _pynative_step(_gradients_of(model, loss, optimizer), update)
     if arguments.mixed_precision is not None:
         raise InvalidConfigError("knob amp_level: half precision needs a loss scale, which a training step has not")
+    scope = config.get("scope", "step") if arguments.jit is not None else None
+    if (arguments.whole_graph or scope == "step") and update is not optimizer:
+        raise InvalidConfigError(
+            "the config compiles the whole step, optimizer included, which adds up no gradients and clips none",
+            tip="leave out accumulate and clip_grad_norm, or tune with a space whose knob scope has gradients or model",
+        )
     if arguments.whole_graph:
         cell = ms.nn.TrainOneStepCell(WithLoss(model, loss), optimizer)
         if arguments.jit_config:
@@ -50,7 +63,6 @@ def training_step(
         note_compiled(model, cell)
         whole = SameState(Compiling(whole_graph(cell), arguments.compiling), model, optimizer)
         return BeforeAnyWrite(whole, untuned, model, optimizer)
-    scope = config.get("scope", "step") if arguments.jit is not None else None
     if scope is None:
         return untuned
     called = proxy(model, None, CompiledCell(model, arguments), changes) if scope == "model" else model
@@ -61,7 +73,7 @@ def training_step(
         return BeforeAnyWrite(whole, untuned, model, optimizer)
     if scope == "gradients":
         gradients = SameState(Compiling(jitted(gradients, arguments), arguments.compiling), model)
-    return _pynative_step(BeforeAnyWrite(gradients, untuned, model, optimizer), optimizer)
+    return _pynative_step(BeforeAnyWrite(gradients, untuned, model, optimizer), update)
 
 
 def _gradients_of(model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer) -> Callable[..., Any]:
@@ -69,13 +81,38 @@ def _gradients_of(model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.
     return gradients
 
 
-def _pynative_step(value_and_gradients: Callable[..., Any], optimizer: ms.nn.Optimizer) -> Callable[..., Any]:
+def _pynative_step(value_and_gradients: Callable[..., Any], update: Callable[[Any], object]) -> Callable[..., Any]:
     def step(*args: Any) -> Any:
         value, gradients = value_and_gradients(*args)
-        optimizer(gradients)
+        update(gradients)
         return value
 
     return step
+
+
+def _updating(optimizer: ms.nn.Optimizer, updates: Updates) -> Callable[[Any], object]:
+    """What takes the gradients of each call; the optimizer itself where it steps by them as they are."""
+    if updates.are_plain:
+        plain: Callable[[Any], object] = optimizer
+        return plain
+
+    def take(gradients: Sequence[ms.Tensor]) -> None:
+        held = updates.held if updates.num_made else None
+        updates.held = tuple(gradients) if held is None else tuple(map(ms.ops.add, held, gradients))
+        if updates.note_call():
+            update()
+
+    def update() -> None:
+        number, gradients = updates.num_made, updates.held
+        updates.num_made, updates.held = 0, None
+        if number > 1:
+            gradients = tuple(gradient / number for gradient in gradients)
+        if updates.clip_grad_norm is not None:
+            gradients = ms.ops.clip_by_global_norm(gradients, updates.clip_grad_norm)
+        optimizer(tuple(gradients))
+
+    updates.update = update
+    return take
 
 
 class BeforeAnyWrite:
@@ -181,6 +218,16 @@ def set_training(model: ms.nn.Cell) -> None:
     """See `Training`."""
     if not model.training:
         model.set_train()
+
+
+def of_calls(config: Config) -> Config:
+    """See `Training`. Half precision is not for training steps."""
+    return config
+
+
+def unlike_the_step(model: ms.nn.Cell, config: Config) -> Callable[[], None]:
+    """See `Training`."""
+    return lambda: None
 
 
 def calls_as_compiled(config: Config) -> bool:

@@ -10,11 +10,12 @@ checkpoint's hooks (2.6) compiles such calls, and the exception is let through.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.nn.modules import module as all_modules
 from torch.utils import checkpoint
 
 from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.parallel import is_one_of_many
 from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
 
@@ -29,6 +31,7 @@ _has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
 _saved_tensor_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
+_CHECKPOINT = checkpoint.CheckpointFunction.forward.__code__
 _EndOfCheckpoint: Any = getattr(checkpoint, "_StopRecomputationError", ())
 
 
@@ -37,6 +40,7 @@ class CompiledStep:
 
     def __init__(self, model: torch.nn.Module, step: Callable[..., Any], *, input_gradients: bool = False) -> None:
         """`input_gradients`: it was measured with gradients of its inputs recorded."""
+        self._model = model
         self._step = step
         self._input_gradients = input_gradients
         self._methods = ClassMethods(model)
@@ -60,11 +64,22 @@ class CompiledStep:
                 )
             if _saved_tensor_hooks(True) is not None:
                 raise UnsuitableCallError("what the call saves for gradients goes through hooks, as in a checkpoint")
+        elif self._model.training and _is_checkpointed():
+            raise UnsuitableCallError("the call is made again for its gradients (checkpoint), untuned, and draws alike")
         try:
             return self._step(*args, **kwargs)
         except _EndOfCheckpoint as end:
             let_through(end)
             raise
+
+
+def _is_checkpointed() -> bool:
+    """A reentrant checkpoint calls without gradients first, and with them in the backward pass: from the same state of
+    the generator compiled code would drop out other numbers than the model does then."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not _CHECKPOINT:
+        frame = frame.f_back
+    return frame is not None
 
 
 class ClassMethods:
@@ -113,6 +128,10 @@ def _methods(kind: type) -> dict[str, Any]:
 #
 # What such a call leaves behind is put back, but for attributes of Python; where it draws random numbers, the
 # gradients are those of another draw.
+#
+# Autograd gives no gradient to a weight on which nothing depends that a loss takes, where a compiled graph gives zeros:
+# weight decay moves those. Where outputs of a call have no gradient, zeros are taken away from the weights that the
+# model itself, called once more, finds unused.
 
 _FUNCTORCH = "torch._functorch.config"
 _COMPILED_ALONG = {"force_non_lazy_backward_lowering": True}
@@ -141,6 +160,8 @@ class DerivableStep:
     def __init__(self, model: torch.nn.Module, step: Callable[..., Any]) -> None:
         """`model` is what was compiled."""
         self.model = model
+        self.unused: dict[tuple[type, frozenset[int]], frozenset[int]] = {}
+        """Compiled graph, and the outputs that have gradients -> which of its weights have none, by their places."""
         self._step = step
         self.is_over = False
 
@@ -175,12 +196,20 @@ class _Recorded:
         self._task = -1
         self._replaced: dict[int, _Replaced] = {}
         """By the identity of a node, in the backward pass of this number."""
+        self._used: set[int] = set()
+        """Outputs that have a gradient in that backward pass, so far."""
+        self._num_outputs = 0
 
     def watch(self, outputs: list[torch.Tensor]) -> None:
-        for number, output in enumerate(outputs):
-            if output.requires_grad and output.grad_fn is not None:
-                register: Callable[..., Any] = output.register_hook
-                register(partial(self._checked, number, partial(torch.zeros, output.shape, dtype=output.dtype)))
+        recorded = {number: output for number, output in enumerate(outputs) if output.grad_fn is not None}
+        self._num_outputs = len(recorded)
+        for number, output in recorded.items():
+            register: Callable[..., Any] = output.register_hook
+            register(partial(self._checked, number, partial(torch.zeros, output.shape, dtype=output.dtype)))
+        if len(recorded) > 1 and not is_one_of_many():  # Others would wait for the model's further call in vain.
+            for node in graph_nodes(*(output.grad_fn for output in recorded.values())):
+                if is_compiled(node):
+                    node.register_hook(self._without_unused)
 
     def _checked(
         self, number: int, zeros: Callable[..., torch.Tensor], gradient: torch.Tensor | None
@@ -188,6 +217,9 @@ class _Recorded:
         """What takes the place of an output's gradient; None: nothing does, or there is none."""
         if _keeps_graph():
             _allow_again(graph_nodes(torch._C._current_autograd_node()))
+        self._begin_task()
+        if gradient is not None:
+            self._used.add(number)
         if gradient is None or not (torch.is_grad_enabled() or _is_batched(gradient) or _is_legacy_batched(gradient)):
             return None
         self._step.is_over = True
@@ -212,9 +244,38 @@ class _Recorded:
             if found_gradient is not None:
                 replaced.add(index, found_gradient)
 
-    def _replacing(self, node: Any) -> _Replaced:
+    def _begin_task(self) -> None:
         if self._task != _task_id():
-            self._task, self._replaced = _task_id(), {}
+            self._task, self._replaced, self._used = _task_id(), {}, set()
+
+    def _without_unused(self, found: tuple[torch.Tensor | None, ...], _: Any) -> tuple[torch.Tensor | None, ...] | None:
+        """What a compiled graph gives its weights, once all outputs that come of them have given it their gradients."""
+        if len(self._used) == self._num_outputs:
+            return None
+        node: Any = torch._C._current_autograd_node()
+        key = type(node), frozenset(self._used)
+        if key not in self._step.unused:
+            self._step.unused[key] = self._found_unused(node, found)
+        unused = [index for index in self._step.unused[key] if is_zero(found[index])]
+        return tuple(None if index in unused else each for index, each in enumerate(found)) if unused else None
+
+    def _found_unused(self, node: Any, found: tuple[torch.Tensor | None, ...]) -> frozenset[int]:
+        zeros = {
+            index: function.variable
+            for index, (function, _) in enumerate(node.next_functions)
+            if hasattr(function, "variable") and is_zero(found[index])
+        }
+        if not zeros:
+            return frozenset()
+        outputs = [output for output in map(self._recomputed().__getitem__, self._used) if output.requires_grad]
+        gradients = torch.autograd.grad(
+            outputs, [*zeros.values()], [*map(torch.zeros_like, outputs)], retain_graph=True, allow_unused=True
+        )
+        if not self._step.is_over:
+            self._outputs = []
+        return frozenset(index for index, gradient in zip(zeros, gradients, strict=True) if gradient is None)
+
+    def _replacing(self, node: Any) -> _Replaced:
         if id(node) not in self._replaced:
             self._replaced[id(node)] = _Replaced(node, self._task)
         return self._replaced[id(node)]
@@ -233,7 +294,7 @@ class _Replaced:
 
     def __init__(self, node: Any, task: int) -> None:
         self._task = task
-        self._is_compiled = "CompiledFunction" in type(node).__name__
+        self._is_compiled = is_compiled(node)
         self._gradients: dict[int, torch.Tensor] = {}
         """By the number of what the node is a function of."""
         self._handle = node.register_hook(self._hook)
@@ -260,16 +321,26 @@ def _allow_again(nodes: list[Any]) -> None:
             metadata.bw_donated_idxs = []
 
 
-def graph_nodes(node: Any) -> list[Any]:
-    """The nodes of a recorded graph from this one on, but for those that hand gradients to the weights."""
+def graph_nodes(*ends: Any) -> list[Any]:
+    """The nodes of a recorded graph from these on, but for those that hand gradients to the weights."""
     found: dict[int, Any] = {}
-    nodes = [node]
+    nodes = [*ends]
     while nodes:
         node = nodes.pop()
         if node is not None and id(node) not in found and not hasattr(node, "variable"):
             found[id(node)] = node
             nodes += [function for function, _ in node.next_functions]
     return list(found.values())
+
+
+def is_compiled(node: Any) -> bool:
+    """It is the backward pass of a compiled graph; each has a class of its own."""
+    return "CompiledFunction" in type(node).__name__
+
+
+def is_zero(gradient: torch.Tensor | None) -> bool:
+    """Every element is."""
+    return gradient is not None and gradient.layout is torch.strided and not bool(gradient.any())
 
 
 def _autocast_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:

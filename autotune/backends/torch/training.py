@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import NO_GRADIENT, USUAL_LEARNING_RATE
+from autotune.backends.capabilities import NO_GRADIENT, USUAL_LEARNING_RATE, Updates
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
-from autotune.backends.torch.compiled_step import graph_nodes
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
 from autotune.backends.torch.given_model import NOT_RECORDED
+from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
 from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
@@ -48,7 +48,13 @@ _Loss = Callable[..., torch.Tensor]
 
 
 def training_step(
-    model: torch.nn.Module, loss: _Loss, optimizer: torch.optim.Optimizer, config: Config, changes: UndoLog
+    model: torch.nn.Module,
+    loss: _Loss,
+    optimizer: torch.optim.Optimizer,
+    config: Config,
+    changes: UndoLog,
+    *,
+    updates: Updates | None = None,
 ) -> Callable[..., torch.Tensor]:
     """See `Training.training_step`. Gradients are cleared before they are computed, so they can be read afterwards."""
     settings = settings_of(config)
@@ -60,30 +66,33 @@ def training_step(
     setup = prepare(model, settings, changes, attempts=attempts)
     if impl is not None:
         changes.make(lambda: None, lambda: place_counts(optimizer))
-    untuned = PlainStep(partial(loss, model), optimizer, OptimizerStep(optimizer, None, None))
+    gradients = Gradients(optimizer, updates or Updates())
+    untuned = PlainStep(partial(loss, model), gradients, OptimizerStep(optimizer, None, None))
     if not settings.compiles_anything and impl is None and settings.autocast is None:
         return watched_for_synchronisation(model, untuned)
     forward: _Loss = setup.wrap(_forward(model, loss, settings, setup.compile))
     compile_ = compiler({}, [], attempts) if settings.optimizer_compiled else None
     update = OptimizerStep(optimizer, impl, compile_)
-    step = TunedStep(PlainStep(forward, optimizer, update), untuned, ForwardState(model), attempts, settings)
+    step = TunedStep(PlainStep(forward, gradients, update), untuned, ForwardState(model), attempts, settings)
     return watched_for_synchronisation(model, step)
 
 
 class PlainStep:
     """The parts of a step, and the step that they make."""
 
-    def __init__(self, forward: _Loss, optimizer: torch.optim.Optimizer, update: OptimizerStep) -> None:
+    def __init__(self, forward: _Loss, gradients: Gradients, update: OptimizerStep) -> None:
         self.forward = forward
-        self.optimizer = optimizer
+        self.gradients = gradients
+        self.optimizer = gradients.optimizer
         self.update = update
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.gradients.begin()
         value = self.forward(*args, **kwargs)
         _require_number(value)
-        value.backward()  # type: ignore[no-untyped-call]
-        self.update()
+        self.gradients.part_of(value).backward()  # type: ignore[no-untyped-call]
+        if self.gradients.are_complete():
+            self.update()
         return value.detach()
 
 
@@ -98,23 +107,29 @@ class TunedStep:
         self._state = state
         self._attempts = attempts
         self._settings = settings
-        self._unused = UnusedWeights(partial(trained, tuned.optimizer))
+        self._unused = UnusedWeights(partial(trained_by, tuned.optimizer))
         self._update = tuned.update
         self._changes_optimizer = settings.optimizer_compiled or settings.optimizer_impl is not None
         self._has_updated = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        put_back: Callable[[], None] = (lambda: None) if is_one_of_many() else self._state.kept()
-        self._tuned.optimizer.zero_grad(set_to_none=True)
+        gradients = self._tuned.gradients
+        if is_one_of_many():  # Nothing is made again, and DDP averages what has been added up beside the weights.
+            gradients.begin()
+            earlier, put_back = EarlierGradients([]), _leave
+        else:
+            earlier, put_back = gradients.begin_apart(), self._state.kept()
         try:
             value = self._with_gradients(put_back, args, kwargs)
-        except UnsuitableCallError:
-            raise
         except Exception as error:
-            finish_by(error, self._made_again(error, put_back, args, kwargs))
+            earlier.bring_back()
+            if not isinstance(error, UnsuitableCallError):
+                finish_by(error, self._made_again(error, put_back, args, kwargs))
             raise
         self._state.note_success()
-        self._take_step(value)
+        earlier.add()
+        if gradients.are_complete():
+            self._take_step(value)
         failed = self._attempts.take_error()
         if failed is not None:
             finish_by(failed, value.detach)
@@ -127,7 +142,7 @@ class TunedStep:
         value = self._tuned.forward(*args, **kwargs)
         _require_number(value)
         found = self._unused.watched(value) if self._settings.compiled else []
-        value.backward()  # type: ignore[no-untyped-call]
+        self._tuned.gradients.part_of(value).backward()  # type: ignore[no-untyped-call]
         self._unused.clear(found, partial(self._unused_of, put_back, args, kwargs))
         return value
 
@@ -196,6 +211,10 @@ class TunedStep:
         return again
 
 
+def _leave() -> None:
+    """Nothing is put back."""
+
+
 def _require_number(value: object) -> None:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return
@@ -235,10 +254,47 @@ def set_training(model: torch.nn.Module) -> None:
         model.train()
 
 
+def of_calls(config: Config) -> Config:
+    """See `Training`. Autocast surrounds a step's model and loss: the job's own does so around its calls."""
+    return Config({name: value for name, value in config.root.items() if name != "precision"})
+
+
 def calls_as_compiled(config: Config) -> bool:
-    """See `Training`. A step is under autocast as a whole, its loss too."""
+    """See `Training`."""
     settings = settings_of(config)
-    return settings.scope == "model" and settings.autocast is None and settings.region == Region()
+    return settings.scope == "model" and settings.region == Region()
+
+
+def unlike_the_step(model: torch.nn.Module, config: Config) -> Callable[[], UnsuitableCallError | None]:
+    """See `Training`. Under the job's autocast the same is compiled as in a step under the config's."""
+    name = settings_of(config).autocast
+    dtype = None if name is None else getattr(torch, name)
+
+    def unlike() -> UnsuitableCallError | None:
+        if dtype is None:
+            return None
+        device = device_of(model).type
+        if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is dtype:
+            return None
+        if _autocast_of_forward(model) is dtype:
+            return None
+        return UnsuitableCallError(
+            f"the config computes model and loss under autocast of {name}, and the call is not under it",
+            tip=f"put `with torch.autocast({device!r}, torch.{name}):` around model and loss, or use training_step",
+        )
+
+    return unlike
+
+
+def _autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
+    """What the `forward` that somebody has set in the model enters, as accelerate's does."""
+    forward = vars(model).get("forward")
+    while forward is not None:
+        for cell in getattr(forward, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, torch.autocast):
+                return cell.cell_contents.fast_dtype if cell.cell_contents._enabled else None
+        forward = getattr(forward, "__wrapped__", None)
+    return None
 
 
 def draw_as_uncompiled() -> None:
@@ -253,8 +309,8 @@ def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callab
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """See `Training`: the parameters of all groups, in order."""
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
+    """See `Training`."""
+    return trained_by(optimizer)
 
 
 def weights(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
@@ -390,60 +446,6 @@ def _refill(value: Any, content: Any) -> None:
     elif isinstance(value, (dict, set)):
         value.clear()
         value.update(content)
-
-
-# Weights that a loss does not depend on, since it leaves an output of the model alone.
-#
-# Untuned, autograd gives them no gradient, and an optimizer passes them by. A compiled graph gives them zeros: autograd
-# hands it zeros for the outputs that have no gradients, and it computes on (2.13). Weight decay and momentum would move
-# such weights then. Their gradients are taken away.
-
-_COMPILED = "CompiledFunctionBackward"
-"""The node of a compiled graph, by the name of its class; each graph has a class of its own."""
-_Pattern = tuple[tuple[type, tuple[int, ...]], ...]
-"""Graphs, and which of their outputs had no gradient."""
-
-
-class UnusedWeights:
-    """Those of one training step."""
-
-    def __init__(self, trained: Callable[[], Iterable[torch.Tensor]]) -> None:
-        self._trained = trained
-        self._known: dict[_Pattern, list[torch.Tensor]] = {}
-
-    def watched(self, value: torch.Tensor) -> list[tuple[type, tuple[int, ...]]]:
-        """Before the backward pass of `value`. Filled by it: the graphs that got no gradients for some outputs."""
-        found: list[tuple[type, tuple[int, ...]]] = []
-        for node in graph_nodes(value.grad_fn):
-            if type(node).__name__ == _COMPILED:
-                node.register_prehook(partial(self._note, type(node), found))
-        return found
-
-    @staticmethod
-    def _note(
-        graph: type, found: list[tuple[type, tuple[int, ...]]], gradients: tuple[torch.Tensor | None, ...]
-    ) -> None:
-        missing = tuple(place for place, gradient in enumerate(gradients) if gradient is None)
-        if missing:
-            found.append((graph, missing))
-
-    def clear(
-        self, found: list[tuple[type, tuple[int, ...]]], unused_of: Callable[[list[torch.Tensor]], list[torch.Tensor]]
-    ) -> None:
-        """After it: take the gradients away. `unused_of` tells, of weights whose gradients are zeros, those that the
-        loss does not depend on; it is asked once for a pattern."""
-        if not found:
-            return
-        pattern = tuple(found)
-        if pattern not in self._known:
-            zeros = [weight for weight in self._trained() if _is_zero(weight.grad)]
-            self._known[pattern] = unused_of(zeros) if zeros else []
-        for weight in self._known[pattern]:
-            weight.grad = None
-
-
-def _is_zero(gradient: torch.Tensor | None) -> bool:
-    return gradient is not None and gradient.layout is torch.strided and not bool(gradient.any())
 
 
 # What to do about errors of a model's own in a trial, where PyTorch's message does not say it.

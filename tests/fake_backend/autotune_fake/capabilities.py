@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.array_file import SUFFIX, read_arrays, write_arrays
-from autotune.backends.capabilities import VaryingAxis
+from autotune.backends.capabilities import Updates, VaryingAxis
 from autotune.backends.protocol import variables_set
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -55,7 +55,14 @@ class FakeTraining:
         model.training = True
 
     def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        config: Config,
+        changes: UndoLog,
+        *,
+        updates: Updates | None = None,
     ) -> Callable[..., Any]:
         """The optimizer has `weights`, a list of arrays; `gradients_of(loss)`, a list too, of any way of computing the
         loss anew; `gradients`, the last ones; and `step()`."""
@@ -73,11 +80,17 @@ class FakeTraining:
 
         return step
 
+    def of_calls(self, config: Config) -> Config:
+        return config
+
     def calls_as_compiled(self, config: Config) -> bool:
         return True
 
     def draw_as_uncompiled(self) -> None:
         """It always does."""
+
+    def unlike_the_step(self, model: Any, config: Config) -> Callable[[], None]:
+        return lambda: None
 
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return partial(self.set_weights, optimizer, self.weights(optimizer))

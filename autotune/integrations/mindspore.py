@@ -1,0 +1,70 @@
+"""MindSpore's `Model.train`: `model.train(epochs, dataset, callbacks=[tuned_callback("best.yaml")])`.
+
+A `Model` builds its training step around the network when it is made. The callback puts the tuned network into it
+while it trains. Gradients are tuned under configs with `execution=jit` and `scope=model`, as everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from os import PathLike
+from typing import Any
+
+from autotune.job.load import Loaded, load
+
+_log = logging.getLogger("autotune")
+
+
+def tuned_callback(path: str | PathLike[str], **policy: Any) -> Any:
+    """A callback for `Model.train`: while it trains, the network is under the config in the file at `path`. `policy` is
+    what `Loaded.apply` takes."""
+    from mindspore.train import Callback
+
+    training = _Training(load(path), policy)
+
+    class TunedCallback(Callback):  # type: ignore[misc]
+        """Applies a tuned config while the model trains."""
+
+        def on_train_begin(self, run_context: Any) -> None:
+            training.begin(run_context.original_args())
+
+        def on_train_end(self, _: Any) -> None:
+            training.end()
+
+        def __exit__(self, *_: Any) -> None:
+            training.end()
+
+    return TunedCallback()
+
+
+class _Training:
+    """The Cell that calls the network, with the tuned one in its place."""
+
+    def __init__(self, loaded: Loaded, policy: dict[str, Any]) -> None:
+        self._loaded = loaded
+        self._policy = policy
+        self._until_end = ExitStack()
+
+    def begin(self, run: Any) -> None:
+        """Put the tuned network where MindSpore's training step calls the network."""
+        places = [
+            (cell, name)
+            for _, cell in run.train_network.cells_and_names()
+            for name in ("_backbone", "network")
+            if getattr(cell, name, None) is run.network
+        ]
+        if not places:
+            _log.warning(
+                "autotune: the training step of this Model does not call its network as it is (amp_level, boost_level, "
+                "or a step of its own): the tuned config is not used; apply it before the Model is made"
+            )
+            return
+        tuned = self._until_end.enter_context(self._loaded.applied(run.network, **self._policy))
+        for cell, name in places:
+            self._until_end.callback(setattr, cell, name, run.network)
+            setattr(cell, name, tuned)
+
+    def end(self) -> None:
+        """Put all back as it was."""
+        self._until_end.close()
