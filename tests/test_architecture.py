@@ -56,6 +56,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "huggingface_hub": ("models/torch/",),
     "timm": ("models/torch/",),
     "mindcv": ("models/mindspore/",),
+    "mindone": ("models/mindspore/",),
+    "mindyolo": ("models/mindspore/",),
     "triton": ("backends/torch/backend.py",),
     "pynvml": ("backends/torch/instruments.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/", "integrations/mindspore.py"),

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 def diagnose(
     build: Annotated[
         str,
-        option("build", "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME or mindcv:NAME."),
+        option(
+            "build",
+            "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME, mindcv:NAME, mindone:NAME or "
+            "mindyolo:FILE.",
+        ),
     ],
     framework: Annotated[str | None, option("framework", "torch or mindspore. [by device]")] = None,
     device: Annotated[str, option("device")] = "auto",
@@ -60,7 +64,7 @@ def _say_step(event: Event) -> None:
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
     from autotune.models import BUNDLED, FRAMEWORKS
-    from autotune.models.hub import EXAMPLES, MINDCV_EXAMPLES, TIMM_EXAMPLES
+    from autotune.models.hub import EXAMPLES, MINDCV_EXAMPLES, MINDONE_EXAMPLES, TIMM_EXAMPLES
 
     if as_json:
         print_line(
@@ -74,6 +78,8 @@ def models(as_json: AsJson = False) -> None:
     print_line(f"{hub}: {', '.join(EXAMPLES)}, ...")
     print_line(f"{'timm:NAME':<{width}} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")
     print_line(f"{'mindcv:NAME':<{width}} {'mindspore':<18} any model of MindCV: {', '.join(MINDCV_EXAMPLES)}, ...")
+    print_line(f"{'mindone:NAME':<{width}} {'mindspore':<18} models of MindOne: {', '.join(MINDONE_EXAMPLES)}, ...")
+    print_line(f"{'mindyolo:FILE':<{width}} {'mindspore':<18} a configuration file of MindYOLO")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

@@ -1,9 +1,9 @@
 """Models of other packages by name: what is imported for one. `hf:NAME` is of Hugging Face transformers, `timm:NAME` of
-PyTorch Image Models, `mindcv:NAME` of MindCV.
+PyTorch Image Models, `mindcv:NAME` of MindCV, `mindone:NAME` of MindOne, `mindyolo:FILE` of MindYOLO.
 
 `hf:` without a slash is a model type (`hf:llama`), built from its configuration with random weights. One with a slash
-is a model of the Hub (`hf:google/vit-base-patch16-224`) or a folder (`hf:./my_model`), with its own weights. What
-`timm:` and `mindcv:` name has random weights.
+is a model of the Hub (`hf:google/vit-base-patch16-224`) or a folder (`hf:./my_model`), with its own weights. What the
+others name has random weights.
 
 Importing this file imports neither these packages nor a framework.
 """
@@ -26,6 +26,10 @@ TIMM = "timm:"
 TIMM_EXAMPLES = ("timm:resnet50", "timm:vit_tiny_patch16_224", "timm:convnext_atto")
 MINDCV = "mindcv:"
 MINDCV_EXAMPLES = ("mindcv:resnet50", "mindcv:mobilenet_v3_small_100", "mindcv:swin_tiny")
+MINDONE = "mindone:"
+MINDONE_EXAMPLES = ("mindone:bert", "mindone:t5", "mindone:UNet2DConditionModel")
+MINDYOLO = "mindyolo:"
+MINDYOLO_EXAMPLES = ("mindyolo:configs/yolov8/yolov8n.yaml",)
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,36 @@ class _Hub:
     package: str
     """The distribution."""
     builder: str
-    """Module of `autotune.models.FRAMEWORK` with functions `build(name, ...)` and `build_to_train(name, ...)`."""
+    """Module of `autotune.models.FRAMEWORK` with functions `build(name, ...)` and, where they are trained by name,
+    `build_to_train(name, ...)`."""
     examples: tuple[str, ...]
     install: str
     framework: str = "torch"
+    trains: bool = True
 
 
 _HUBS = {
     SCHEME: _Hub("Hugging Face", "transformers", "hugging_face", EXAMPLES, "pip install 'autotune-compile[hf]'"),
     TIMM: _Hub("timm", "timm", "timm_models", TIMM_EXAMPLES, "pip install 'autotune-compile[timm]'"),
     MINDCV: _Hub("MindCV", "mindcv", "mindcv_models", MINDCV_EXAMPLES, "pip install mindcv", framework="mindspore"),
+    MINDONE: _Hub(
+        "MindOne",
+        "mindone",
+        "mindone_models",
+        MINDONE_EXAMPLES,
+        "pip install mindone==0.3.0 transformers==4.46.3",
+        framework="mindspore",
+        trains=False,
+    ),
+    MINDYOLO: _Hub(
+        "MindYOLO",
+        "mindyolo",
+        "mindyolo_models",
+        MINDYOLO_EXAMPLES,
+        "pip install mindyolo opencv-python-headless pycocotools 'setuptools<80'",
+        framework="mindspore",
+        trains=False,
+    ),
 }
 
 
@@ -69,6 +93,11 @@ def reference(model: str, framework: str, task: Literal["infer", "train"] = "inf
             f"of {framework}",
             tip=f"use {asked('framework', hub.framework)}",
         )
+    if task == "train" and not hub.trains:
+        raise InputError(
+            f"{asked('task', task)} {asked('build', model)}: models of {hub.whose} come without a loss by name",
+            tip=f"return one with its loss in a function of your own: {asked('build', 'FILE.py:FUNCTION')}",
+        )
     release = package_version(hub.package)
     if release is None:
         raise MissingFrameworkError(
@@ -86,11 +115,12 @@ def reference(model: str, framework: str, task: Literal["infer", "train"] = "inf
 
 
 def name_of(model: str, search_path: Path) -> str:
-    """The NAME behind the scheme; that of a folder, which is seen from `search_path`, as an absolute path."""
+    """The NAME behind the scheme; that of a folder or a file, which is seen from `search_path`, as an absolute path."""
     scheme = _scheme_of(model)
     name = model.removeprefix(scheme)
-    folder = search_path / os.path.expanduser(name)
-    return str(folder.resolve()) if scheme == SCHEME and "/" in name and folder.is_dir() else name
+    place = search_path / os.path.expanduser(name)
+    is_place = (scheme == SCHEME and "/" in name and place.is_dir()) or (scheme == MINDYOLO and place.is_file())
+    return str(place.resolve()) if is_place else name
 
 
 def require_count(argument: str, count: object) -> None:

@@ -98,7 +98,7 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
         raise InputError(
             f"{asked('build', model)}: unknown",
             tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
-            "timm:NAME, mindcv:NAME, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            "timm:NAME, mindcv:NAME, mindone:NAME, mindyolo:FILE, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
     if place.endswith(".py"):

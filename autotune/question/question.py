@@ -110,8 +110,8 @@ class Question(Record):
 
     build: Texts = ask(
         (),
-        "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME or mindcv:NAME; FRAMEWORK=MODEL, "
-        "once for each framework.",
+        "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME, mindcv:NAME, mindone:NAME or "
+        "mindyolo:FILE; FRAMEWORK=MODEL, once for each framework.",
     )
     task: Literal["infer", "train"] = ask(
         "infer", "infer: tune calls of the model; train: tune training steps.", by="anybody"

@@ -87,9 +87,9 @@ def test_the_seed_determines_weights_and_input(build):
 @pytest.mark.parametrize(
     ("name", "arguments", "words", "tip"),
     [
-        ("resnet5", {}, "timm:resnet5: timm .* has no such model", "did you mean resnet5"),
+        ("resnet5", {}, "timm:resnet5': timm .* has no such model", "did you mean resnet5"),
         (SMALL, {"batch": 0}, "arguments={'batch': 0}: must be a whole number above zero", ""),
-        (SMALL, {"wide": 3}, f"timm:{SMALL}: .*'wide'", ""),
+        (SMALL, {"wide": 3}, f"timm:{SMALL}': .*'wide'", ""),
     ],
 )
 def test_a_mistake_is_a_sentence(build, name, arguments, words, tip):
