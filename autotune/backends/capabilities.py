@@ -120,6 +120,11 @@ class Training(Protocol):
         """Has the compiler, in all of this process, draw the random numbers that uncompiled code draws from the same
         seed. None: it cannot be told to."""
 
+    @property
+    def silence(self) -> Callable[[Any], Callable[[], None]] | None:
+        """Has the dropout layers of a model pass on what they are given; returns what puts them back. None: steps are
+        compared as `draw_as_uncompiled` has them."""
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
 

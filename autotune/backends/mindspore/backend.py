@@ -49,11 +49,6 @@ _CONTEXT = first("mindspore._c_expression:MSContext")
 
 _RNG_STATE = first("mindspore:get_rng_state")
 _OP_SEEDS = first("mindspore.common.seed:_KERNEL_SEED")
-_DROPOUTS = tuple(
-    found
-    for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DropoutExt", "Dropout2dExt")
-    if (found := first(f"mindspore.nn:{name}")) is not None
-)
 
 _INSTALL = "https://www.mindspore.cn/install/en"
 
@@ -165,7 +160,7 @@ class MindSporeBackend(Backend):
         return self.like(array * (1 + share * np.random.standard_normal(array.shape).astype(array.dtype)), value)
 
     def active_dropout(self, model: Any) -> list[str]:
-        named = ((name, cell, _dropped_share(cell)) for name, cell in model.cells_and_names())
+        named = ((name, cell, training.dropped_share(cell)) for name, cell in model.cells_and_names())
         return [f"{type(cell).__name__} {name or '(the model)'!r} (p={p:g})" for name, cell, p in named if p]
 
     def in_training(self, model: Any) -> bool:
@@ -227,17 +222,6 @@ _NO_KERNEL = re.compile(r"[Tt]he kernel (?:\[)?(\w+)(?:\])? (?:is )?(?:unregiste
 def _tensors_of(model: Any) -> list[tuple[str, Any]]:
     # Running means and the like are Parameters here; older releases have no other buffers.
     return [*model.parameters_and_names(), *getattr(model, "named_buffers", tuple)()]
-
-
-def _dropped_share(cell: Any) -> float:
-    """The share that a Cell of MindSpore's own drops when it is called as it stands."""
-    if not cell.training:
-        return 0.0
-    if isinstance(cell, _DROPOUTS):
-        # The share is `p`, in Dropout1d `prob`; Dropout2d, Dropout3d and an old Dropout have what they keep (measured).
-        share = getattr(cell, "p", getattr(cell, "prob", None))
-        return 1 - float(cell.keep_prob) if share is None else float(share)
-    return float(cell.dropout) if isinstance(cell, ms.nn.MultiheadAttention) else 0.0
 
 
 def _refuse_numpy_2() -> None:

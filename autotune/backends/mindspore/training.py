@@ -19,6 +19,7 @@ from autotune.backends.capabilities import USUAL_LEARNING_RATE, Updates
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.call_values import call_key
 from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, whole_graph
+from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.proxy import proxy
 from autotune.backends.mindspore.regions import note_compiled
 from autotune.backends.mindspore.state import Snapshot, initialise
@@ -29,6 +30,11 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError, finish_by, let_through
 from autotune.workload.regions import Region
 
+_DROPOUTS = tuple(
+    found
+    for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DropoutExt", "Dropout2dExt")
+    if (found := first(f"mindspore.nn:{name}")) is not None
+)
 draw_as_uncompiled = None
 """Its dropout keeps the state of its generator in a kernel, or has its seed as a constant of the graph (measured): a
 compiled step draws other numbers, and nothing can be set to change that."""
@@ -233,6 +239,30 @@ def unlike_the_step(model: ms.nn.Cell, config: Config) -> Callable[[], None]:
 def calls_as_compiled(config: Config) -> bool:
     """See `Training`."""
     return config.get("execution") == "jit" and config.get("scope") == "model" and Region.of(config).is_whole
+
+
+def silence(model: ms.nn.Cell) -> Callable[[], None]:
+    """See `Training`: a dropout layer that is not in training mode passes on what it is given."""
+    dropping = [cell for _, cell in model.cells_and_names() if dropped_share(cell)]
+    for cell in dropping:
+        cell.set_train(False)
+
+    def put_back() -> None:
+        for cell in dropping:
+            cell.set_train()
+
+    return put_back
+
+
+def dropped_share(cell: Any) -> float:
+    """The share that a Cell of MindSpore's own drops when it is called as it stands."""
+    if not cell.training:
+        return 0.0
+    if isinstance(cell, _DROPOUTS):
+        # The share is `p`, in Dropout1d `prob`; Dropout2d, Dropout3d and an old Dropout have what they keep (measured).
+        share = getattr(cell, "p", getattr(cell, "prob", None))
+        return 1 - float(cell.keep_prob) if share is None else float(share)
+    return float(cell.dropout) if isinstance(cell, ms.nn.MultiheadAttention) else 0.0
 
 
 def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:

@@ -297,6 +297,9 @@ def _autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
     return None
 
 
+silence = None
+
+
 def draw_as_uncompiled() -> None:
     """See `Training`. Inductor has its own kernels for random numbers, and a switch to call PyTorch's."""
     settings: Any = importlib.import_module("torch._inductor.config")

@@ -41,6 +41,8 @@ class FakeCallsFile:
 class FakeTraining:
     """See `Training`."""
 
+    silence = None
+
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
 

@@ -37,6 +37,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import require
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
+from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
@@ -47,7 +48,7 @@ from autotune.trial.worker.accuracy_check import Gate, WrongResultError
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.calls.chance import NUM_DRAWS
 from autotune.trial.worker.calls.step_gate import NUM_STEPS, StepGate, StepsTaken, compared, rms
-from autotune.trial.worker.subject import Subject, describe_dropouts
+from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
 
@@ -62,7 +63,8 @@ class Steps(Calls):
     """Keeps a copy of the weights from its making until `observe`."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend, *, same_numbers: bool = False) -> None:
-        """`same_numbers`: the step draws the random numbers of the untuned one, whatever the config."""
+        """`same_numbers`: the step draws the random numbers of the untuned one, whatever the config, or drops nothing
+        where a framework cannot do that."""
         assert subject.recipe is not None
         super().__init__(subject, backend)
         self._recipe = subject.recipe
@@ -72,6 +74,11 @@ class Steps(Calls):
         self._start = self._training.weights(self._recipe.optimizer)
         self._rewind: Callable[[], None] | None = self._training.snapshot(subject.model, self._recipe.optimizer)
         self._seed = workload.seed
+        self._framework = workload.framework
+        self._same_numbers = same_numbers
+        self._is_uncompiled = True
+        self._draws_in_silence = False
+        """Random numbers are drawn with all dropout layers silent."""
         self._gate = StepGate(workload.model, self._why_unrepeatable, same_numbers=same_numbers)
         self.gate: Gate = self._gate
 
@@ -80,6 +87,10 @@ class Steps(Calls):
         return nullcontext()
 
     def compile(self, config: Config, changes: UndoLog) -> Step:
+        self._is_uncompiled = not entry_of(self._framework).compiles(config)
+        if self._same_numbers and self._training.silence is not None:
+            self._training.silence(self._subject.model)
+            self._before = self._surroundings.now()
         settings = ConfigParts.of(config).settings
         return self._training.training_step(
             self._subject.model, self._recipe.loss, self._recipe.optimizer, settings, changes
@@ -92,6 +103,9 @@ class Steps(Calls):
     def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> StepsTaken:
         """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
         assert self._rewind is not None
+        put_back = self._silenced()
+        if put_back is not None:
+            first = None
         example, *others = self._subject.inputs[:-1]
         losses = [self._taken(step, example) if first is None else self._loss(first)]
         left, not_compared = self._surroundings.changed_since(self._before)
@@ -99,13 +113,20 @@ class Steps(Calls):
         losses += self._later_losses(step, [*others, example])
         ways = self._ways()
         self._rewind()
+        self._backend.seed(self._seed_of(0))
+        random_state = self._backend.random_state()
         losses.append(self._taken(step, example))
+        is_random = self._backend.random_state() != random_state
         again = self._training.gradients(self._recipe.optimizer)
-        chance = self._chance(step)
-        slope = None if chance is None else self._slope(step, again, losses[-1])
         spread = None
         if reference_tolerance is not None:
             spread = self._spread(step, gradients, _NUDGE * reference_tolerance)
+        if put_back is not None:
+            self._draws_in_silence = is_random
+            put_back()
+        is_random = is_random or bool(self._backend.active_dropout(self._subject.model))
+        chance = self._chance(step) if is_random else None
+        slope = self._slope(step, again, losses[-1]) if is_random and self._training.silence is None else None
         self._rewind, self._start = None, []
         return StepsTaken(
             losses=np.array(losses),
@@ -163,19 +184,13 @@ class Steps(Calls):
         """Another one than that with which the model was built, whose numbers are in its weights."""
         return self._seed + 1 + number
 
-    def _chance(self, step: Step) -> Array | None:
+    def _chance(self, step: Step) -> Array:
         """The losses of the first batch over several draws, each from where the first step began."""
         assert self._rewind is not None
-        example = self._subject.inputs[0]
-        self._rewind()
-        self._backend.seed(self._seed_of(0))
-        before = self._backend.random_state()
-        losses = [self._loss(example.call(step))]
-        if self._backend.random_state() == before and not self._backend.active_dropout(self._subject.model):
-            return None
-        for number in range(1, NUM_DRAWS):
+        losses = []
+        for number in range(NUM_DRAWS):
             self._rewind()
-            losses.append(self._taken(step, example, number))
+            losses.append(self._taken(step, self._subject.inputs[0], number))
         return np.array(losses)
 
     def _loss(self, returned: Any) -> float:
@@ -221,16 +236,23 @@ class Steps(Calls):
         now = self._training.weights(self._recipe.optimizer)
         return np.array([rms(y.astype(np.float64) - x) for x, y in zip(self._start, now, strict=True)])
 
+    def _silenced(self) -> Callable[[], None] | None:
+        """Dropout layers are silent from now on, and the model is where it began. Returns what puts them back; None
+        where they are not: compiled code would not see it, or numbers can be compared without."""
+        assert self._rewind is not None
+        model = self._subject.model
+        if not self._is_uncompiled or self._training.silence is None or not self._backend.active_dropout(model):
+            return None
+        put_back = self._training.silence(model)
+        self._rewind()
+        self._before = self._surroundings.now()
+        return put_back
+
     def _why_unrepeatable(self) -> str | None:
         """Why steps of this framework's compiled code cannot be compared, where the model draws random numbers."""
-        if self._training.draw_as_uncompiled is not None:
+        if self._training.draw_as_uncompiled is not None or not self._draws_in_silence:
             return None
-        dropouts = describe_dropouts(self._subject, self._backend)
-        if dropouts is not None:
-            return f"{dropouts} active: set its share to 0 for the study, since compiled code draws other numbers"
-        return (
-            "it draws random numbers (dropout as a function, sampling), and compiled code draws others: turn that off"
-        )
+        return "it draws random numbers (dropout as a function, sampling), compiled code draws others: turn that off"
 
 
 def _nudged(weights: list[Array], nudge: float, generator: np.random.Generator) -> Iterator[Array]:
