@@ -272,9 +272,9 @@ class Backend(Protocol):
         """The model's dropout layers that drop when it is called, e.g. `Dropout 'blocks.0.drop' (p=0.1)`."""
         return []
 
-    def in_training(self, model: Any) -> bool:
-        """The model is in the mode in which it is trained, and there is another one."""
-        return False
+    def acting_in_training(self, model: Any) -> Sequence[str]:
+        """The model's modules that act as in training when it is called as it stands, e.g. `BatchNorm1d 'norm'`."""
+        return ()
 
     def random_state(self) -> bytes:
         """The state of the generators that `prepare` seeds: another one after a call means that it drew from them.

@@ -563,3 +563,11 @@ if __name__ == "__main__":
     sys.stdout.write(json.dumps(child(sys.argv[1], json.loads(sys.argv[2]))) + "\n")
     sys.stdout.flush()
     os._exit(0)  # MindSpore may hang or abort in the interpreter's shutdown
+
+
+def test_what_acts_as_in_training():
+    """Cells that normalise by the batch or drop, in training mode only."""
+    backend, model = MindSporeBackend(), ms.nn.SequentialCell(ms.nn.Dense(4, 4), ms.nn.BatchNorm1d(4))
+    assert list(backend.acting_in_training(model)) == []
+    model.set_train()
+    assert list(backend.acting_in_training(model)) == ["BatchNorm1d '1'"]

@@ -233,16 +233,44 @@ def test_a_method_keeps_the_modes_of_the_parts_of_its_model():
     assert (coder.training, coder.wide.training) == (True, False)
 
 
-def test_what_is_in_training_mode():
-    """A model, the model of a method, a model around a function; neither a function by itself nor its loss."""
-    backend, coder, loss = TorchBackend(), Coder(), torch.nn.CrossEntropyLoss()
-    around = backend.as_model(lambda x: loss(coder(x), x))
-    for model in (coder, backend.as_model(coder.decode), around):
-        assert backend.in_training(model)
-    coder.eval()
-    exported = torch.export.export(coder, (torch.ones(2, 4),)).module()
-    for model in (coder, backend.as_model(coder.decode), around, backend.as_model(torch.sin), exported):
-        assert not backend.in_training(model)
+class Dropping(torch.nn.Module):
+    """One whose code reads its mode, as those of libraries do."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5, self.training)
+
+
+def test_what_acts_as_in_training():
+    """Within a model, the model of a method, and around a function; not what only has the flag."""
+    backend = TorchBackend()
+    coder = Coder()
+    coder.wide, coder.drop, coder.off = torch.nn.BatchNorm1d(4), Dropping(), torch.nn.Dropout(0.0)
+    acting = ["BatchNorm1d 'wide'", "Dropping 'drop'"]
+    assert backend.acting_in_training(coder) == acting
+    assert backend.acting_in_training(backend.as_model(lambda x: coder(x) * 2)) == acting
+    named = backend.acting_in_training(backend.as_model(coder.decode))
+    assert named == [each.replace("'", "'owner.", 1) for each in acting]
+    around = torch.nn.Sequential(coder.eval())
+    exported = torch.export.export(Coder().eval(), (torch.ones(2, 4),)).module()
+    for model in (around, backend.as_model(torch.sin), exported):
+        assert model.training
+        assert not backend.acting_in_training(model)
+
+
+def test_weights_without_data():
+    """As loaders of large models leave them."""
+    with torch.device("meta"):
+        model = Coder()
+    said = TorchBackend().check_model(model)
+    assert said == "a Coder without data in its weights (wide.weight is on the meta device); load them first"
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_sparse_buffer_has_a_fingerprint():
+    """It has no strides."""
+    model = torch.nn.Linear(4, 4).eval()
+    model.register_buffer("adjacency", torch.eye(4).to_sparse_csr())
+    assert TorchBackend().program(model, Config({"execution": "eager"}))
 
 
 @pytest.mark.slow

@@ -237,7 +237,7 @@ def test_what_a_file_cannot_hold_is_refused(calls_file):
 
 def test_a_model_that_was_left_in_training_mode_is_said(subject, monkeypatch):
     """Its calls are those of training."""
-    monkeypatch.setattr(FakeBackend, "in_training", lambda *_: True)
+    monkeypatch.setattr(FakeBackend, "acting_in_training", lambda *_: ["Norm 'a'", "Norm 'b'"])
     (said,) = subject("def tiny():\n    return print, np.ones(3)\n").not_varied
-    assert "in training mode in all calls" in said
-    assert "call model.eval() in the function that builds it" in said
+    assert said.startswith("Norm 'a', Norm 'b' were in training mode in all calls")
+    assert said.endswith("call model.eval() in the function that builds the model")

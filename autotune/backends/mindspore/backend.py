@@ -50,6 +50,8 @@ _CONTEXT = first("mindspore._c_expression:MSContext")
 _RNG_STATE = first("mindspore:get_rng_state")
 _OP_SEEDS = first("mindspore.common.seed:_KERNEL_SEED")
 
+_BATCH_NORMS = (ms.nn.BatchNorm1d, ms.nn.BatchNorm2d, ms.nn.BatchNorm3d)
+
 _INSTALL = "https://www.mindspore.cn/install/en"
 
 
@@ -163,8 +165,13 @@ class MindSporeBackend(Backend):
         named = ((name, cell, training.dropped_share(cell)) for name, cell in model.cells_and_names())
         return [f"{type(cell).__name__} {name or '(the model)'!r} (p={p:g})" for name, cell, p in named if p]
 
-    def in_training(self, model: Any) -> bool:
-        return bool(model.training)
+    def acting_in_training(self, model: Any) -> Sequence[str]:
+        """Cells of MindSpore's own; others do not show it."""
+        return [
+            f"{type(cell).__name__} {name or '(the model)'!r}"
+            for name, cell in model.cells_and_names()
+            if training.dropped_share(cell) or (cell.training and isinstance(cell, _BATCH_NORMS))
+        ]
 
     def random_state(self) -> bytes:
         """The generator of `mint`, the seeds that `ops` counts up, NumPy's and Python's. A random primitive that a

@@ -29,9 +29,10 @@ from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.given_model import (
     FunctionModel,
+    acting_in_training,
     are_recorded,
     differentiates,
-    is_in_training,
+    dropped_share,
     materialise,
     problem_of,
     uncompiled,
@@ -88,6 +89,7 @@ class TorchBackend(Backend):
     process_settings = staticmethod(process_knobs)
     check_option = staticmethod(require_option)
     records_gradients = staticmethod(are_recorded)
+    acting_in_training = staticmethod(acting_in_training)
     like = staticmethod(tensor_like)
     cache_variables = staticmethod(cache_variables)
 
@@ -234,11 +236,8 @@ class TorchBackend(Backend):
         return value * normal.mul_(share).add_(1).to(value.dtype)
 
     def active_dropout(self, model: Any) -> list[str]:
-        named = ((name, module, _dropped_share(module)) for name, module in model.named_modules())
+        named = ((name, module, dropped_share(module)) for name, module in model.named_modules())
         return [f"{type(module).__name__} {name or '(the model)'!r} (p={p:g})" for name, module, p in named if p]
-
-    def in_training(self, model: Any) -> bool:
-        return is_in_training(model)
 
     def random_state(self) -> bytes:
         states = [torch.get_rng_state()]
@@ -294,20 +293,6 @@ class TorchBackend(Backend):
 
 _OF_COMPILER = frozenset({"_compiled_call_impl", "_is_torch_compile"})
 """What `torch.compile` notes in a module."""
-
-
-def _dropped_share(module: torch.nn.Module) -> float:
-    """The share that a module of PyTorch's own drops when it is called as it stands."""
-    if not module.training:
-        return 0.0
-    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-        return float(module.p)
-    # A recurrent layer drops between its layers only.
-    if isinstance(module, torch.nn.MultiheadAttention) or (
-        isinstance(module, torch.nn.RNNBase) and module.num_layers > 1
-    ):
-        return float(module.dropout)
-    return 0.0
 
 
 def _compilers() -> dict[str, str]:

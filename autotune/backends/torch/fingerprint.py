@@ -48,12 +48,17 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
         "attention": _attention(settings),
         "keeps_memory": settings.keeps_memory,
         # A memory format is a matter of strides.
-        "model": [[str(tensor.dtype), list(tensor.shape), list(tensor.stride())] for tensor in _tensors(model)],
+        "model": [[str(tensor.dtype), list(tensor.shape), _order(tensor)] for tensor in _tensors(model)],
         "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],
     }
     if unseen := _unseen_options(model, settings):
         content["options"] = unseen
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _order(tensor: torch.Tensor) -> list[int] | str:
+    """How its elements lie in memory."""
+    return list(tensor.stride()) if tensor.layout is torch.strided else str(tensor.layout)
 
 
 def _unseen_options(model: torch.nn.Module, settings: Settings) -> dict[str, Any]:

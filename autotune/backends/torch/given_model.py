@@ -59,13 +59,37 @@ def has_modes(model: torch.nn.Module) -> bool:
     return "train" not in vars(model)
 
 
-def is_in_training(model: torch.nn.Module) -> bool:
-    """The model, or a module that a function takes from around it. A function by itself has no mode."""
-    if not isinstance(model, FunctionModel):
-        return model.training and has_modes(model)
-    around = model.around() if model.owner is None else [model.owner]
-    modules = [part for part in around if isinstance(part, torch.nn.Module)]
-    return any(is_in_training(part) and next(part.parameters(), None) is not None for part in modules)
+def acting_in_training(model: torch.nn.Module) -> list[str]:
+    """The modules that are in training mode and act by it, such as `BatchNorm1d 'norm'`, of a model or around a
+    function: PyTorch's own, and others whose code reads their mode."""
+    around = model.around() if isinstance(model, FunctionModel) else []
+    models = [model, *(part for part in around if isinstance(part, torch.nn.Module))]
+    named = {module: path for part in models for path, module in part.named_modules() if has_modes(part)}
+    return [f"{type(module).__name__} {path or '(the model)'!r}" for module, path in named.items() if _acts(module)]
+
+
+def dropped_share(module: torch.nn.Module) -> float:
+    """The share that a module of PyTorch's own drops when it is called as it stands."""
+    if not module.training:
+        return 0.0
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        return float(module.p)
+    # A recurrent layer drops between its layers only.
+    if isinstance(module, torch.nn.MultiheadAttention) or (
+        isinstance(module, torch.nn.RNNBase) and module.num_layers > 1
+    ):
+        return float(module.dropout)
+    return 0.0
+
+
+def _acts(module: torch.nn.Module) -> bool:
+    if not module.training or isinstance(module, FunctionModel):
+        return False
+    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) or dropped_share(module):
+        return True
+    own = (vars(kind).values() for kind in type(module).__mro__ if kind.__module__.partition(".")[0] != "torch")
+    functions = (inspect.unwrap(each) for held in own for each in held if inspect.isfunction(each))
+    return any("training" in each.__code__.co_names for each in functions if inspect.isfunction(each))
 
 
 def problem_of(given: Any) -> str | None:
@@ -74,7 +98,8 @@ def problem_of(given: Any) -> str | None:
     if isinstance(given, torch.jit.ScriptModule):
         return f"a {kind}, which torch.compile does not take; return the module that was scripted or traced"
     if isinstance(given, torch.nn.Module):
-        return None
+        empty = next((name for name, each in given.named_parameters() if each.is_meta), None)
+        return empty and f"a {kind} without data in its weights ({empty} is on the meta device); load them first"
     if kind == "ExportedProgram":
         return f"a {kind}, which cannot be called; return its .module()"
     return f"a {kind}; the torch backend needs a torch.nn.Module or a function{_ways_out(given)}"

@@ -198,8 +198,13 @@ def describe_dropouts(subject: Subject, backend: Backend) -> str | None:
     dropouts = backend.active_dropout(subject.model)
     if not dropouts:
         return None
-    more = f" and {len(dropouts) - _MAX_NAMED} more" if len(dropouts) > _MAX_NAMED else ""
-    return f"{', '.join(dropouts[:_MAX_NAMED])}{more} {'is' if len(dropouts) == 1 else 'are'}"
+    return f"{_listed(dropouts)} {'is' if len(dropouts) == 1 else 'are'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 _MAX_NAMED = 3
@@ -251,17 +256,18 @@ def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
     ]
     if not same:
         return ()
-    named = ", ".join(same[:_MAX_NAMED]) + (f" and {len(same) - _MAX_NAMED} more" if len(same) > _MAX_NAMED else "")
     verb = "was" if len(same) == 1 else "were"
-    return (f"{named} {verb} the same in all calls: compiled code may be made for that alone",)
+    return (f"{_listed(same)} {verb} the same in all calls: compiled code may be made for that alone",)
 
 
 def _states(built: Built, model: Any, backend: Backend) -> Iterator[str]:
     """A sentence about the state of the model that its calls begin in, where another one is likely in a job."""
-    if built.recipe is None and backend.in_training(model):
+    acting = [] if built.recipe else backend.acting_in_training(model)
+    if acting:
+        verb = "was" if len(acting) == 1 else "were"
         yield (
-            "the model was in training mode in all calls, with batch statistics and random layers as in training; "
-            f"unless that is meant, call {backend.evaluation_call} in the function that builds it"
+            f"{_listed(acting)} {verb} in training mode in all calls; unless that is meant, call "
+            f"{backend.evaluation_call} in the function that builds the model"
         )
     if built.reset is not None:
         yield (
