@@ -46,6 +46,7 @@ __all__ = [
     "load",
     "load_study",
     "load_tiers",
+    "prepare",
     "record",
     "resume",
     "stats",
@@ -107,6 +108,20 @@ def stats(model: Any) -> Any:
 
     recorder = recorder_of(model)
     return None if recorder is None else recorder.stats()
+
+
+def prepare(model: Any, /, *args: Any, **kwargs: Any) -> None:
+    """Make the first call of a tuned model or training step before the job's own, with a batch as the job will have.
+
+    `model` is what `apply` or `training_step` gave, or a wrapper of distributed training around it. It is called with
+    the arguments, and differentiated where the call records gradients: that compiles. Then weights, gradients, buffers,
+    attributes and generators of random numbers are as before, and an optimizer has taken no step. In a distributed job
+    all ranks call this; they agree on how it went, and go on together: either all are tuned or none is. Raises
+    InputError for any other object. What fails leaves the model untuned, with one warning.
+    """
+    from autotune.job.ranks import prepare as rehearse
+
+    rehearse(model, args, kwargs)
 
 
 def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:

@@ -143,6 +143,56 @@ class Training(Protocol):
         without a gradient, which the optimizer passes by, has `NO_GRADIENT`: zeros are something else."""
 
 
+class Ranks(Protocol):
+    """The ranks (processes) of a distributed job of which this process is one, and notes that all of them can read.
+
+    No communicator of the job has a part in it, and nothing here waits for another rank.
+    """
+
+    rank: int
+    """This process's."""
+    num_ranks: int
+
+    @property
+    def first_of_host(self) -> int | None:
+        """The lowest rank on this host; None: not known, or this is the only one here."""
+
+    def write(self, name: str, text: str) -> None:
+        """Leave a note under a name under which no rank has left one."""
+
+    def are_written(self, names: Sequence[str]) -> bool:
+        """Whether there are notes under all of these names."""
+
+    def read(self, name: str) -> str:
+        """A note that is there."""
+
+    def settle(self, name: str, text: str) -> None:
+        """Leave a note, unless another rank was first."""
+
+    def count(self, name: str) -> int:
+        """How often this was asked under a name, by any of them, since they met."""
+
+
+class Rehearse(Protocol):
+    """A first forward and backward pass of what a job is about to call."""
+
+    def __call__(
+        self,
+        model: Any,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        turn: AbstractContextManager[None],
+    ) -> None:
+        """Make one call, and where it records gradients the backward pass of it. Then weights, gradients, buffers,
+        attributes, arguments and generators of random numbers are as before, and an optimizer has taken no step.
+
+        `call` is what the job has of `compile` or `training_step`, or a wrapper of distributed training around it, none
+        of whose ranks are synchronised by it. Within `turn` the ranks of a host come one after the other: it is entered
+        unless the model is known to wait for other ranks in its calls.
+        """
+
+
 @dataclass(frozen=True)
 class VaryingAxis:
     """An axis of an argument whose size differs from call to call. None: any size."""

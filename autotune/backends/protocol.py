@@ -33,7 +33,9 @@ from autotune.backends.capabilities import (
     PerShape,
     PlainCalls,
     Profiler,
+    Ranks,
     Regions,
+    Rehearse,
     ShapeStrategies,
     SharedKernels,
     Training,
@@ -114,6 +116,7 @@ class Backend(Protocol):
     proxies: ModelProxies = PlainCalls()
     calls_file: CallsFile | None = None
     watch_calls: CallWatch | None = None
+    rehearse: Rehearse | None = None
     instruments: Instruments | None = None
     """What can be read of the selected accelerator, after `prepare`. None: there is none, or nothing can be read."""
 
@@ -129,6 +132,10 @@ class Backend(Protocol):
     def adopt(self, model: Any) -> None:
         """In place of `prepare` in a job: go by the device that the job's own model is on. Raises AutotuneError."""
         return
+
+    def ranks(self) -> Ranks | None:
+        """The ranks of the distributed job that this process takes part in now; None: it is alone."""
+        return None
 
     def device_name(self) -> str:
         """The selected device as the framework names it; for the record."""

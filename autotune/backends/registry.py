@@ -219,6 +219,11 @@ def saved_models_of(framework: str) -> SavedModels | None:
     return found  # type: ignore[no-any-return]
 
 
+def is_imported(framework: str) -> bool:
+    """The job has imported it, so far as its entry tells. Raises like `entry_of`."""
+    return entry_of(framework).preload in sys.modules
+
+
 def framework_of(model: Any) -> str | None:
     """The framework of a job's model, among those that the job has imported; None for a model of none of them."""
     names = _imported_frameworks()
@@ -227,7 +232,7 @@ def framework_of(model: Any) -> str | None:
 
 def _imported_frameworks() -> Iterator[str]:
     """A broken package of somebody else's is passed over: it must not end a job that does not use it."""
-    yield from (name for name in bundled_names() if BACKENDS[name].preload in sys.modules)
+    yield from (name for name in bundled_names() if is_imported(name))
     with suppress(InputError):
         for name in _installed_backends():
             if _loaded_entry(name).preload in sys.modules:

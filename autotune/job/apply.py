@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,23 +20,25 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.capabilities import Training, Updates, require
 from autotune.backends.protocol import Backend
-from autotune.backends.registry import entry_of, framework_of, load_backend
+from autotune.backends.registry import entry_of, framework_of, framework_version, is_imported, load_backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
-from autotune.job.fallback import Fallback, MismatchError, put_back
+from autotune.job.fallback import Fallback, MismatchError, Together, put_back
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
+from autotune.job.ranks import DECISION_S, Answer, JointCalls, Pact, Rehearsal, pact_of
 from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, register, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
 from autotune.measure.parts import AuthorsWord, Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig
+from autotune.version import __version__
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Apply, TrainingRecipe, Variants
 
@@ -59,6 +62,8 @@ class Policy:
     """What a config sets for the whole process may be set."""
     compiler_options: bool = False
     """Options of the compiler for which no bundled search space has a knob may be set."""
+    ranks: Sequence[int] | None = None
+    """Those of a distributed job that decide together; None: all of them."""
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in get_args(OnMismatch):
@@ -106,20 +111,60 @@ class Application:
         self._recorder = StatsRecorder()
         self._changes = UndoLog()
         self._backend: Backend | None = None
+        self._pact: Pact | None = None
+        """With the other ranks of a distributed job; None: this process decides alone."""
 
     def applied(self) -> tuple[Any, Callable[[], None]]:
         """What the job holds from now on, and how to undo it all."""
+        refusal: Exception | None = None
         try:
+            self._pact = self._pact_of_ranks()
             given, release = self._tuned_or_untouched()
         except BaseException as error:
             put_back(self._changes.undo, self._recorder)
-            if self._policy.on_mismatch == "raise" or not isinstance(error, Exception):
+            if not isinstance(error, Exception):
                 raise
-            self._note_refusal(error)
+            refusal = error
+        if self._pact is not None:
+            agreed = self._agreed(self._pact, refusal)
+            if refusal is None and agreed is not None:
+                release()
+                self._forget_tuned()
+            refusal = agreed
+        if refusal is not None:
+            if self._policy.on_mismatch == "raise":
+                raise refusal
+            self._note_refusal(refusal)
             given, release = self._untouched()
+            refusal = None  # Its traceback leads here, and would keep the model.
         for held in (self._given, self._model, given):
             register(held, self._recorder)
         return given, release
+
+    def _forget_tuned(self) -> None:
+        self._recorder.note_first_call()
+        self._recorder.diagnose = None
+        self._recorder.rehearsal = lambda: None
+
+    def _pact_of_ranks(self) -> Pact | None:
+        """What is wrong with the file or a framework is said where the config is applied."""
+        ranks = None
+        with suppress(AutotuneError):
+            named = None if self._loaded.answer is None else self._loaded.answer.framework
+            framework = named if named is not None and is_imported(named) else framework_of(self._model)
+            ranks = None if framework is None else load_backend(framework).ranks()
+        return None if ranks is None else pact_of(ranks, self._policy.ranks)
+
+    def _agreed(self, pact: Pact, refusal: Exception | None) -> Exception | None:
+        """What keeps all ranks from the config. A rank raises its own error where errors are wanted, and waits for
+        nobody."""
+        kind = "a model" if self._recipe is None else "a training step"
+        own = Answer(self._told(refusal), kind) if refusal is not None else _answer_of(self._loaded, kind)
+        if refusal is not None and self._policy.on_mismatch == "raise":
+            pact.tell("applied", own)
+            return refusal
+        why = pact.agree("applied", own, DECISION_S)
+        return None if why is None else MismatchError(why)
 
     def _tuned_or_untouched(self) -> tuple[Any, Callable[[], None]]:
         if self._loaded.problem is not None:
@@ -171,8 +216,7 @@ class Application:
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
-        raises, repeats = self._policy.on_mismatch == "raise", self._recipe is None
-        fallback = Fallback(untuned, self._changes, self._recorder, raises=raises, repeats=repeats)
+        fallback = self._fallback_to(untuned)
         functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
         training = require(backend.training, "task train") if tuned.workload.task == "train" else None
         of_the_step = ConfigParts.of(tuned.config).settings
@@ -191,7 +235,15 @@ class Application:
                 calls = self._without_gradients(backend, tuned, calls, fallback)
         if training is not None and self._recipe is None:
             calls = CallsOfAStep(training.unlike_the_step(self._model, of_the_step), calls, fallback)
-        return self._stand_in(backend, tuned, step, calls, fallback.release)
+        return self._stand_in(backend, tuned, step, calls, fallback)
+
+    def _fallback_to(self, untuned: Callable[..., Any]) -> Fallback:
+        pact, raises = self._pact, self._policy.on_mismatch == "raise"
+        if pact is None:
+            repeats = self._recipe is None
+            return Fallback(untuned, self._changes, self._recorder, raises=raises, repeats=repeats)
+        together = Together(pact.post, f"all of the {len(pact.members)} ranks are ", pact.level)
+        return Fallback(untuned, self._changes, self._recorder, raises=raises, repeats=False, together=together)
 
     def _without_gradients(
         self, backend: Backend, tuned: TunedConfig, call: Callable[..., Any], fallback: Fallback
@@ -232,9 +284,13 @@ class Application:
                 )
 
     def _stand_in(
-        self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
+        self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], fallback: Fallback
     ) -> tuple[Any, Callable[[], None]]:
         """What the job holds for a `call` that stands in front of the model."""
+        compile_s = tuned.evidence.best.compile_cold_s
+        fallback.rehearsal = Rehearsal(backend, self._model, fallback, self._pact, compile_s)
+        self._recorder.rehearsal = weakly(lambda held: None if held is None else held.rehearsal, fallback)
+        call = call if self._pact is None else JointCalls(call, self._pact, fallback)
         self._recorder.diagnose = weakly(
             partial(_diagnosis, backend, ConfigParts.of(tuned.config).settings), self._model
         )
@@ -246,7 +302,7 @@ class Application:
 
         def release() -> None:
             holding.undo()
-            end()
+            fallback.release()
 
         return given, release
 
@@ -261,6 +317,10 @@ class Application:
         """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
         limits = self._limits(tuned)
         if limits is None or self._recipe is not None:
+            return None
+        if self._pact is not None:
+            why = "ranks that each decide by their own clocks would not decide alike"
+            self._recorder.note("version", f"{self._loaded.path}: {why}: not adaptive", self._pact.level)
             return None
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
@@ -324,7 +384,9 @@ class Application:
     def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> GuardTerms:
         is_measured = self._is_measured(tuned)
         # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
+        # And ranks whose clocks differ would not decide alike.
         is_comparable = fits and is_measured and self._policy.margin is not None and tuned.shapes is None
+        is_comparable = is_comparable and self._pact is None
         if self._policy.check is True and tuned.workload.signature.compare == "function":
             what = "the study compared outputs by a function of the model's author, which a file does not hold"
             self._recorder.note("mismatch", f"{self._loaded.path}: {what}; give it as apply(model, check=FUNCTION)")
@@ -338,6 +400,7 @@ class Application:
             check=check if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             margin=self._policy.margin or MARGIN,
+            outsider=_never if self._pact or self._policy.ranks is not None else partial(_late, backend),
             effects=None if self._recipe else backend.effects(self._model, ConfigParts.of(tuned.config).settings),
         )
 
@@ -347,10 +410,17 @@ class Application:
 
     def _note_refusal(self, error: Exception) -> None:
         """One line: what is wrong, that the model stays as it is, what to do."""
+        kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
+        if self._pact is None:
+            self._recorder.note(kind, self._told(error, "the model stays untuned"))
+        else:
+            stays = f"the model stays untuned on all of the {len(self._pact.members)} ranks"
+            self._recorder.note(kind, self._told(error, stays), self._pact.level)
+
+    def _told(self, error: Exception, *consequences: str) -> str:
         what = str(error) if isinstance(error, AutotuneError) else quoted(error)
         tip = getattr(error, "tip", None) if self._policy.on_mismatch != "untuned" else None
-        kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
-        self._recorder.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))
+        return "; ".join(filter(None, [what, *consequences, tip]))
 
     def _untouched(self) -> tuple[Any, Callable[[], None]]:
         self._recorder.state = "untuned"
@@ -383,6 +453,28 @@ class Application:
 
     def _monitored(self, call: Callable[..., Any]) -> Callable[..., Any]:
         return call if self._recorder.calls is None else self._recorder.calls.around(call)
+
+
+def _answer_of(loaded: LoadedFile, kind: str) -> Answer:
+    tuned = loaded.answer
+    assert tuned is not None
+    digest = hashlib.sha256(tuned.model_dump_json().encode()).hexdigest()
+    releases = f"{tuned.framework} {framework_version(tuned.framework)}, autotune {__version__}"
+    return Answer(None, kind, loaded.path, digest, releases)
+
+
+def _never() -> None:
+    return None
+
+
+def _late(backend: Backend) -> str | None:
+    """Ranks that have met only now have agreed on nothing."""
+    if backend.ranks() is None:
+        return None
+    return (
+        "this process became one of several ranks after the config was applied, so that they could not agree on it: "
+        "apply it once they have met (after init_process_group), or with ranks=[RANK] on each of them alone"
+    )
 
 
 def _diagnosis(backend: Backend, config: Config, model: Any | None) -> Diagnosis | None:

@@ -12,10 +12,12 @@ the process is undone only after no further call goes to the tuned model.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,6 +42,18 @@ class MismatchError(InputError):
     """The tuned config cannot be used here, and the job's policy asks for exceptions."""
 
 
+@dataclass(frozen=True)
+class Together:
+    """How the ranks of a job leave a tuned model: none of them does alone."""
+
+    post: Callable[[str], object]
+    """Tells all of them what went wrong here. Each then calls `Fallback.leave` before its next call."""
+    who: str
+    """The beginning of a sentence about all of them."""
+    level: int
+    """That of the line in this rank's log."""
+
+
 class Fallback:
     """One for each loaded model. Threads may share it."""
 
@@ -51,6 +65,7 @@ class Fallback:
         *,
         raises: bool = False,
         repeats: bool = True,
+        together: Together | None = None,
     ) -> None:
         """`changes` are what the config set in the process. `raises`: nothing falls back, whatever goes wrong is an
         exception. `repeats`: a call may be made twice, which a training step may not."""
@@ -59,12 +74,17 @@ class Fallback:
         self.raises = raises
         self.is_over = False
         """Calls go to the untuned model for good."""
+        self.trouble: str | None = None
+        """What went wrong here first, and was posted."""
+        self.rehearsal: Callable[..., None] | None = None
+        """What `prepare` calls."""
         self.leave_tuned: Callable[[], None] = lambda: None
         """Sends later calls to the untuned model, and frees the tuned one. Set by what the job calls."""
         self.lock = threading.RLock()
         """Held by whoever changes where calls go."""
         self._changes = changes
         self._recorder = recorder
+        self._together = together
         _fallbacks.add(self)
 
     def result_after(self, error: Exception, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -76,13 +96,13 @@ class Fallback:
             raise error
         rest = rest_of_call(error, partial(self.untuned, *args, **kwargs) if self.repeats else None)
         if rest is None:
-            self.give_up(f"{what} failed in a call that cannot be made again: {quoted(error)}")
+            self.give_up(f"{what} failed in a call that cannot be made again: {quoted(error, max_lines=2)}")
             raise error
         try:
             result = rest()
         except Exception as own:
             raise own from None
-        self.give_up(f"{what} failed: {quoted(error)}")
+        self.give_up(f"{what} failed: {quoted(error, max_lines=2)}")
         return result
 
     def _result_after_refusal(self, error: UnsuitableCallError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -109,13 +129,24 @@ class Fallback:
 
     def give_up(self, why: str, *, tip: str | None = None) -> None:
         """All later calls go to the untuned model, with one warning; `tip` is for the exception that a job may ask for
-        instead. Does nothing where another thread was first."""
+        instead. Does nothing where another thread was first. Where others take part it is posted, and calls go on."""
         if self.raises:
             raise MismatchError(why, tip=tip)
+        if self._together is None:
+            self.leave(why)
+        elif self.trouble is None:
+            self.trouble = why
+            self._together.post(why)
+
+    def leave(self, why: str) -> None:
+        """All later calls go to the untuned model, with one line in the log."""
         with self.lock:
             if not self.is_over:
                 self.release()
-                self._recorder.note("fallback", f"{why}; back to the untuned model")
+                who, level = (
+                    ("", logging.WARNING) if self._together is None else (self._together.who, self._together.level)
+                )
+                self._recorder.note("fallback", f"{why}; {who}back to the untuned model", level)
 
     def release(self) -> None:
         """All later calls go to the untuned model, and the process is as it was before the config was applied."""

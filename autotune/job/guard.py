@@ -50,6 +50,8 @@ class GuardTerms:
     """Recorded median latency; None: the job's calls cannot be compared with it, as under traffic."""
     margin: float
     """Times the recorded latency that the first calls may take."""
+    outsider: Callable[[], str | None] = lambda: None
+    """Why a first call is not tuned, whatever its inputs: ranks that have met since have not agreed."""
     effects: EffectsOf | None = None
     """How to look at a call that may leave behind what a tuned one would not; None: there is nothing to look for."""
 
@@ -106,6 +108,10 @@ class Guard:
     def _first(self, args: _Args, kwargs: _Kwargs) -> Any:
         """Calls up to the first that the config is for."""
         self._recorder.note_first_call()
+        outsider = self._terms.outsider()
+        if outsider is not None:
+            self._fallback.give_up(outsider)
+            return self._untuned(*args, **kwargs)
         misfit = self._misfit(args, kwargs)
         if misfit is not None and not self._terms.apply_to_misfits:
             return self._untuned_until_one_fits(misfit, args, kwargs)

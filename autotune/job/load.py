@@ -7,7 +7,7 @@ what is deployed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -62,6 +62,7 @@ class Loaded(LoadedFile):
         adaptive: AdaptivePolicy | bool | None = None,
         process_settings: bool = False,
         compiler_options: bool = False,
+        ranks: Sequence[int] | None = None,
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.
 
@@ -84,13 +85,14 @@ class Loaded(LoadedFile):
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
         set, and is set now; `applied` takes it back. `compiler_options`: so may options of the compiler for which no
         bundled search space has a knob; they hold for this model alone. A config that needs either is not applied
-        without.
+        without. `ranks`: in a distributed job, the ranks that call this for the same file, and decide together
+        (docs/many-ranks.md); None: all of them.
 
         Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
         untuned model takes, is given up: one warning, and the untuned model from then on.
         """
         policy = Policy(
-            on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options
+            on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options, ranks
         )
         given, _ = Application(self, model, policy).applied()
         return given
@@ -108,6 +110,7 @@ class Loaded(LoadedFile):
         monitor: bool = False,
         process_settings: bool = False,
         compiler_options: bool = False,
+        ranks: Sequence[int] | None = None,
     ) -> TrainingStep:
         """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
 
@@ -135,6 +138,7 @@ class Loaded(LoadedFile):
             monitor=monitor,
             process_settings=process_settings,
             compiler_options=compiler_options,
+            ranks=ranks,
         )
         updates, recipe = Updates(accumulate, clip_grad_norm), TrainingRecipe(loss or own_loss, optimizer)
         call, _ = Application(self, model, policy, recipe, updates).applied()

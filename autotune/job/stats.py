@@ -120,6 +120,8 @@ class StatsRecorder:
     note_first_call: Callable[[], None] = lambda: None
     calls: CallTimes | None = None
     adaptive: Callable[[], AdaptiveStats] | None = None
+    rehearsal: Callable[[], Callable[..., None] | None] = lambda: None
+    """What `prepare` calls, found without keeping the model alive; None: there is nothing to prepare."""
     events: list[Event] = field(default_factory=list)
 
     def note(self, kind: EventKind, message: str, level: int = logging.WARNING) -> None:

@@ -52,6 +52,7 @@ GROUPS: dict[str, list[Any]] = {
         autotune.stats,
         Stats,
         autotune.expose,
+        autotune.prepare,
         autotune.record,
         Recording,
         autotune.AdaptivePolicy,

@@ -25,7 +25,7 @@ from autotune.backends.torch.compiled_step import ClonedOutputs, CompiledStep, D
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
-from autotune.backends.torch.parallel import WholeWeights, is_sharded
+from autotune.backends.torch.parallel import MadeOnce, WholeWeights, is_one_of_many, is_sharded, num_local_ranks
 from autotune.backends.torch.precision import require_order, with_precision
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
@@ -35,6 +35,9 @@ from autotune.measure.diagnosis import BreakKind
 
 _INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
 _PASS = "post_grad_custom_pre_pass"
+_WORKERS = "compile_threads"
+"""How many processes compile. Each rank of a host would start as many as there are cores."""
+_WORKERS_VARIABLE = "TORCHINDUCTOR_COMPILE_THREADS"
 _NO_HOOK_GUARDS = "skip_nnmodule_hook_guards"
 """True, as PyTorch has it: hooks that a job adds to a module after the first call are never called."""
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -53,12 +56,14 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog, *, input_gra
     """
     settings = settings_of(config)
     regions.chosen(model, settings.region)
-    setup = prepare(model, settings, changes, input_gradients=input_gradients, derivable=True)
+    attempts = Attempts() if is_one_of_many() else None
+    setup = prepare(model, settings, changes, input_gradients=input_gradients, attempts=attempts, derivable=True)
     plain: Any = with_precision(model, settings)
     if setup.compile is None:
         return setup.wrap(plain)
     step = regions.compile_region(model, plain, settings.region, setup.compile)
-    return setup.wrap(step if step is plain else DerivableStep(plain, step))
+    step = setup.wrap(step if step is plain else DerivableStep(plain, step))
+    return step if attempts is None else MadeOnce(step, attempts)
 
 
 @dataclass(frozen=True)
@@ -257,6 +262,9 @@ def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     ]
     if hasattr(dynamo, _NO_HOOK_GUARDS):
         entries.append((dynamo, _NO_HOOK_GUARDS, False))
+    if num_local_ranks() > 1 and is_one_of_many() and _WORKERS_VARIABLE not in os.environ:
+        workers = (getattr(inductor, _WORKERS, None) or 1) // num_local_ranks()
+        entries.insert(0, (inductor, _WORKERS, max(1, workers)))
     return entries + regions.room_for(model, settings.region, settings.dynamo_options)
 
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
-from autotune.backends.torch import compile_cache, counters, files, npu, proxy, regions, shapes, training
+from autotune.backends.torch import compile_cache, counters, files, npu, parallel, proxy, regions, shapes, training
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
@@ -48,6 +48,7 @@ from autotune.backends.torch.instruments import (
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
 from autotune.backends.torch.profile import profile
+from autotune.backends.torch.rehearsal import rehearse
 from autotune.backends.torch.tensors import array_of, device_of, placed, require_shape, shape_of, tensor_like, writes_of
 from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
@@ -92,6 +93,8 @@ class TorchBackend(Backend):
     acting_in_training = staticmethod(acting_in_training)
     like = staticmethod(tensor_like)
     cache_variables = staticmethod(cache_variables)
+    ranks = staticmethod(parallel.ranks)
+    rehearse = staticmethod(rehearse)
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
@@ -214,7 +217,8 @@ class TorchBackend(Backend):
         return isinstance(value, torch.nn.Module)
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
-        named = [*model.named_parameters(), *model.named_buffers()]
+        inner = parallel.unwrapped(model)
+        named = [*inner.named_parameters(), *inner.named_buffers()]
         return [(name, spec) for name, tensor in named if (spec := self.spec(tensor)) is not None]
 
     def widen(self, value: Any, dtype: WideType) -> Any:

@@ -60,7 +60,8 @@ class CompiledStep:
             inputs = () if self._input_gradients else tensors_in((*args, *kwargs.values()))
             if any(tensor.requires_grad for tensor in inputs):
                 raise UnsuitableCallError(
-                    "the call's inputs require gradients, and the config was measured without gradients"
+                    "the call's inputs require gradients, and the config was measured without gradients",
+                    tip="tune with inputs that require gradients (requires_grad_())",
                 )
             if _saved_tensor_hooks(True) is not None:
                 raise UnsuitableCallError("what the call saves for gradients goes through hooks, as in a checkpoint")
@@ -173,7 +174,7 @@ class DerivableStep:
                 "gradients of gradients (create_graph) or batches of them (is_grads_batched) were taken through the "
                 "tuned model, and compiled code has none"
             )
-        if _is_transformed() or not all(type(weight) is torch.nn.Parameter for weight in self.model.parameters()):
+        if _is_transformed() or not all(type(weight) in _plain_types() for weight in self.model.parameters()):
             raise UnsuitableCallError(
                 "the call is under torch.func, or has other weights than the model's, as by functional_call"
             )
@@ -182,6 +183,12 @@ class DerivableStep:
         if any(output.requires_grad for output in outputs):
             _Recorded(self, args, kwargs).watch(outputs)
         return result
+
+
+def _plain_types() -> tuple[type, ...]:
+    """Classes of a model's own weights: a sharded one has that of sharded tensors."""
+    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", torch.nn.Parameter)
+    return torch.nn.Parameter, sharded
 
 
 class _Recorded:

@@ -41,6 +41,8 @@ class Attempts:
 
     def __init__(self) -> None:
         self._error: Exception | None = None
+        self.are_over = False
+        """Nothing is compiled any more: all that is new runs as it is written."""
 
     def take_error(self) -> Exception | None:
         """What a compilation raised since this was asked last."""
@@ -52,7 +54,7 @@ class Attempts:
 
         @functools.wraps(compile_)
         def attempt(*args: Any, **kwargs: Any) -> Any:
-            if self._error is not None:
+            if self._error is not None or self.are_over:
                 return _as_written()
             try:
                 return compile_(*args, **kwargs)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from autotune.errors import UnsuitableCallError
+from autotune.backends.origin import Origin, origin
+from autotune.backends.torch.compiler import Attempts
+from autotune.errors import UnsuitableCallError, finish_by, let_through
 
 _log = logging.getLogger("autotune")
 _UNSYNCHRONISED = (
@@ -25,6 +28,85 @@ def is_one_of_many() -> bool:
     """Others take part in this process's steps, and would wait for it in vain, or it for them."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+class StoreRanks:
+    """The ranks of `torch.distributed`. See `Ranks`: the notes lie in the store by which the ranks found each other."""
+
+    def __init__(self) -> None:
+        distributed: Any = torch.distributed
+        self.rank: int = distributed.get_rank()
+        self.num_ranks: int = distributed.get_world_size()
+        self._store = distributed.PrefixStore("autotune", distributed.distributed_c10d._get_default_store())
+
+    @property
+    def first_of_host(self) -> int | None:
+        """As torchrun numbers them: those of a host come one after the other."""
+        of_host = os.environ.get("LOCAL_RANK", "")
+        return self.rank - int(of_host) if num_local_ranks() > 1 and of_host.isdigit() else None
+
+    def write(self, name: str, text: str) -> None:
+        self._store.set(name, text)
+
+    def are_written(self, names: Sequence[str]) -> bool:
+        return bool(self._store.check(list(names)))
+
+    def read(self, name: str) -> str:
+        text: bytes = self._store.get(name)
+        return text.decode()
+
+    def settle(self, name: str, text: str) -> None:
+        self._store.compare_set(name, "", text)
+
+    def count(self, name: str) -> int:
+        return int(self._store.add(name, 1))
+
+
+def ranks() -> StoreRanks | None:
+    """See `Backend.ranks`. The ranks of a "fake" group, with which one process plays many, answer nobody."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() < 2:
+        return None
+    return None if distributed.get_backend() == "fake" else StoreRanks()
+
+
+def num_local_ranks() -> int:
+    """Ranks on this host, as launchers say it; 1 where none does."""
+    number = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(number)) if number.isdigit() else 1
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model within a DistributedDataParallel, whose names it has; the very same object if it is none."""
+    kind: Any = torch.nn.parallel.DistributedDataParallel
+    return unwrapped(model.module) if isinstance(model, kind) else model
+
+
+class MadeOnce:
+    """Calls of a compiled model that nobody may make twice, since other ranks would wait for the collectives of the
+    second one in vain. What does not compile runs as it is written, where it stands, and so does all that is new after
+    it: the ranks leave the config together."""
+
+    def __init__(self, step: Callable[..., Any], attempts: Attempts) -> None:
+        self._step = step
+        self._attempts = attempts
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = self._step(*args, **kwargs)
+        except UnsuitableCallError:
+            raise
+        except Exception as error:
+            if self._attempts.take_error() is not None or origin(error) in (Origin.JOB, Origin.HOOK):
+                let_through(error)  # It ran as it is written.
+            finish_by(error, None)
+            raise
+        failed = self._attempts.take_error()
+        if failed is not None:
+            self._attempts.are_over = True
+            finish_by(failed, lambda: result)
+            raise failed
+        return result
 
 
 def watched_for_synchronisation(model: torch.nn.Module, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,6 +136,18 @@ class _FirstStep:
             _warned.add(self._model)
             _log.warning(_UNSYNCHRONISED, type(self._model).__name__)
         return result
+
+
+def wrappers_around(model: torch.nn.Module, call: object) -> list[Any]:
+    """Each DistributedDataParallel that a call may go through: within the model or the call, or around the model."""
+    kind: Any = torch.nn.parallel.DistributedDataParallel
+    modules = [*model.modules(), *(call.modules() if isinstance(call, torch.nn.Module) else ())]
+    return [*dict.fromkeys([*(module for module in modules if isinstance(module, kind)), *_wrappers_of(model)])]
+
+
+def is_waiting(model: torch.nn.Module) -> bool:
+    """Its calls are known to wait for other ranks."""
+    return is_sharded(model) or any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules())
 
 
 def _wrappers_of(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -10,11 +10,9 @@ on. What fails as it runs is made again only if all that it has moved is put bac
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 import logging
-import random
 import re
 import textwrap
 from collections.abc import Callable, Iterable
@@ -22,7 +20,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -30,12 +27,14 @@ from autotune.backends.capabilities import NO_GRADIENT, USUAL_LEARNING_RATE, Upd
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
+from autotune.backends.torch.forward_state import ForwardState, contents_of
 from autotune.backends.torch.given_model import NOT_RECORDED
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
 from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
 from autotune.backends.torch.precision import with_attention
+from autotune.backends.torch.rehearsal import gradients_instead
 from autotune.backends.torch.tensors import array_of, device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -87,9 +86,14 @@ class PlainStep:
         self.update = update
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.gradients.begin()
+        rehearsed = gradients_instead()
+        if rehearsed is None:
+            self.gradients.begin()
         value = self.forward(*args, **kwargs)
         _require_number(value)
+        if rehearsed is not None:
+            rehearsed(value)
+            return value.detach()
         self.gradients.part_of(value).backward()  # type: ignore[no-untyped-call]
         if self.gradients.are_complete():
             self.update()
@@ -113,8 +117,10 @@ class TunedStep:
         self._has_updated = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        gradients = self._tuned.gradients
-        if is_one_of_many():  # Nothing is made again, and DDP averages what has been added up beside the weights.
+        gradients, is_rehearsed = self._tuned.gradients, gradients_instead() is not None
+        if is_rehearsed:
+            earlier, put_back = EarlierGradients([]), self._state.kept()
+        elif is_one_of_many():  # Nothing is made again, and DDP averages what has been added up beside the weights.
             gradients.begin()
             earlier, put_back = EarlierGradients([]), _leave
         else:
@@ -126,12 +132,14 @@ class TunedStep:
             if not isinstance(error, UnsuitableCallError):
                 finish_by(error, self._made_again(error, put_back, args, kwargs))
             raise
-        self._state.note_success()
-        earlier.add()
-        if gradients.are_complete():
-            self._take_step(value)
+        if not is_rehearsed:
+            self._state.note_success()
+            earlier.add()
+            if gradients.are_complete():
+                self._take_step(value)
         failed = self._attempts.take_error()
         if failed is not None:
+            self._attempts.are_over = is_one_of_many()
             finish_by(failed, value.detach)
             raise failed
         return value.detach()
@@ -141,6 +149,10 @@ class TunedStep:
     ) -> torch.Tensor:
         value = self._tuned.forward(*args, **kwargs)
         _require_number(value)
+        rehearsed = gradients_instead()
+        if rehearsed is not None:
+            rehearsed(value)
+            return value
         found = self._unused.watched(value) if self._settings.compiled else []
         self._tuned.gradients.part_of(value).backward()  # type: ignore[no-untyped-call]
         self._unused.clear(found, partial(self._unused_of, put_back, args, kwargs))
@@ -349,106 +361,6 @@ def _forward(
             return loss(called, *args, **kwargs)
 
     return compile_(forward) if compile_ is not None and settings.scope == "loss" else forward
-
-
-# `ForwardState`: what the forward pass of a training step moves beside the gradients, kept so that it can be put back.
-#
-# Generators of random numbers and the buffers that move (BatchNorm's statistics) are kept at each step. Until a first
-# step has succeeded so are all buffers, and the attributes of the modules, such as counters.
-
-_REGISTERS = frozenset(vars(torch.nn.Module()))
-"""Attributes that every module has: its parts, hooks and mode."""
-
-
-class ForwardState:
-    """What one model's forward pass moves."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
-        self._is_known = False
-        self._buffers: list[torch.Tensor] = []
-        self._writes: list[int] = []
-        """What PyTorch had counted for each buffer when it was looked at first."""
-        self._moving: list[torch.Tensor] = []
-
-    def kept(self) -> Callable[[], None]:
-        """Copy what is there now. Returns what puts it back."""
-        put_back = [_generators(device_of(self.model))]
-        if self._is_known:
-            self._note_moving()
-            put_back.append(contents_of(self._moving))
-        else:
-            self._buffers = list(self.model.buffers())
-            self._writes = [buffer._version for buffer in self._buffers]
-            put_back += [contents_of(self._buffers), *map(_attributes, self.model.modules())]
-
-        def all_put_back() -> None:
-            for restore in put_back:
-                restore()
-
-        return all_put_back
-
-    def note_success(self) -> None:
-        """A step has come to its end: what moves is known by what was counted."""
-        self._is_known = True
-
-    def _note_moving(self) -> None:
-        if len(self._moving) < len(self._buffers):
-            counted = zip(self._buffers, self._writes, strict=True)
-            self._moving = [buffer for buffer, writes in counted if buffer._version != writes]
-
-
-def _generators(device: torch.device) -> Callable[[], None]:
-    module: Any = torch if device.type == "cpu" else torch.get_device_module(device)
-    state, of_device = torch.get_rng_state(), module.get_rng_state()
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-
-    def put_back() -> None:
-        torch.set_rng_state(state)
-        module.set_rng_state(of_device)
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
-
-    return put_back
-
-
-def contents_of(tensors: list[torch.Tensor]) -> Callable[[], None]:
-    """Copy what is in them. Returns what puts it back."""
-    copies = [tensor.detach().clone() for tensor in tensors]
-
-    def put_back() -> None:
-        with torch.no_grad():
-            for tensor, content in zip(tensors, copies, strict=True):
-                tensor.copy_(content)
-
-    return put_back
-
-
-def _attributes(module: torch.nn.Module) -> Callable[[], None]:
-    """Values are put back as the objects that they were; lists, dicts and sets with what was in them."""
-    held = vars(module)
-    before = {name: (value, copy.copy(value)) for name, value in held.items() if _is_own(name, value)}
-
-    def put_back() -> None:
-        for name in [name for name, value in held.items() if _is_own(name, value) and name not in before]:
-            del held[name]
-        for name, (value, content) in before.items():
-            held[name] = value
-            _refill(value, content)
-
-    return put_back
-
-
-def _is_own(name: str, value: object) -> bool:
-    return name not in _REGISTERS and isinstance(value, (bool, int, float, str, type(None), list, dict, set))
-
-
-def _refill(value: Any, content: Any) -> None:
-    if isinstance(value, list):
-        value[:] = content
-    elif isinstance(value, (dict, set)):
-        value.clear()
-        value.update(content)
 
 
 # What to do about errors of a model's own in a trial, where PyTorch's message does not say it.

@@ -1,0 +1,709 @@
+"""Many ranks, one decision: real processes on gloo. Nothing hangs, no decision is mixed, and one rank warns."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+import autotune
+from autotune.errors import InputError
+from autotune.job import apply
+from autotune.job import ranks as job_ranks
+from tests.stand_ins.exports import export
+from tests.stand_ins.ranks import RankProcesses
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.distributed as dist  # noqa: E402
+from functorch.compile import make_boxed_func  # noqa: E402
+from torch._dynamo.backends import registry  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+COMPILED = {"execution": "compile", "backend": "aot_eager"}
+INDUCTOR = {"execution": "compile", "backend": "inductor"}
+PLANTED = {"execution": "compile", "backend": "of_the_test"}
+NUM_STEPS = 20
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + torch.nn.functional.gelu(self.linear(x))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+        self.last = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+class Unused(Net):
+    """A part of it has no gradient in every other step."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = torch.nn.Linear(4, 1)
+        self.num_calls = 0
+
+    def forward(self, x):
+        self.num_calls += 1
+        out = super().forward(x)
+        return out + self.other(x) if self.num_calls % 2 else out
+
+
+def loss_of(model, x):
+    return model(x).square().mean()
+
+
+def batch(number, rank=0, rows=4):
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(100 * rank + number))
+
+
+def made(kind=Net):
+    torch.manual_seed(0)
+    return kind().train()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running():
+    """Ranks stay for the module: to start them takes longer than most cases. These fixtures end them."""
+
+
+@pytest.fixture(scope="module")
+def two():
+    processes = RankProcesses(2)
+    yield processes
+    processes.end()
+
+
+@pytest.fixture(scope="module")
+def four():
+    processes = RankProcesses(4)
+    yield processes
+    processes.end()
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """`exported(config)` is the path of a file that fits a model, here and on every rank."""
+
+    def write(config, model=None, name="best.yaml", inputs=None, **changes):
+        given = made() if model is None else model
+        return str(export(tmp_path / name, "torch", config, given, inputs or [batch(0)], task="train", **changes))
+
+    return write
+
+
+def whole(model):
+    """Its weights, of all ranks, as lists that another process can read."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return [(t.full_tensor() if hasattr(t, "full_tensor") else t).detach().clone().flatten().tolist() for t in tensors]
+
+
+def loop(rank, model, call, optimizer, steps=NUM_STEPS, shapes=None):
+    """The job's own."""
+    losses = []
+    for number in range(steps):
+        optimizer.zero_grad()
+        rows = 4 if shapes is None else shapes(rank, number)
+        value = loss_of(call, batch(number, rank, rows))
+        value.backward()
+        optimizer.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def state(model):
+    return autotune.stats(model).state
+
+
+def same(outcomes):
+    """No rank failed, and their weights are equal to those of the untuned job and of each other."""
+    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+    tuned = [outcome.value["tuned"] for outcome in outcomes]
+    for outcome in outcomes:
+        for found, wanted in zip(outcome.value["tuned"], outcome.value["untuned"], strict=True):
+            torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=1e-5, rtol=1e-4)
+    for other in tuned[1:]:
+        learned = len(list(made().parameters()))
+        assert other[:learned] == tuned[0][:learned]
+
+
+def warned(outcomes):
+    """Whatever was warned of, with the rank that did."""
+    return [(rank, line) for rank, outcome in enumerate(outcomes) for line in outcome.warnings]
+
+
+def decided(rank, paths, kind):
+    """What each rank has in the end, and how long it took."""
+    model = made()
+    start = time.monotonic()
+    loaded = autotune.load(paths[rank])
+    given = loaded.training_step(model, loss_of, sgd(model)) if kind == "step" else loaded.apply(model)
+    seconds = time.monotonic() - start
+    stands = state(given)
+    if kind == "step":
+        given(batch(0, rank))
+    else:
+        loss_of(given, batch(0, rank)).backward()
+    return stands, seconds, [event.message for event in autotune.stats(given).events]
+
+
+class TestTheDecision:
+    @pytest.mark.parametrize("kind", ["model", "step"])
+    def test_all_apply_one_file(self, two, exported, kind):
+        path = exported(COMPILED)
+        outcomes = two.run(decided, [path, path], kind)
+        assert [outcome.value[0] for outcome in outcomes] == ["settling"] * 2
+        assert warned(outcomes) == []
+
+    @pytest.mark.parametrize("kind", ["model", "step"])
+    def test_a_file_that_one_rank_does_not_have(self, two, exported, tmp_path, kind):
+        missing = str(tmp_path / "none.yaml")
+        outcomes = two.run(decided, [exported(COMPILED), missing], kind)
+        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert f"rank 1: cannot read {missing}" in line
+        assert "stays untuned on all of the 2 ranks" in line
+        assert [len(outcome.value[2]) for outcome in outcomes] == [1, 1]
+
+    def test_another_file_on_one_rank(self, two, exported):
+        paths = [exported(COMPILED), exported({**COMPILED, "dynamic": True}, name="other.yaml")]
+        outcomes = two.run(decided, paths, "model")
+        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "has another file than rank" in line
+        assert all(path in line for path in paths)
+
+    def test_a_copy_of_the_file_elsewhere_is_the_same(self, two, exported):
+        outcomes = two.run(decided, [exported(COMPILED), exported(COMPILED, name="copy.yaml")], "model")
+        assert [outcome.value[0] for outcome in outcomes] == ["settling"] * 2
+        assert warned(outcomes) == []
+
+    def test_a_config_that_one_rank_cannot_apply(self, two, exported):
+        """What this release does not take is found as the config is applied."""
+        paths = [exported(COMPILED), exported({"execution": "compile", "backend": "none_such"}, name="other.yaml")]
+        outcomes = two.run(decided, paths, "model")
+        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
+        [(_, line)] = warned(outcomes)
+        assert "rank 1: " in line
+        assert "none_such" in line
+
+    def test_what_is_wrong_everywhere_is_said_once_and_names_no_rank(self, two, exported):
+        path = exported(COMPILED, model=Block(), inputs=[batch(0)])
+        outcomes = two.run(decided, [path, path], "model")
+        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1" not in line
+        assert "other parameters" in line
+
+    def test_a_rank_that_never_comes(self, two, exported):
+        outcomes = two.run(alone_on_rank_0, exported(COMPILED))
+        assert outcomes[0].value == "untuned"
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1: no answer within 1 s" in line
+
+    def test_a_rank_that_comes_too_late_finds_what_was_decided(self, two, exported):
+        outcomes = two.run(late_on_rank_0, exported(COMPILED))
+        assert [outcome.value for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 0: no answer within 1 s" in line
+
+    def test_a_rank_may_decide_alone(self, two, exported):
+        outcomes = two.run(by_its_own_word, exported(COMPILED))
+        assert [outcome.value for outcome in outcomes] == ["settling", None]
+        assert warned(outcomes) == []
+
+    def test_some_ranks_may_decide_together(self, four, exported, tmp_path):
+        """Those of one stage, while another stage has other models."""
+        outcomes = four.run(in_two_stages, exported(COMPILED), str(tmp_path / "none.yaml"))
+        assert [outcome.value for outcome in outcomes] == ["settling", "settling", "untuned", "untuned"]
+        assert [rank for rank, _ in warned(outcomes)] == [2]
+
+    def test_exceptions_where_they_are_wanted(self, two, exported, tmp_path):
+        paths = [exported(COMPILED), str(tmp_path / "none.yaml")]
+        outcomes = two.run(raising, paths)
+        assert outcomes[0].error.startswith("MismatchError: rank 1: ")
+        assert outcomes[1].error.startswith("InputError: ")
+
+    def test_ranks_that_meet_after_apply(self, exported):
+        """They agreed on nothing, so none is tuned."""
+        processes = RankProcesses(2)
+        try:
+            outcomes = processes.run(met_later, exported(COMPILED))
+        finally:
+            processes.end()
+        assert [outcome.value for outcome in outcomes] == ["untuned"] * 2
+        assert all("init_process_group" in line for _, line in warned(outcomes))
+
+
+@contextlib.contextmanager
+def patience(seconds):
+    """Within: what a rank waits for the others' decisions, and for their first calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apply, "DECISION_S", seconds)
+        patch.setattr(job_ranks, "COMPILE_S", seconds)
+        yield
+
+
+def alone_on_rank_0(rank, path):
+    with patience(1.0):
+        return state(autotune.load(path).apply(made())) if rank == 0 else None
+
+
+def late_on_rank_0(rank, path):
+    with patience(1.0):
+        time.sleep(3 * (rank == 0))
+        return state(autotune.load(path).apply(made()))
+
+
+def by_its_own_word(rank, path):
+    return state(autotune.load(path).apply(made(), ranks=[0])) if rank == 0 else None
+
+
+def in_two_stages(rank, path, missing):
+    stage = [0, 1] if rank < 2 else [2, 3]
+    return state(autotune.load(path if rank < 2 else missing).apply(made(), ranks=stage))
+
+
+def raising(rank, paths):
+    autotune.load(paths[rank]).apply(made(), on_mismatch="raise")
+
+
+def met_later(rank, path):
+    store, size = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    dist.destroy_process_group()
+    model = autotune.load(path).apply(made())
+    dist.init_process_group("gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=size)
+    loss_of(model, batch(0)).backward()
+    return state(model)
+
+
+class TestOrders:
+    """Each is right: as the untuned job over 20 steps, and alike on all ranks; or untuned, with a sentence."""
+
+    @pytest.mark.parametrize("order", ["before", "after", "step"])
+    @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
+    def test_data_parallel(self, two, exported, order, config):
+        outcomes = two.run(data_parallel, exported(config), order)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    def test_four_ranks(self, four, exported):
+        outcomes = four.run(data_parallel, exported(COMPILED), "before")
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 4
+        assert warned(outcomes) == []
+
+    @pytest.mark.parametrize("order", ["before", "after", "step", "blocks"])
+    @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
+    def test_sharded(self, two, exported, order, config):
+        """FSDP2. Blocks are sharded each for itself, too; a config of a block was tuned with gradients of inputs."""
+        path = (
+            exported(config) if order != "blocks" else of_a_block(exported(config, Block(), inputs=[torch.zeros(4, 8)]))
+        )
+        outcomes = two.run(sharded, path, order, True)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    def test_sharded_as_a_whole(self, two, exported):
+        outcomes = two.run(sharded, exported(COMPILED), "after", False)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    def test_a_block_that_was_tuned_without_gradients_of_its_inputs(self, two, exported):
+        path = exported(COMPILED, Block(), inputs=[torch.zeros(4, 8)])
+        outcomes = two.run(sharded, path, "blocks", True)
+        same(outcomes)
+        [line] = {line for _, line in warned(outcomes)}
+        assert "inputs require gradients" in line
+        assert "tune with inputs that require gradients" in line
+
+    def test_no_sync(self, two, exported):
+        outcomes = two.run(accumulated, exported(COMPILED))
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    def test_find_unused_parameters(self, two, exported):
+        outcomes = two.run(with_unused, exported(COMPILED, made(Unused)))
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    @pytest.mark.parametrize("order", ["before", "step"])
+    def test_a_last_batch_of_another_shape_on_one_rank(self, two, exported, order):
+        outcomes = two.run(with_a_last_batch, exported(COMPILED), order)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+
+def of_a_block(path):
+    """The file of a config whose trials recorded gradients of inputs."""
+    content = yaml.safe_load(Path(path).read_text())
+    content["workload"]["signature"]["records_gradients"] = True
+    Path(path).write_text(yaml.safe_dump(content))
+    return path
+
+
+def both(train):
+    """`train(tune)` for the untuned job and for the tuned one: `tune(model)` is the job's second line."""
+    value = {}
+    for which in ("untuned", "tuned"):
+        torch._dynamo.reset()
+        value[which], value["state"] = train(which == "tuned")
+    return value
+
+
+def data_parallel(rank, path, order, kind=Net, shapes=None, **options):
+    def train(is_tuned):
+        model = made(kind)
+        apply = autotune.load(path).apply if is_tuned else lambda model: model
+        if order == "step" and is_tuned:
+            wrapper = DistributedDataParallel(model, **options)
+            step = autotune.load(path).training_step(wrapper, loss_of, sgd(wrapper))
+            for number in range(NUM_STEPS):
+                step(batch(number, rank, 4 if shapes is None else shapes(rank, number)))
+            return whole(model), state(step)
+        if order == "after":
+            called = given = apply(DistributedDataParallel(model, **options))
+        else:
+            given = apply(model)
+            called = DistributedDataParallel(given, **options)
+        loop(rank, model, called, sgd(called), shapes=shapes)
+        return whole(model), state(given) if is_tuned else None
+
+    return both(train)
+
+
+def sharded(rank, path, order, is_nested):
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def shard(model):
+        if is_nested and order != "blocks":
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
+    def train(is_tuned):
+        model = made()
+        load = autotune.load(path)
+        apply = load.apply if is_tuned else lambda model: model
+        given = None
+        if order == "blocks":
+            for number, block in enumerate(model.blocks):
+                given = model.blocks[number] = apply(block)
+                fully_shard(given, mesh=mesh)
+            called = model
+            shard(model)
+        elif order == "before":
+            called = given = apply(model)
+            shard(called)
+        else:
+            shard(model)
+            called = given = model if order == "step" else apply(model)
+        if order == "step" and is_tuned:
+            given = load.training_step(model, loss_of, sgd(model))
+            for number in range(NUM_STEPS):
+                given(batch(number, rank))
+        else:
+            loop(rank, model, called, sgd(model))
+        return whole(model), state(given) if is_tuned else None
+
+    return both(train)
+
+
+def accumulated(rank, path):
+    def train(is_tuned):
+        model = made()
+        given = autotune.load(path).apply(model) if is_tuned else model
+        wrapper = DistributedDataParallel(given)
+        optimizer = sgd(wrapper)
+        for number in range(NUM_STEPS):
+            with wrapper.no_sync() if number % 4 < 3 else contextlib.nullcontext():
+                loss_of(wrapper, batch(number, rank)).backward()
+            if number % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+        return whole(model), state(given) if is_tuned else None
+
+    return both(train)
+
+
+def with_unused(rank, path):
+    return data_parallel(rank, path, "before", Unused, find_unused_parameters=True)
+
+
+def with_a_last_batch(rank, path, order):
+    return data_parallel(rank, path, order, shapes=lambda rank, number: 3 if rank == 1 and number % 5 == 4 else 4)
+
+
+class TestPlanted:
+    """What goes wrong on one rank alone."""
+
+    @pytest.mark.parametrize("order", ["before", "step"])
+    @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "not prepared"])
+    def test_a_compile_error(self, two, exported, order, is_prepared):
+        outcomes = two.run(failing_to_compile, exported(PLANTED), order, is_prepared)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1: the tuned model failed" in line
+        assert "no code for this graph" in line
+        assert "all of the 2 ranks are back to the untuned model" in line
+
+    def test_a_compile_error_of_a_later_shape(self, two, exported):
+        path = exported(PLANTED)
+        outcomes = two.run(failing_at_a_later_shape, path)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["untuned"] * 2
+        assert [outcome.value["num_tuned"] for outcome in outcomes] == [10, 10]
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1: " in line
+
+    def test_a_first_call_that_takes_long(self, two, exported):
+        """The other rank waits for it, longer than the job's own collectives would."""
+        outcomes = two.run(slow_to_compile, exported(PLANTED), 4.0, 100.0)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    def test_a_first_call_that_takes_too_long(self, two, exported):
+        outcomes = two.run(slow_to_compile, exported(PLANTED), 4.0, 1.0)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1: no answer within 1 s" in line
+
+    def test_a_slower_machine(self, two, exported):
+        """A rank whose calls take longer than recorded is no reason, for it or for the others."""
+        path = Path(exported(PLANTED))
+        content = yaml.safe_load(path.read_text())
+        content["evidence"]["best"]["latency_s"] = {"p50": 1e-6, "p90": 1e-6, "p99": 1e-6}
+        path.write_text(yaml.safe_dump(content))
+        outcomes = two.run(slower, str(path))
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
+    @pytest.mark.parametrize("when", ["before apply", "before prepare", "in a step"])
+    def test_a_rank_that_is_killed(self, exported, when):
+        """The other one comes to its end by the job's own error."""
+        processes = RankProcesses(2)
+        try:
+            outcomes = processes.run(killed, exported(COMPILED), when)
+        finally:
+            processes.end()
+        assert [outcome.was_killed for outcome in outcomes] == [False, True]
+        assert outcomes[0].error is not None
+
+
+@contextlib.contextmanager
+def compiler(forward):
+    """Within: dynamo has the backend of the test, which asks `forward` for the code of a graph; None: as it is."""
+
+    def compile_(graph, _inputs):
+        return make_boxed_func(forward(graph) or graph.forward)
+
+    registry.register_backend(aot_autograd(fw_compiler=compile_), name="of_the_test")
+    try:
+        yield
+    finally:
+        for table in ("_BACKENDS", "_COMPILER_FNS"):
+            getattr(registry, table, {}).pop("of_the_test", None)
+
+
+def refused(_graph):
+    raise RuntimeError("no code for this graph")
+
+
+def trained(rank, path, order, is_prepared, forward, shapes=None):
+    def train(is_tuned):
+        model = made()
+        optimizer = sgd(model)
+        if order == "step" and is_tuned:
+            wrapper = DistributedDataParallel(model)
+            given = autotune.load(path).training_step(wrapper, loss_of, optimizer)
+            if is_prepared:
+                autotune.prepare(given, batch(0, rank))
+            for number in range(NUM_STEPS):
+                given(batch(number, rank))
+            return whole(model), state(given)
+        given = autotune.load(path).apply(model) if is_tuned else model
+        if is_tuned and is_prepared:
+            autotune.prepare(given, batch(0, rank))
+        loop(rank, model, DistributedDataParallel(given), optimizer, shapes=shapes)
+        return whole(model), state(given) if is_tuned else None
+
+    with compiler(forward):
+        return both(train)
+
+
+def failing_to_compile(rank, path, order, is_prepared):
+    return trained(rank, path, order, is_prepared, refused if rank == 1 else lambda _: None)
+
+
+def failing_at_a_later_shape(rank, path):
+    """On rank 1, in the tenth step."""
+    graphs, calls = [], []
+
+    def forward(graph):
+        graphs.append(graph)
+        if rank == 1 and len(graphs) == 3:  # The first two are a forward and its backward pass.
+            refused(graph)
+
+    original = job_ranks.JointCalls.__call__
+
+    def counted(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        calls.append(not self._fallback.is_over)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_ranks.JointCalls, "__call__", counted)
+        shapes = lambda rank, number: 3 if rank == 1 and number == 9 else 4  # noqa: E731
+        value = trained(rank, path, "before", True, forward, shapes)
+    return {**value, "num_tuned": sum(calls[1:])}
+
+
+def slow_to_compile(rank, path, seconds, longest):
+    with patience(longest):
+        return trained(rank, path, "before", True, lambda _: time.sleep(seconds * (rank == 1)))
+
+
+def slower(rank, path):
+    def slow_code(graph):
+        return lambda *args: (time.sleep(0.01 * (rank == 1)), graph.forward(*args))[1]
+
+    return trained(rank, path, "before", True, slow_code)
+
+
+def killed(rank, path, when):
+    def end(now):
+        if rank == 1 and now == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    end("before apply")
+    model = made()
+    with patience(5.0):
+        given = autotune.load(path).apply(model)
+        end("before prepare")
+        autotune.prepare(given, batch(0, rank))
+    wrapper = DistributedDataParallel(given)
+    optimizer = sgd(wrapper)
+    for number in range(NUM_STEPS):
+        if number == 3:
+            end("in a step")
+        loop(rank, model, wrapper, optimizer, steps=1)
+
+
+class TestPrepare:
+    def test_nothing_moves(self, exported):
+        """Weights, gradients, statistics, counters, random numbers and the batch are as before, and code is there."""
+        model = made(Moving)
+        x = batch(0)
+        model(x.clone()).sum().backward()
+        before = copy.deepcopy((model.state_dict(), [p.grad for p in model.parameters()], model.num_calls, x))
+        given = autotune.load(exported(COMPILED, model)).apply(model)
+        torch.manual_seed(1)
+        wanted = torch.rand(3)
+        torch.manual_seed(1)
+        autotune.prepare(given, x)
+        assert torch.equal(torch.rand(3), wanted)
+        after = model.state_dict(), [p.grad for p in model.parameters()], model.num_calls, x
+        torch.testing.assert_close(after, before, atol=0, rtol=0)
+        assert autotune.stats(given).num_compiles >= 1
+
+    def test_a_step_takes_no_step(self, exported):
+        model = made(Moving)
+        optimizer = torch.optim.Adam(model.parameters())
+        before = copy.deepcopy(model.state_dict())
+        step = autotune.load(exported(COMPILED, model)).training_step(model, loss_of, optimizer)
+        autotune.prepare(step, batch(0))
+        torch.testing.assert_close(model.state_dict(), before, atol=0, rtol=0)
+        assert not optimizer.state
+        num_compiles = autotune.stats(step).num_compiles
+        assert num_compiles >= 1
+        step(batch(1))
+        assert autotune.stats(step).num_compiles == num_compiles
+        assert optimizer.state
+
+    def test_it_compiles_all_that_a_step_needs(self, two, exported):
+        outcomes = two.run(prepared_and_counted, exported(COMPILED))
+        assert [outcome.error for outcome in outcomes] == [None] * 2
+        assert all(outcome.value[0] == outcome.value[1] for outcome in outcomes)
+
+    def test_an_untuned_model_needs_none(self, exported):
+        model = made()
+        given = autotune.load(exported(COMPILED, verdict="tie")).apply(model)
+        autotune.prepare(given, batch(0))
+        with pytest.raises(InputError, match="neither"):
+            autotune.prepare(Net(), batch(0))
+
+    def test_a_batch_that_the_model_does_not_take(self, exported, caplog):
+        given = autotune.load(exported(COMPILED)).apply(made(), on_mismatch="apply")
+        autotune.prepare(given, torch.zeros(4, 3))
+        assert state(given) == "untuned"
+        assert "prepare" in caplog.text
+
+
+class Moving(Net):
+    """Leaves something behind in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_calls = 0
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        self.num_calls += 1
+        x.add_(1)
+        return self.drop(super().forward(x))
+
+
+def prepared_and_counted(rank, path):
+    model = made()
+    given = autotune.load(path).apply(model)
+    wrapper = DistributedDataParallel(given)
+    autotune.prepare(wrapper, batch(0, rank))
+    first = autotune.stats(given).num_compiles
+    loop(rank, model, wrapper, sgd(wrapper), steps=3)
+    return first, autotune.stats(given).num_compiles
