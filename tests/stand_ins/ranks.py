@@ -10,11 +10,16 @@ import logging
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
+
+from tests.import_graph import REPOSITORY
 
 LIMIT_S = 120.0
 """For a case on a busy machine; none waits so long by itself."""
@@ -41,8 +46,7 @@ class RankProcesses:
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
-        self._context = multiprocessing.get_context("spawn")
-        self._ranks: list[tuple[Any, Any]] = []
+        self._ranks: list[tuple[subprocess.Popen[bytes], Any]] = []
 
     def run(self, case: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> list[Outcome]:
         """`case(rank, *args)` on each rank. Raises HangError."""
@@ -57,7 +61,7 @@ class RankProcesses:
                 if not pipe.poll(max(0.0, deadline - time.monotonic())):
                     raise HangError(f"rank {rank} did not come to an end within {limit_s:g} s")
                 outcomes.append(pipe.recv())
-            except EOFError:
+            except (EOFError, ConnectionError):
                 outcomes.append(Outcome(was_killed=True))
             except HangError:
                 self.end()
@@ -69,20 +73,22 @@ class RankProcesses:
     def end(self) -> None:
         for process, pipe in self._ranks:
             process.kill()
-            process.join()
+            process.wait()
             pipe.close()
         self._ranks = []
 
     def _start(self) -> None:
         for rank in range(len(self._ranks), self.num_ranks):
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_work, args=(rank, self.num_ranks, theirs), daemon=True)
-            process.start()
+            ours, theirs = multiprocessing.Pipe()
+            code = f"from tests.stand_ins.ranks import work; work({rank}, {self.num_ranks}, {theirs.fileno()})"
+            command = [sys.executable, "-c", code]
+            self._ranks.append((subprocess.Popen(command, cwd=REPOSITORY, pass_fds=[theirs.fileno()]), ours))
             theirs.close()
-            self._ranks.append((process, ours))
 
 
-def _work(rank: int, num_ranks: int, pipe: Any) -> None:
+def work(rank: int, num_ranks: int, descriptor: int) -> None:
+    """One rank's process."""
+    pipe = Connection(descriptor)
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(num_ranks))
     import torch
     import torch.distributed as dist
