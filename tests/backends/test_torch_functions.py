@@ -16,6 +16,7 @@ from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
 
+from autotune.backends.call_state import CallState  # noqa: E402
 from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.compiled_step import ClonedOutputs  # noqa: E402
@@ -255,6 +256,18 @@ def test_what_acts_as_in_training():
     for model in (around, backend.as_model(torch.sin), exported):
         assert model.training
         assert not backend.acting_in_training(model)
+
+
+def test_what_the_compiler_sets_in_classes_is_no_state(monkeypatch):
+    """It turns the checks of all distributions off, also of one that a policy keeps."""
+    policy, backend = torch.nn.Linear(4, 4), TorchBackend()
+    policy.last = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+    before = CallState(backend, {"model": policy})
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", False)
+    assert CallState(backend, {"model": policy}) == before
+    policy.last.loc.add_(1)
+    assert CallState(backend, {"model": policy}) != before
 
 
 def test_weights_without_data():

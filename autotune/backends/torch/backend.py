@@ -190,8 +190,8 @@ class TorchBackend(Backend):
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         """What a plain function takes from around it counts as well."""
         held = super().attributes(value)
-        if not isinstance(value, torch.nn.Module) or held is None:
-            return held
+        if held is None:
+            return None
         around = value.surroundings() if isinstance(value, FunctionModel) else {}
         return {name: attribute for name, attribute in held.items() if name not in _OF_COMPILER} | around
 
@@ -295,8 +295,8 @@ class TorchBackend(Backend):
         return torch.get_device_module(self._device)
 
 
-_OF_COMPILER = frozenset({"_compiled_call_impl", "_is_torch_compile"})
-"""What `torch.compile` notes in a module."""
+_OF_COMPILER = frozenset({"_compiled_call_impl", "_is_torch_compile", "_validate_args"})
+"""What `torch.compile` notes in a module, and what it turns off in the class of all distributions when it is used."""
 
 
 def _compilers() -> dict[str, str]:
