@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+import autotune
 from autotune.errors import InputError
 from autotune.trial.worker.subject import build_subject
 from tests.backends.test_torch_inputs import COMPILED, EAGER, seen_under
+from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
 
@@ -113,3 +116,20 @@ def test_a_declaration_is_true_or_false(made):
     """Anything else is a mistake in the function."""
     with pytest.raises(InputError, match="returned a str as gradients; it must be True or False"):
         made("wrongly")
+
+
+def test_a_job_keeps_such_a_model_tuned(made, tmp_path, caplog):
+    """Its calls record gradients, as the trials did, though its weights require them."""
+    torch._dynamo.reset()
+    _, _, subject = made("potential")
+    model, positions = subject.model, torch.randn(6, 3)
+    path = export(tmp_path / "best.yaml", "torch", COMPILED, model, [positions])
+    content = yaml.safe_load(path.read_text())
+    content["workload"]["signature"]["records_gradients"] = True
+    path.write_text(yaml.safe_dump(content))
+    expected = model(positions)
+    tuned = autotune.load(path).apply(model, on_mismatch="raise", margin=None)
+    for got, wanted in zip(tuned(positions), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert autotune.stats(tuned).state == "tuned"
+    assert not [each for each in caplog.records if each.name == "autotune"]
