@@ -30,7 +30,7 @@ def build(seed: int = 0) -> dict[str, Any]:
     torch.manual_seed(seed)
     config = ViTConfig(
         image_size=IMAGE, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, num_labels=2,
+        intermediate_size=64, num_labels=2, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
     )  # fmt: skip
     inputs = torch.utils.data.default_collate([Stripes(BATCH)[number] for number in range(BATCH)])
     model = ViTForImageClassification(config).eval()

@@ -30,7 +30,7 @@ def build(seed: int = 0) -> dict[str, Any]:
     """The network inside the LightningModule and the parts of its training step, for `tune --task train`."""
     torch.manual_seed(seed)
     convolutions = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.ReLU()
-    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8 * (SIZE // 2) ** 2, 2))
+    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Dropout(0.1), nn.Linear(8 * (SIZE // 2) ** 2, 2))
     return {
         "model": network.eval(),
         "inputs": torch.randn(BATCH, 1, SIZE, SIZE),

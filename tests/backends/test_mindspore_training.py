@@ -11,9 +11,10 @@ os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
 import numpy as np
 import pytest
 
+from autotune.backends.capabilities import Updates
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import rest_of_call
+from autotune.errors import InvalidConfigError, rest_of_call
 from autotune.workload.build import own_loss
 
 ms = pytest.importorskip("mindspore")
@@ -178,3 +179,38 @@ def test_a_loss_that_the_model_returns_is_trained_by(form, scope):
     assert losses[1] < losses[0]
     for one, other in zip(weights, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("scope", ["gradients", "model", None])
+def test_several_calls_make_one_update(scope):
+    """By the mean of their gradients, clipped; an incomplete group is flushed."""
+    net, optimizer = made()
+    updates = Updates(accumulate=2, clip_grad_norm=0.5)
+    config = {"execution": "jit", "scope": scope} if scope else {"execution": "pynative"}
+    step = training.training_step(net, loss, optimizer, Config(config), UndoLog(), updates=updates)
+    plain_net, plain_optimizer = made()
+    gradients = ms.value_and_grad(lambda x: loss(plain_net, x), None, plain_optimizer.parameters)
+    group, updated = [], []
+    for number in range(5):
+        x = X * (number + 1)
+        value, found = gradients(x)
+        group.append(found)
+        assert np.allclose(step(x).asnumpy(), value.asnumpy(), rtol=1e-4)
+        updated.append(updates.has_updated)
+        if number == 4:
+            updates.flush()
+        if len(group) == 2 or number == 4:
+            mean = tuple(sum(each) / len(group) for each in zip(*group, strict=True))
+            plain_optimizer(ops.clip_by_global_norm(mean, 0.5))
+            group = []
+    assert updated == [False, True, False, True, False]
+    for one, other in zip(state(net), state(plain_net), strict=True):
+        assert np.allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [{"execution": "jit", "scope": "step"}, {"execution": "graph"}], ids=str)
+def test_a_whole_step_adds_up_no_gradients(config):
+    """The optimizer is in its graph: a sentence, and nothing is compiled."""
+    net, optimizer = made()
+    with pytest.raises(InvalidConfigError, match="compiles the whole step"):
+        training.training_step(net, loss, optimizer, Config(config), UndoLog(), updates=Updates(accumulate=2))
