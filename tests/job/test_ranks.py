@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,11 +17,16 @@ import pytest
 import yaml
 
 import autotune
+from autotune.apply.warm_start import key_here
+from autotune.backends.registry import load_backend
+from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job import apply
 from autotune.job import ranks as job_ranks
+from autotune.tuned.cache_file import pack
+from tests.import_graph import REPOSITORY
 from tests.stand_ins.exports import export
-from tests.stand_ins.ranks import RankProcesses
+from tests.stand_ins.ranks import JOBS_S, RankProcesses
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -26,8 +35,13 @@ import torch.distributed as dist  # noqa: E402
 from functorch.compile import make_boxed_func  # noqa: E402
 from torch._dynamo.backends import registry  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from autotune.backends.torch import apply as torch_apply  # noqa: E402
+from autotune.backends.torch.knobs import settings_of  # noqa: E402
+from tests.stand_ins import launched  # noqa: E402
 
 COMPILED = {"execution": "compile", "backend": "aot_eager"}
 INDUCTOR = {"execution": "compile", "backend": "inductor"}
@@ -505,6 +519,14 @@ class TestPlanted:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
+    @pytest.mark.slow
+    def test_a_first_call_that_takes_a_minute(self, two, exported):
+        """Twice as long as what the job's own collectives are waited for."""
+        outcomes = two.run(slow_to_compile, exported(PLANTED), JOBS_S, 1000.0, limit_s=300.0)
+        same(outcomes)
+        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
+        assert warned(outcomes) == []
+
     def test_a_first_call_that_takes_too_long(self, two, exported):
         outcomes = two.run(slow_to_compile, exported(PLANTED), 4.0, 1.0)
         same(outcomes)
@@ -633,6 +655,105 @@ def killed(rank, path, when):
         if number == 3:
             end("in a step")
         loop(rank, model, wrapper, optimizer, steps=1)
+
+
+class TestCaches:
+    def test_a_neighbour_finds_the_code(self, two, exported, tmp_path):
+        """The first rank of a host compiles, the other one waits and loads: nothing of a rank is in a cache's key."""
+        outcomes = two.run(compiled_in, exported(INDUCTOR), str(tmp_path / "caches"))
+        assert [outcome.error for outcome in outcomes] == [None] * 2
+        (hits, misses), (hits_of_neighbour, misses_of_neighbour) = [outcome.value for outcome in outcomes]
+        assert (hits, misses_of_neighbour) == (0, 0)
+        assert misses >= 1
+        assert hits_of_neighbour >= 1
+
+    def test_a_first_rank_that_waits_for_its_neighbour(self, two, exported):
+        """In a collective that nobody knows of, within the model: the neighbour comes after a while."""
+        outcomes = two.run(waiting_in_a_call, exported(COMPILED, compile_cold_s=1.0))
+        assert [outcome.error for outcome in outcomes] == [None] * 2
+        assert [outcome.value for outcome in outcomes] == ["tuned"] * 2
+
+    def test_an_artifact_that_one_rank_does_not_have(self, two, exported, tmp_path):
+        """Its first call compiles; the config is the same one."""
+        os.makedirs(tmp_path / "other")
+        path = Path(exported(INDUCTOR))
+        content = yaml.safe_load(path.read_text())
+        packed = pack(tmp_path / "other")
+        (tmp_path / "best.cache").write_bytes(packed)
+        structure = content["workload"]["signature"]["structure_sha256"]
+        key = key_here("torch", load_backend("torch"), Config(INDUCTOR), structure)
+        content["artifact"] = {
+            **{"file": "best.cache", "sha256": hashlib.sha256(packed).hexdigest(), "num_bytes": len(packed)},
+            **{"key": key.model_dump(mode="json"), "check_first_call": False, "compile_s": 1.0, "compile_cold_s": 2.0},
+        }
+        paths = [str(path), str(tmp_path / "other" / "best.yaml")]
+        for each in paths:
+            Path(each).write_text(yaml.safe_dump(content))
+        outcomes = two.run(decided, paths, "step")
+        assert [outcome.error for outcome in outcomes] == [None] * 2
+        assert [outcome.value[0] for outcome in outcomes] == ["settling"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 1
+        assert "best.cache cannot be read" in line
+        assert "the first call compiles" in line
+
+    def test_each_rank_has_its_share_of_the_workers(self, monkeypatch):
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        monkeypatch.setattr(torch_apply, "is_one_of_many", lambda: True)
+        monkeypatch.setattr(inductor_config, "compile_threads", 8)
+        assert (inductor_config, "compile_threads", 2) in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))
+        monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "8")
+        names = [name for _, name, _ in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))]
+        assert "compile_threads" not in names
+
+
+def compiled_in(rank, path, folder):
+    counts = torch._dynamo.utils.counters["aot_autograd"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
+        counts.clear()
+        given = autotune.load(path).apply(made())
+        autotune.prepare(given, batch(0, rank))
+        return counts["autograd_cache_hit"], counts["autograd_cache_miss"]
+
+
+class Waiting(Net):
+    def forward(self, x):
+        everybody(x)
+        return super().forward(x)
+
+
+@torch._dynamo.disable
+def everybody(x):
+    dist.all_reduce(x.detach().clone())
+
+
+def waiting_in_a_call(rank, path):
+    given = autotune.load(path).apply(made(Waiting))
+    autotune.prepare(given, batch(0, rank))
+    return state(given)
+
+
+@pytest.mark.slow
+class TestLaunched:
+    @pytest.mark.parametrize("trainer", ["accelerate", "trainer", "lightning"])
+    def test_by_torchrun(self, tmp_path, trainer):
+        """As a job is started, with the libraries that people use."""
+        pytest.importorskip({"trainer": "transformers", "lightning": "pytorch_lightning"}.get(trainer, trainer))
+        inputs = [torch.zeros(launched.BATCH, 4), torch.zeros(launched.BATCH, 1)]
+        path = export(tmp_path / "best.yaml", "torch", COMPILED, launched.Regression(), inputs, task="train")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command += ["-m", "tests.stand_ins.launched", trainer, str(path), str(tmp_path)]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+        for rank in ranks:
+            assert rank["tuned"] == ranks[0]["tuned"]
+            assert rank["num_compiles"] >= 1
+            assert rank["events"] == rank["warnings"] == []
+            for found, wanted in zip(rank["tuned"], rank["untuned"], strict=True):
+                torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=1e-5, rtol=1e-4)
 
 
 class TestPrepare:

@@ -94,7 +94,7 @@ def work(rank: int, num_ranks: int, descriptor: int) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    kept = _Kept()
+    kept = Kept()
     logging.getLogger("autotune").addHandler(kept)
     while True:
         try:
@@ -118,7 +118,9 @@ def work(rank: int, num_ranks: int, descriptor: int) -> None:
         pipe.send(outcome)
 
 
-class _Kept(logging.Handler):
+class Kept(logging.Handler):
+    """Keeps what is warned of."""
+
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
