@@ -660,7 +660,7 @@ def killed(rank, path, when):
 class TestCaches:
     def test_a_neighbour_finds_the_code(self, two, exported, tmp_path):
         """The first rank of a host compiles, the other one waits and loads: nothing of a rank is in a cache's key."""
-        outcomes = two.run(compiled_in, exported(INDUCTOR), str(tmp_path / "caches"))
+        outcomes = two.run(compiled_in, exported(INDUCTOR, compile_cold_s=100.0), str(tmp_path / "caches"))
         assert [outcome.error for outcome in outcomes] == [None] * 2
         (hits, misses), (hits_of_neighbour, misses_of_neighbour) = [outcome.value for outcome in outcomes]
         assert (hits, misses_of_neighbour) == (0, 0)
