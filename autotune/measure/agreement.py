@@ -180,7 +180,7 @@ def _where(reference: Array, output: Array, difference: Array, allowed: float) -
         named = ", ".join(map(str, slices[:MOST_NAMED])) + ", ..." * (len(slices) > MOST_NAMED)
         words += f", and wrong only in {named} of axis {axis} (of {difference.shape[axis]})"
     if not reference[wrong].any():
-        words += "; wherever it is wrong the untuned model gives zero"
+        words += "; wherever it is wrong the untuned model gives zero, which `compare` may leave out"
     return words
 
 

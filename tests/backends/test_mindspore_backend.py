@@ -571,3 +571,35 @@ def test_what_acts_as_in_training():
     assert list(backend.acting_in_training(model)) == []
     model.set_train()
     assert list(backend.acting_in_training(model)) == ["BatchNorm1d '1'"]
+
+
+class Coder(ms.nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.narrow = ms.nn.Dense(8, 4)
+
+    def decode(self, z):
+        return self.narrow(z)
+
+    def construct(self, z):
+        return self.decode(z) * 2
+
+
+def test_a_tuned_method_is_put_back():
+    """Into a Cell of the same class, whose other calls are its own; of the method alone it is a function."""
+    backend, coder, z, calls = MindSporeBackend(), Coder(), ms.Tensor(np.ones((2, 8), np.float32)), []
+
+    def call(z):
+        calls.append(z)
+        return coder.decode(z)
+
+    model = backend.as_model(coder.decode)
+    tuned = backend.proxies.proxy(coder, model, call, UndoLog(), "decode")
+    assert isinstance(tuned, Coder)
+    np.testing.assert_allclose(tuned(z).asnumpy(), coder(z).asnumpy())
+    assert not calls
+    np.testing.assert_allclose(tuned.decode(z).asnumpy(), coder.decode(z).asnumpy())
+    assert len(calls) == 1
+    coder.decode = backend.proxies.proxy(model, model, lambda z: z, UndoLog())
+    assert (coder.decode(z) is z, coder.decode.__name__) == (True, "decode")
+    assert [name for name, _ in coder.cells_and_names()] == ["", "narrow"]

@@ -101,7 +101,7 @@ def problem_of(given: Any) -> str | None:
         empty = next((name for name, each in given.named_parameters() if each.is_meta), None)
         return empty and f"a {kind} without data in its weights ({empty} is on the meta device); load them first"
     if kind == "ExportedProgram":
-        return f"a {kind}, which cannot be called; return its .module()"
+        return f"an {kind}, which cannot be called; return its .module()"
     return f"a {kind}; the torch backend needs a torch.nn.Module or a function{_ways_out(given)}"
 
 
