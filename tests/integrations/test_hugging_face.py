@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import pytest
 
@@ -56,6 +55,10 @@ def made(dropout=0.0, seed=0):
     return transformers.BertForSequenceClassification(config)
 
 
+def initial():
+    return made()
+
+
 @pytest.fixture
 def best(tmp_path):
     """The path of an export of a study of training steps that fits the model."""
@@ -74,7 +77,7 @@ def trainer(tmp_path):
             "per_device_train_batch_size": BATCH, "per_device_eval_batch_size": BATCH, "disable_tqdm": True,
             "logging_steps": 1, "save_strategy": "no", "seed": 0, "use_cpu": True,
         }  # fmt: skip
-        made_by = {"model_init": partial(made)} if model is made else {"model": made() if model is None else model}
+        made_by = {"model_init": initial} if model is initial else {"model": made() if model is None else model}
         return transformers.Trainer(
             **made_by, args=transformers.TrainingArguments(**{**given, **arguments}),
             train_dataset=Sentences(20 * BATCH), eval_dataset=Sentences(3 * BATCH),
@@ -146,7 +149,7 @@ class TestTrainer:
 
     def test_a_trainer_that_makes_its_model(self, best, trainer, caplog):
         """`model_init` is called when training begins: what it gives is tuned then."""
-        tuned, reference = hugging_face.use_tuned(trainer(made), best(CAPTURED)), trainer(made)
+        tuned, reference = hugging_face.use_tuned(trainer(initial), best(CAPTURED)), trainer(initial)
         assert losses(tuned) == pytest.approx(losses(reference), rel=1e-3)
         assert autotune.stats(tuned.model).num_compiles > 0
         assert warned(caplog) == []
