@@ -166,6 +166,7 @@ def _answer(
 
     def attempt(step: int | None) -> torch.nn.Module | None:
         config = _reader(name)(**(wanted if step is None else fields_of(plain, wanted, step)))
+        config.architectures = config.architectures or []  # Where a type has two models, they are gone through.
         maker = _maker(name, config, _head_to_train(config, wish.head) if wish.to_train else wish.head)
         model = _model(name, config, maker, wish.seed, is_try=bool(step))
         return None if model is None else model.train(wish.to_train)
@@ -223,7 +224,7 @@ def _running(
             unmade = unmade or error
             continue
         parts = [] if model is None or named is None else named(model)
-        for inputs in [] if model is None else _calls(model, wish):
+        for inputs in [] if model is None or _is_in_pieces(model) else _calls(model, wish):
             assert model is not None
             # A call of a large model takes long, and one of text or images alone is known to run.
             if named is None and not wish.to_train and len(attempts) == 1 and _is_plain(model):
@@ -246,6 +247,11 @@ def _calls(model: torch.nn.Module, wish: _Wish) -> Iterator[dict[str, Any]]:
     return labelled(model, calls, wish.seed) if wish.to_train else iter(calls)
 
 
+def _is_in_pieces(model: torch.nn.Module) -> bool:
+    """A call of the whole does nothing, as with some that generate."""
+    return type(model).forward is torch.nn.Module.forward
+
+
 def _is_plain(model: torch.nn.Module) -> bool:
     config: Any = model.config
     return not config.sub_configs and model.main_input_name in _ONE_KIND
@@ -263,8 +269,12 @@ def _refusal(
     if failed is None and isinstance(unmade, _SAID):
         return unmade
     why = f": {quoted(failed)}" if failed is not None else ""
+    if not why and model is not None:
+        why = f": its forward takes {', '.join([*inspect.signature(model.forward).parameters][:4])}"
     tip = _way_out()
-    if uncalled:
+    if model is not None and _is_in_pieces(model):
+        words = f"{type(model).__name__} has no forward: its parts and methods are called one by one"
+    elif uncalled:
         words = f"does not call this part with {', '.join(uncalled)}"
     elif failed is None and isinstance(unmade, ImportError):
         words = f"needs a package that is not installed here: {quoted(unmade)}"
@@ -335,8 +345,8 @@ def _maker(name: str, config: Any, head: str) -> Any:
             return named[0]
         head = "none"
     makers = {other: maker for other in HEADS if (maker := _auto_class(config, other)) is not None}
-    is_of_another = head == "none" and _made_for(config) is not type(config)
-    if is_of_another and (own := _own_class(config)) is not None:
+    is_for_it = head in makers and (head != "none" or _made_for(config) is type(config))
+    if head == "none" and not is_for_it and (own := _own_class(config)) is not None:
         return own
     if head not in makers:
         raise InputError(
@@ -359,7 +369,7 @@ class _OwnClass:
 
 def _own_class(config: Any) -> _OwnClass | None:
     """The class that the file of the models has for this configuration: one called `...Model` first, then one for a
-    task."""
+    task, then a backbone."""
     place = type(config).__module__.replace(".configuration_", ".modeling_")
     try:
         module = importlib.import_module(place)
@@ -374,7 +384,7 @@ def _own_class(config: Any) -> _OwnClass | None:
         and kind.__module__ == place
         and not kind.__name__.endswith("PreTrainedModel")
     ]
-    kinds.sort(key=lambda kind: (not kind.__name__.endswith("Model"), "For" not in kind.__name__))
+    kinds.sort(key=lambda kind: [word not in f"{kind.__name__}." for word in ("Model.", "For", "Backbone.")])
     return _OwnClass(kinds[0]) if kinds else None
 
 

@@ -143,19 +143,18 @@ class InputMaker:
         if name == "task_inputs" and self._fields("task_seq_len"):
             return [self._drawn_ids(self.shape.batch, self._field("task_seq_len", 0))]
         batch, seq = self._tokens.shape
-        count = self._field("num_codebooks", 0 if self._fields("image_size") else self._field("num_channels", 0))
+        count = self._field("num_codebooks", 0 if "pixel_values" in self._taken else self._field("num_channels", 0))
         are_many = count > 1 and name == ("decoder_input_ids" if "decoder_input_ids" in self._taken else "input_ids")
         books = [(batch * count, seq), (batch, seq, count), (batch, count, seq)] if are_many else []
         return [self._tokens, *(self._drawn_ids(*shape) for shape in books)]
 
     @cached_property
     def _tokens(self) -> torch.Tensor:
-        """None is padding; not more than there are positions for."""
-        texts = [config for config in _configurations(self.model.config) if hasattr(config, "vocab_size")]
-        places = [getattr(config, "max_position_embeddings", None) for config in texts]
-        return self._drawn_ids(
-            self.shape.batch, min([self.shape.seq, *(each for each in places if isinstance(each, int) and each > 0)])
-        )
+        """None is padding; not more than the text part has positions for."""
+        texts = (config for config in _configurations(self.model.config) if hasattr(config, "vocab_size"))
+        places = getattr(next(texts, None), "max_position_embeddings", None)
+        seq = self.shape.seq
+        return self._drawn_ids(self.shape.batch, min(seq, places) if isinstance(places, int) and places > 0 else seq)
 
     def _drawn_ids(self, *shape: int) -> torch.Tensor:
         vocab = min(self._fields("vocab_size") or [2])
@@ -253,7 +252,7 @@ class InputMaker:
         mel = next(iter([*usual, *self._fields("mel_dim", "input_feat_size", "input_dim")]), _MEL)
         wide = [*self._fields("feature_projection_input_dim", "input_dim", "input_size"), _WIDE_MEL, 4 * mel]
         drawn = [(batch, mel, frames), (batch, frames, mel), (batch, 1, frames, mel), (mel, batch * frames)]
-        drawn += [(batch, frames, width) for width in wide if isinstance(width, int)]
+        drawn += [(batch, min(frames, _FRAMES), width) for width in wide if isinstance(width, int)]
         waves = [(batch, _WAVEFORM), (batch, 1, _WAVEFORM)]
         return [self._normal(*shape) for shape in (drawn if name == "input_features" else [*waves, *drawn])]
 

@@ -58,6 +58,7 @@ _STAGES = (
     "encoder_blocks",
     "decoder_depths",
     "block_sizes",
+    "block_repeats",
 )
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 _CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token", "top_k")
@@ -161,7 +162,7 @@ def _small(plain: Any, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
         "image_size": _edges(plain),
         "rotary_dim": max(2, width // num_heads) if _is_count(width) and _is_count(num_heads) else WIDTH,
     }
-    present = {own.get(field, field): value for field, value in sizes.items() if hasattr(plain, field)}
+    present = {own.get(field, field): value for field, value in sizes.items() if _has(plain, field)}
     return present | special_tokens(plain, vocab)
 
 
@@ -188,28 +189,28 @@ def _narrower(plain: Any) -> dict[str, Any]:
         **dict.fromkeys(("n_group", "topk_group", "num_expert_group"), 1),
         "encoder_attention_heads": NUM_HEADS,
     }
-    return {name: value for name, value in sizes.items() if _is_count(getattr(plain, name, None))}
+    return {name: value for name, value in sizes.items() if _is_count(_value(plain, name))}
 
 
 def _own_heads(plain: Any) -> dict[str, Any]:
     """Two heads of the model's own width, which rotary embeddings are made for."""
-    width: Any = getattr(plain, "hidden_size", None)
-    num_heads: Any = getattr(plain, "num_attention_heads", None)
+    width: Any = _value(plain, "hidden_size")
+    num_heads: Any = _value(plain, "num_attention_heads")
     if not _is_count(width) or not _is_count(num_heads) or width % num_heads:
         return {}
-    of_head: Any = getattr(plain, "head_dim", None)
+    of_head: Any = _value(plain, "head_dim")
     of_head = of_head if _is_count(of_head) else width // num_heads
     own = plain.attribute_map
     sizes = {"hidden_size": 2 * of_head, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": WIDTH}
-    return {own.get(name, name): value for name, value in sizes.items() if _is_count(getattr(plain, name, None))}
+    return {own.get(name, name): value for name, value in sizes.items() if _is_count(_value(plain, name))}
 
 
 def _filled(plain: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What the configuration leaves open. Sections of a rotary embedding along time, height and width are open too: by
     themselves they fit heads of the model's own width."""
-    filled = {name: value for name, value in _LEFT_OPEN.items() if getattr(plain, name, None) is None}
+    filled = {name: value for name, value in _LEFT_OPEN.items() if _value(plain, name) is None}
     if "mrope_section" in (getattr(plain, "ignore_keys_at_rope_validation", None) or ()):
-        width = fields.get("head_dim", getattr(plain, "head_dim", None)) or WIDTH // NUM_HEADS
+        width = fields.get("head_dim", _value(plain, "head_dim")) or WIDTH // NUM_HEADS
         half = int(width * plain.rope_parameters.get("partial_rotary_factor", 1)) // 2
         sections = [half // 4, half - half // 4 - half * 3 // 8, half * 3 // 8]
         filled["rope_parameters"] = {**plain.rope_parameters, "mrope_section": sections}
@@ -218,11 +219,11 @@ def _filled(plain: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_head(fields: Mapping[str, Any], plain: Any) -> dict[str, Any]:
     """Width of a head where the configuration leaves it open, which not every model takes."""
-    if getattr(plain, "head_dim", 0) is not None:
+    if _value(plain, "head_dim", 0) is not None:
         return {}
     own = plain.attribute_map
     width, num_heads = (
-        fields.get(own.get(name, name), getattr(plain, name, None)) for name in ("hidden_size", "num_attention_heads")
+        fields.get(own.get(name, name), _value(plain, name)) for name in ("hidden_size", "num_attention_heads")
     )
     return {"head_dim": width // num_heads} if _is_count(width) and _is_count(num_heads) else {}
 
@@ -250,6 +251,21 @@ def special_tokens(plain: Any, vocab: int) -> dict[str, Scalar]:
         field: vocab - 1 for field, token in tokens.items() if isinstance(token, int) and token >= vocab
     }
     return moved | ({"pad_token_id": 0} if "pad_token_id" in tokens and tokens["pad_token_id"] is None else {})
+
+
+def _value(plain: Any, name: str, otherwise: Any = None) -> Any:
+    """What the configuration has under a name; of a field that differs from layer to layer, that it does."""
+    try:
+        return getattr(plain, name, otherwise)
+    except Exception:
+        return _EACH_LAYERS_OWN
+
+
+def _has(plain: Any, name: str) -> bool:
+    return _value(plain, name, _MISSING) not in (_MISSING, _EACH_LAYERS_OWN)
+
+
+_MISSING, _EACH_LAYERS_OWN = "missing", "its own for each layer"
 
 
 def _is_count(value: Any) -> bool:

@@ -1,0 +1,134 @@
+"""Writes docs/model-types.md: which model types of transformers `hf:TYPE` builds and runs, and why not the others.
+
+    python docs/site/model_types.py              all, some 20 minutes on one core
+    python docs/site/model_types.py sam clip     these; what the page says of the others stays
+
+Each type is built and called in a fork of one process that has imported PyTorch and transformers. No other package of
+theirs, such as timm, need be there: what asks for one is refused. A slow test holds a sample against the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import sys
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PAGE = REPOSITORY / "docs" / "model-types.md"
+sys.path[:0] = [str(REPOSITORY)]
+
+LIMIT_S, LIMIT_BYTES = 60, 16 << 30
+"""Of one type; one that needs more is refused, which says so."""
+WORDS = 180
+"""Letters of a reason."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a type is not built, and what to do instead."""
+
+    why: str
+    way_out: str
+
+
+Types = dict[str, Refusal | None]
+"""Model type -> None where it runs."""
+
+HEAD = """# Model types of transformers
+
+For those who tune a model of Hugging Face by its type. Written by `docs/site/model_types.py`, which builds each type as
+`hf:TYPE` does without further arguments (`size=tiny`) and calls it once.
+
+"""
+
+
+def page_of(types: Types, releases: str) -> str:
+    """The page."""
+    runs = ", ".join(f"`{name}`" for name, refusal in sorted(types.items()) if refusal is None)
+    rows = "\n".join(
+        f"| `{name}` | {refusal.why} | {refusal.way_out} |"
+        for name, refusal in sorted(types.items())
+        if refusal is not None
+    )
+    count = sum(refusal is None for refusal in types.values())
+    return (
+        f"{HEAD}{count} of {len(types)} run ({releases}). [Models](models.md#hugging-face) says how inputs and sizes "
+        f"are chosen.\n\n## These run\n\n{runs}\n\n## These are refused\n\n"
+        "*own*: a function of yours that returns `(model, inputs)`, as in [models](models.md).\n\n"
+        f"| type | why | what to take |\n|---|---|---|\n{rows}\n"
+    )
+
+
+def types_of(page: str) -> Types:
+    """What a page says."""
+    _, _, told = page.partition("## These run")
+    runs, _, refused = told.partition("## These are refused")
+    found: Types = dict.fromkeys(re.findall("`([^`]+)`", runs))
+    rows = re.findall(r"^\| `([^`]+)` \| (.*) \| (.*) \|$", refused, re.M)
+    return found | {name: Refusal(why, way_out) for name, why, way_out in rows}
+
+
+def tried(name: str) -> Refusal | None:
+    """What becomes of a type here, within the limits."""
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_try, args=(name, sender))
+    child.start()
+    sender.close()
+    try:
+        answer: Refusal | None = receiver.recv()
+    except EOFError:
+        answer = Refusal(f"needs more than {LIMIT_S} s or {LIMIT_BYTES >> 30} GiB", "own")
+    child.join()
+    return answer
+
+
+def _try(name: str, sender: Connection) -> None:
+    from autotune.errors import InputError
+    from autotune.models.torch.hugging_face import build
+
+    signal.alarm(LIMIT_S)
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    try:
+        build(name)
+    except InputError as error:
+        sender.send(_refusal(name, str(error), error.tip or ""))
+    else:
+        sender.send(None)
+
+
+def _refusal(name: str, why: str, tip: str) -> Refusal:
+    """As it stands in a cell: without the name, which stands beside it, and without paths of this machine."""
+    _, _, why = why.partition(f"hf:{name}': ")
+    why = re.sub(r"'?/\S+/site-packages/", "'", why).replace("|", "\\|").replace("<", "&lt;")
+    why = why if len(why) <= WORDS else why[:WORDS].rpartition(" ")[0] + " ..."
+    told = re.search(r"it is a part of (.*?): take that", tip)
+    wholes = told[1].split(" or ") if told else []
+    return Refusal(why, ", ".join(f"`{whole}`" for whole in wholes) or "own")
+
+
+def main() -> None:
+    """Try the types and write the page after each, so that nothing is lost by an end."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    known = types_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    names = sorted(transformers.CONFIG_MAPPING.keys())
+    releases = f"transformers {transformers.__version__}, PyTorch {torch.__version__.partition('+')[0]}"
+    for name in sys.argv[1:] or names:
+        known[name] = tried(name)
+        sys.stdout.write(f"{name}: {known[name] or 'runs'}\n")
+        sys.stdout.flush()
+        PAGE.write_text(page_of({name: known[name] for name in names if name in known}, releases), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
