@@ -423,7 +423,8 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except _SAID as error:
-        raise InputError(_said(name, error), tip=_DOWNLOAD if isinstance(error, OSError) else None) from error
+        tip = _DOWNLOAD if isinstance(error, OSError) else f"give other fields, or {_way_out()}"
+        raise InputError(_said(name, error), tip=tip) from error
 
 
 def _said(name: str, error: Exception) -> str:
