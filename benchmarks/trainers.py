@@ -93,13 +93,15 @@ CASES = (
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
+    names = [name for name, *_ in CASES]
+    parser.add_argument("--model", nargs="+", choices=names, default=names, help="default: all")
     parser.add_argument("--budget", default="5m", help="of each study (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=3, help="process pairs of each model (default: %(default)s)")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
     """All three; for a smoke run one, and few steps."""
-    chosen: Any = CASES[:1] if given.quick else CASES
+    chosen: Any = CASES[:1] if given.quick else [case for case in CASES if case[0] in given.model]
     steps, pairs = (40, 2) if given.quick else (200, given.pairs)
     return [
         Case(name, trainer, model, arguments, given.budget, pairs, steps) for name, trainer, model, arguments in chosen
