@@ -75,8 +75,8 @@ class Trained:
 
     @property
     def learns_the_same(self) -> bool | None:
-        """Within the spread over the seeds; None: nothing was trained."""
-        if len(self.losses) < 2:
+        """Within the spread over the seeds; None: nothing was trained, or both ways are the untuned one."""
+        if self.is_kept is None or len(self.losses) < 2:
             return None
         untuned, tuned = zip(*self.losses, strict=True)
         variance = (statistics.variance(untuned) + statistics.variance(tuned)) / len(self.losses)
