@@ -45,11 +45,11 @@ class Promise:
         stated = exported["evidence"]["speedup"]
         return cls(exported["verdict"], Ratio(stated["median"], stated["low"], stated["high"]))
 
-    def is_kept_by(self, found: Ratio) -> bool:
+    def is_kept_by(self, found: Ratio, tolerance: float = TOLERANCE) -> bool:
         """An untouched model keeps its promise of 1.0 by being itself."""
         stated = self.speedup
         return (
-            stated is None or stated.low <= found.mean <= stated.high or abs(found.mean / stated.mean - 1) <= TOLERANCE
+            stated is None or stated.low <= found.mean <= stated.high or abs(found.mean / stated.mean - 1) <= tolerance
         )
 
 

@@ -70,8 +70,7 @@ class Trained:
         """None: nothing was promised."""
         if self.promise is None or self.promise.speedup is None:
             return None
-        found, stated = ratio_over_pairs(self.steps_s), self.promise.speedup
-        return stated.low <= found.mean <= stated.high or abs(found.mean / stated.mean - 1) <= TOLERANCE
+        return self.promise.is_kept_by(ratio_over_pairs(self.steps_s), TOLERANCE)
 
     @property
     def learns_the_same(self) -> bool | None:
@@ -161,7 +160,8 @@ def judge(records: Sequence[Trained]) -> list[Goal]:
     """The promises, and the losses."""
     promised = [record for record in records if record.is_kept is not None]
     trained = [record for record in records if record.learns_the_same is not None]
-    kept, same = (sum(filter(None, found)) for found in (map(_kept, promised), map(_same, trained)))
+    kept = sum(record.is_kept is True for record in promised)
+    same = sum(record.learns_the_same is True for record in trained)
     silent = sum(not record.warnings for record in trained)
     return [
         Goal(
@@ -175,14 +175,6 @@ def judge(records: Sequence[Trained]) -> list[Goal]:
             bool(trained) and same == silent == len(trained) == len(records),
         ),
     ]
-
-
-def _kept(record: Trained) -> bool | None:
-    return record.is_kept
-
-
-def _same(record: Trained) -> bool | None:
-    return record.learns_the_same
 
 
 def section(records: Sequence[Trained]) -> str:

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -127,6 +130,17 @@ def require_count(argument: str, count: object) -> None:
     """Raises InputError for an argument of a builder that is no whole number above zero."""
     if not isinstance(count, int) or count < 1:
         raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
+
+
+@contextmanager
+def what_it_refuses(model: str, *more: type[Exception]) -> Iterator[None]:
+    """What a package raises within, as it makes this model of given arguments, is an InputError. `more`: exceptions of
+    this package beside the usual ones."""
+    refusals: tuple[type[Exception], ...] = (TypeError, ValueError, AssertionError, RuntimeError, *more)
+    try:
+        yield
+    except refusals as error:
+        raise InputError(f"{asked('build', model)}: {textwrap.shorten(str(error), 300)}") from error
 
 
 def _scheme_of(model: str) -> str:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -47,6 +48,19 @@ def module_command(name: str, *arguments: str) -> list[str]:
     stack, and `-m` adds a frame without one. Without `-P` modules of the package would hide Python's own.
     """
     return [sys.executable, "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
+
+
+def run_helper(folder: TrialFolder, helper: str) -> int:
+    """Run the worker that helps the trial in this folder, under the name of what it does; its exit status."""
+    command = module_command("trial.worker.main", str(folder.path), helper)
+    return subprocess.run(command, check=False).returncode
+
+
+def crash_alike(status: int) -> None:
+    """End this process by the signal that killed the one with this exit status, so that the crash is reported; nothing
+    for any other status."""
+    if status < 0:
+        os.kill(os.getpid(), -status)
 
 
 def package_path(declared: str | None = None) -> str:

@@ -77,7 +77,7 @@ class TimeBudget:
         if standing is None:
             return left_s if left_s > 0 else None
         leader = standing.evidence.leader
-        tried = [record for record in self._compiled() if record.counts]
+        tried = self._tried()
         typical_s = typical_trial_s(tried) if tried else trial_s(standing.evidence.untuned)
         reserved_s = 0.0
         if leader is not None and standing.is_within_reach:
@@ -123,7 +123,7 @@ class TimeBudget:
 
     def first_goes_alone(self) -> bool:
         """So little time is left that nothing compiles beside the first config."""
-        return self.left_s < FIRST_ALONE_S and not any(record.counts for record in self._compiled())
+        return self.left_s < FIRST_ALONE_S and not self._tried()
 
     def shortage(self) -> BudgetShort | None:
         """Said once the untuned model is measured: the time is not expected to hold a trial and a block."""
@@ -167,9 +167,10 @@ class TimeBudget:
         is_later = all(record.number in compared for record in finalists)
         return times.later_s if is_later else times.first_s
 
-    def _compiled(self) -> list[TrialRecord]:
+    def _tried(self) -> list[TrialRecord]:
+        """Trials that ended and count, but for the untuned model's."""
         untuned = self._session.study.manifest.space.untuned()
-        return [record for record in self._session.study.records() if record.config != untuned]
+        return [record for record in self._session.study.records() if record.config != untuned and record.counts]
 
 
 class TimeLeft:

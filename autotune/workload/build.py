@@ -142,13 +142,8 @@ def _as_a_program(workload: Workload) -> Iterator[None]:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
-_KEYS = (
-    *(*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset"),
-    *("targets", "loss", "optimizer"),
-)
-_FOR_TRAINING = (
-    'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
-)
+_OF_TRAINING = ("targets", "loss", "optimizer")
+_KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset", *_OF_TRAINING)
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:

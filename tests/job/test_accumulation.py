@@ -13,8 +13,6 @@ from tests.stand_ins.exports import export
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch._dynamo.backends import registry  # noqa: E402
-
 from tests.job.test_training_steps import (  # noqa: E402
     COMPILED,
     FUSED,
@@ -54,19 +52,6 @@ def fresh_compiler():
     yield
     torch.set_num_threads(threads)
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def compiler():
-    """`compiler(function)` registers one for dynamo, and returns a config that uses it."""
-
-    def register(function):
-        registry.register_backend(function, name="of_the_test")
-        return {"execution": "compile", "backend": "of_the_test"}
-
-    yield register
-    for table in ("_BACKENDS", "_COMPILER_FNS"):
-        getattr(registry, table, {}).pop("of_the_test", None)
 
 
 class Loop:

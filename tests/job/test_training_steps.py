@@ -20,7 +20,6 @@ pytestmark = pytest.mark.torch
 
 import torch.distributed as dist  # noqa: E402
 from functorch.compile import make_boxed_func  # noqa: E402
-from torch._dynamo.backends import registry  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
@@ -114,19 +113,6 @@ def without_caches():
     """Inductor compiles what it has compiled before."""
     with inductor_config.patch(fx_graph_cache=False), functorch_config.patch(enable_autograd_cache=False):
         yield
-
-
-@pytest.fixture
-def compiler():
-    """`compiler(function)` registers one for dynamo, and returns a config that uses it."""
-
-    def register(function):
-        registry.register_backend(function, name="of_the_test")
-        return {"execution": "compile", "backend": "of_the_test"}
-
-    yield register
-    for table in ("_BACKENDS", "_COMPILER_FNS"):
-        getattr(registry, table, {}).pop("of_the_test", None)
 
 
 def refuse(*_args, **_kwargs):

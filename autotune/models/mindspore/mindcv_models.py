@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import mindcv
@@ -14,7 +13,7 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
-from autotune.models.hub import MINDCV, MINDCV_EXAMPLES, require_count
+from autotune.models.hub import MINDCV, MINDCV_EXAMPLES, require_count, what_it_refuses
 from autotune.models.mindspore.training import cross_entropy
 
 __all__ = ["build", "build_to_train"]
@@ -35,10 +34,8 @@ def build(
             f"{asked('build', MINDCV + name)}: mindcv {mindcv.__version__} has no such model",
             tip=f"{did_you_mean(name, list_models())}for example: {', '.join(MINDCV_EXAMPLES)}",
         )
-    try:
+    with what_it_refuses(MINDCV + name):
         model: Any = mindcv.create_model(name, pretrained=False, **arguments)
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise InputError(f"{asked('build', MINDCV + name)}: {textwrap.shorten(str(error), 300)}") from error
     model.set_train(False)
     for parameter in model.get_parameters():
         made = weights.value(parameter.name, tuple(parameter.shape), seed)

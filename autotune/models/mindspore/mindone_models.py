@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import mindspore
@@ -17,7 +16,7 @@ from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, did_you_mean, quoted
 from autotune.models import weights
-from autotune.models.hub import MINDONE, MINDONE_EXAMPLES, require_count
+from autotune.models.hub import MINDONE, MINDONE_EXAMPLES, require_count, what_it_refuses
 
 __all__ = ["build"]
 
@@ -125,7 +124,8 @@ def _text_model(name: str, head: str, fields: Mapping[str, Scalar]) -> tuple[Any
     for field, token in config.to_dict().items():
         if field.endswith("_token_id") and isinstance(token, int) and token >= config.vocab_size:
             setattr(config, field, config.vocab_size - 1)
-    return _made(name, lambda: kind(config)), config.vocab_size
+    with what_it_refuses(MINDONE + name):
+        return kind(config), config.vocab_size
 
 
 def _kind(library: Any, tables: Any, name: str, head: str) -> Any | None:
@@ -135,7 +135,8 @@ def _kind(library: Any, tables: Any, name: str, head: str) -> Any | None:
 
 def _network(name: str, fields: Mapping[str, Scalar]) -> Any:
     kind = _imported(name, "mindone.diffusers", name)
-    return _made(name, lambda: kind(**{**_NETWORKS[name], **fields}))
+    with what_it_refuses(MINDONE + name):
+        return kind(**{**_NETWORKS[name], **fields})
 
 
 def _noise(name: str, model: Any, sizes: tuple[int, int, int], seed: int) -> dict[str, Any]:
@@ -162,10 +163,3 @@ def _imported(name: str, module: str, attribute: str | None = None) -> Any:
             f"{asked('build', MINDONE + name)}: {module} cannot be imported beside {here}: {quoted(error)}",
             tip="on a CPU take mindone 0.3.0 with transformers 4.46.3, tokenizers 0.20.3 and huggingface-hub 0.36.2",
         ) from error
-
-
-def _made(name: str, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise InputError(f"{asked('build', MINDONE + name)}: {textwrap.shorten(str(error), 300)}") from error

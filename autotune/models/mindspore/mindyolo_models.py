@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean, quoted
 from autotune.files import read_yaml
 from autotune.models import weights
-from autotune.models.hub import MINDYOLO, require_count
+from autotune.models.hub import MINDYOLO, require_count, what_it_refuses
 
 __all__ = ["build"]
 
@@ -69,12 +68,10 @@ def _made(name: str, network: Mapping[str, Any]) -> Any:
             f"{asked('build', MINDYOLO + name)}: mindyolo cannot be imported: {quoted(error)}",
             tip="it needs opencv-python-headless, pycocotools, tqdm, pillow and setuptools below 80",
         ) from error
-    try:
+    with what_it_refuses(MINDYOLO + name, KeyError, AttributeError):
         return factory.create_model(
             network["model_name"], model_cfg=attributes, num_classes=network.get("nc", _NUM_CLASSES), sync_bn=False
         )
-    except (TypeError, ValueError, AssertionError, RuntimeError, KeyError, AttributeError) as error:
-        raise InputError(f"{asked('build', MINDYOLO + name)}: {textwrap.shorten(str(error), 300)}") from error
 
 
 def _configuration(path: Path, depth: int = 0) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import timm
@@ -13,7 +12,7 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
-from autotune.models.hub import TIMM, TIMM_EXAMPLES, require_count
+from autotune.models.hub import TIMM, TIMM_EXAMPLES, require_count, what_it_refuses
 from autotune.models.torch.training import cross_entropy
 
 __all__ = ["build", "build_to_train"]
@@ -62,7 +61,7 @@ def build_to_train(name: str, *, batch: int = 4, seed: int = 0, **arguments: Any
 
 def _create(name: str, image_size: int | None, arguments: dict[str, Scalar]) -> Any:
     """A model that is made for one size of images is told it; the others take any."""
-    try:
+    with what_it_refuses(TIMM + name):
         if image_size is not None:
             try:
                 return timm.create_model(name, pretrained=False, **{"img_size": image_size, **arguments})
@@ -70,5 +69,3 @@ def _create(name: str, image_size: int | None, arguments: dict[str, Scalar]) -> 
                 if "img_size" not in str(error):
                     raise
         return timm.create_model(name, pretrained=False, **arguments)
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise InputError(f"{asked('build', TIMM + name)}: {textwrap.shorten(str(error), 300)}") from error

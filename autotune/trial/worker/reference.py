@@ -8,8 +8,6 @@ trial does, so the weights are the same; a deep copy would not work for every mo
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ from autotune.errors import InputError, SetupError, quoted
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import module_command
+from autotune.trial.processes import crash_alike, run_helper
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import read_reference, save, write_reference
 from autotune.trial.worker.calls.calls import Calls, Step
@@ -45,9 +43,8 @@ def write_in_child(folder: TrialFolder) -> int:
     If that worker is killed by a signal, this process ends with the same signal, so that the crash is reported.
     """
     print(f"the untuned model is run for {asked('reference')} first", file=sys.stderr, flush=True)
-    status = subprocess.run(module_command("trial.worker.main", str(folder.path), ONLY), check=False).returncode
-    if status < 0:
-        os.kill(os.getpid(), -status)
+    status = run_helper(folder, ONLY)
+    crash_alike(status)
     return status
 
 

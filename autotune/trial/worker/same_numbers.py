@@ -11,8 +11,6 @@ docs/decisions/0065-random-numbers-in-training.md has which faults each of the t
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from autotune.errors import InvalidConfigError, SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Checked, Failure, Reason, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import module_command
+from autotune.trial.processes import crash_alike, run_helper
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import WrongResultError, check
 from autotune.trial.worker.calls.steps import Steps
@@ -46,11 +44,9 @@ def check_in_child(folder: TrialFolder, request: TrialRequest) -> Checked:
     inner.write_request(request.for_a_further_process())
     found = inner.path / _CHECKED
     found.unlink(missing_ok=True)
-    command = module_command("trial.worker.main", str(inner.path), ONLY)
-    status = subprocess.run(command, check=False).returncode
+    status = run_helper(inner, ONLY)
     inner.drop_leftovers()
-    if status < 0:
-        os.kill(os.getpid(), -status)
+    crash_alike(status)
     outcome = inner.read_outcome()
     if isinstance(outcome, Failure):
         raise _error_of(outcome)

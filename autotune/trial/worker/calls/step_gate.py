@@ -56,7 +56,8 @@ class StepsTaken:
     left: list[Part]
     """What the first step left behind beside the weights."""
     chance: Array | None = None
-    """The losses of the first batch over several draws of random numbers; None where the step draws none."""
+    """The losses of the first batch over several draws of random numbers; None where the step draws none, or those of
+    the untuned one."""
     slope: float | None = None
     """How the loss changes along the step's own gradient with the same draw, over what the gradient says: 1 where the
     two belong together. None where nothing is drawn, or the gradients are not known."""
@@ -76,14 +77,10 @@ class StepsTaken:
 class StepGate:
     """What training steps are held to. Made for what `Steps.observe` gives."""
 
-    def __init__(
-        self, model: str, why_unrepeatable: Callable[[], str | None] = lambda: None, *, same_numbers: bool = False
-    ) -> None:
-        """`why_unrepeatable` is asked of a step that draws random numbers: None if it can be compared.
-        `same_numbers`: the steps draw the random numbers of the untuned one."""
+    def __init__(self, model: str, why_unrepeatable: Callable[[], str | None] = lambda: None) -> None:
+        """`why_unrepeatable` is asked of a step that draws random numbers: None if it can be compared."""
         self._model = model
         self._why_unrepeatable = why_unrepeatable
-        self._same_numbers = same_numbers
         self.by_chance = False
         """The steps drew other random numbers, so that only their losses over several draws were compared."""
 
@@ -116,7 +113,7 @@ class StepGate:
     def errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
         """Errors of the loss and of the gradients; of steps with other random numbers, that of the mean loss. Raises
         WrongResultError with the step or the weight in question."""
-        if reference.chance is None or seen.chance is None or self._same_numbers:
+        if reference.chance is None or seen.chance is None:
             return self._exact_errors(reference, seen, tolerance)
         try:
             return self._exact_errors(reference, seen, tolerance)

@@ -79,7 +79,7 @@ class Steps(Calls):
         self._is_uncompiled = True
         self._draws_in_silence = False
         """Random numbers are drawn with all dropout layers silent."""
-        self._gate = StepGate(workload.model, self._why_unrepeatable, same_numbers=same_numbers)
+        self._gate = StepGate(workload.model, self._why_unrepeatable)
         self.gate: Gate = self._gate
 
     def recording(self) -> AbstractContextManager[Any]:
@@ -125,8 +125,9 @@ class Steps(Calls):
             self._draws_in_silence = is_random
             put_back()
         is_random = is_random or bool(self._backend.active_dropout(self._subject.model))
-        chance = self._chance(step) if is_random else None
-        slope = self._slope(step, again, losses[-1]) if is_random and self._training.silence is None else None
+        draws_others = is_random and not self._same_numbers
+        chance = self._chance(step) if draws_others else None
+        slope = self._slope(step, again, losses[-1]) if draws_others and self._training.silence is None else None
         self._rewind, self._start = None, []
         return StepsTaken(
             losses=np.array(losses),
