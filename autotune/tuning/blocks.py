@@ -354,5 +354,5 @@ def blocked_run(
         on_stage=session.notify_stage,
         on_begin=on_begin,
         deadline=session.deadline,
-        num_at_once=session.num_jobs if session.bench.is_here else 1,
+        num_at_once=session.num_warming,
     )

@@ -36,6 +36,8 @@ class Field:
         """Trial -> why its config cannot take part."""
         self.most_finalists: int | None = None
         """Fewer, once there was no room for more processes."""
+        self.has_room = True
+        """For several processes that become warm at the same time."""
         self.finalists: Sequence[TrialRecord] = ()
         """Those of the open block, or of the last one."""
 
@@ -127,10 +129,14 @@ class Field:
     def _note_failures(self, names: set[str]) -> None:
         assert self._run is not None
         failures = self._run.failures
-        if len(names) > 2 and any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values()):
-            # No room for so many processes: nobody is blamed, and one is compared at a time.
-            self.most_finalists = 1
-            failures.clear()
+        if any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values()):
+            # No room for so many processes: nobody is blamed. They become warm one by one, then in pairs alone.
+            warmed_together = self.has_room and self._session.num_warming > 1 and not self._session.mixes
+            if warmed_together or len(names) > 2:
+                failures.clear()
+            if not warmed_together and len(names) > 2:
+                self.most_finalists = 1
+            self.has_room = False
         self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
 
     def _note_noise(self, untuned: Measurement) -> None:

@@ -15,6 +15,7 @@ MEMORY_FACTOR = 2
 """A process that compiles holds the model and what it makes of it: times the largest peak of a trial so far."""
 FEWEST_AT_ONCE = 3
 """Trials that a search may begin with, side by side: with the untuned model as many as make a first forecast."""
+MOST_WARMING, CORES_TO_COMPILE = 4, 2
 _OF_COMPILING = ("compile", "total")
 
 
@@ -40,12 +41,25 @@ def fitting_jobs(peak_bytes: int | None) -> int:
 
 
 def may_compile_ahead(study: Study) -> bool:
-    """Not where what compiling costs is compared, and not on a device: it was never measured there."""
+    """Not where what compiling costs is compared, and not on a device, where nothing stands still while another process
+    is timed."""
+    return study.manifest.workload.device == "cpu" and _compiles_unobserved(study)
+
+
+def num_warming(study: Study) -> int:
+    """Processes of one block that become warm at the same time where trials run one by one. On a device they compile on
+    the machine's cores, and have the device for what they run there one after the other."""
+    if study.manifest.workload.device == "cpu" or not _compiles_unobserved(study):
+        return 1
+    return max(1, min(MOST_WARMING, num_usable_cores() // CORES_TO_COMPILE))
+
+
+def _compiles_unobserved(study: Study) -> bool:
+    """What compiling costs is not compared."""
     manifest = study.manifest
     bounded = {constraint.quantity for constraint in manifest.constraints}
     quantities = bounded.union(objective.quantity for objective in manifest.objectives)
-    is_plain = manifest.workload.device == "cpu" and manifest.workload.shapes is None
-    return is_plain and quantities.isdisjoint(_OF_COMPILING)
+    return manifest.workload.shapes is None and quantities.isdisjoint(_OF_COMPILING)
 
 
 def _peak_bytes(study: Study) -> int | None:

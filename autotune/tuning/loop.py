@@ -24,6 +24,7 @@ from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
 from autotune.tuning.attempts import Attempts, TrialQueue
 from autotune.tuning.beside import UntunedBeside
+from autotune.tuning.blocks import Block
 from autotune.tuning.checks import (
     CircuitBreaker,
     measure_noise_floor,
@@ -224,7 +225,7 @@ class Tuner:
         """
         while (num_free := self._num_places() - self._num_under_way()) >= 0:
             block, has_place = self._field.block, num_free > 0
-            if block is not None and block.left and (has_place or self._session.mixes):
+            if block is not None and block.left and (has_place or self._warms_more(block)):
                 block.start_next()
                 continue
             wanted = self._next(has_place=has_place) if has_place or (block is None and self._session.mixes) else None
@@ -238,8 +239,14 @@ class Tuner:
             else:
                 return
 
+    def _warms_more(self, block: Block) -> bool:
+        """One more process of the block may become warm beside those that do."""
+        return self._session.mixes or (len(block.warming) < self._session.num_warming and self._field.has_room)
+
     def _num_under_way(self) -> int:
-        return len(self._queue) + (0 if self._field.block is None else len(self._field.block.warming))
+        """Places that are taken; where trials run one by one, one for all processes of a block."""
+        num_warming = 0 if self._field.block is None else len(self._field.block.warming)
+        return len(self._queue) + (num_warming if self._session.mixes else min(num_warming, 1))
 
     def _num_places(self) -> int:
         places = 1 if self._time.first_goes_alone() else self._session.num_jobs

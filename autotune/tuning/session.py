@@ -20,7 +20,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import DriftChecked, Notify, StageEntered
-from autotune.tuning.jobs import may_compile_ahead, num_jobs_in
+from autotune.tuning.jobs import may_compile_ahead, num_jobs_in, num_warming
 
 PIPELINED_CALLS = 8
 _OF_SINGLE_CALLS = frozenset({"latency", "p90", "p99", "total"})
@@ -66,6 +66,13 @@ class Session:
     def mixes(self) -> bool:
         """Processes of a block start while trials compile. Else one comes after the other."""
         return self.bench.is_here and self.num_jobs > 1
+
+    @property
+    def num_warming(self) -> int:
+        """Processes of a block that become warm at the same time."""
+        if not self.bench.is_here:
+            return 1
+        return self.num_jobs if self.mixes else num_warming(self.study)
 
     @property
     def has_beside(self) -> bool:

@@ -161,7 +161,7 @@ class TimeBudget:
             session.objective,
             session.budget,
             has_caches=session.caches.holds,
-            num_at_once=session.num_jobs if session.mixes else 1,
+            num_at_once=session.num_warming,
         )
         compared = {number for row in session.study.blocks for number in row.values}
         is_later = all(record.number in compared for record in finalists)

@@ -66,20 +66,21 @@ class _Block(nn.Module):
 class _Probe(nn.Module):
     """Convolutions with batch norm, attention, matrix products: (batch, 3, 32, 32) to (batch, 10)."""
 
-    def __init__(self, dim: int, kernel: str | None) -> None:
+    def __init__(self, dim: int, kernel: str | None, dropout: float) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, dim, kernel_size=3, stride=2, padding=1, bias=False), nn.BatchNorm2d(dim), nn.ReLU(),
             nn.Conv2d(dim, dim, kernel_size=3, stride=2, padding=1, bias=False), nn.BatchNorm2d(dim), nn.ReLU(),
         )  # fmt: skip
         self.blocks = nn.ModuleList(_Block(dim, 2, causal=False, kernel=kernel) for _ in range(2))
+        self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(dim, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         tokens = self.stem(images).flatten(2).transpose(1, 2)
         for block in self.blocks:
             tokens = block(tokens)
-        scores: torch.Tensor = self.head(tokens.mean(dim=1))
+        scores: torch.Tensor = self.head(self.dropout(tokens).mean(dim=1))
         return scores
 
 
@@ -89,11 +90,12 @@ def probe(
     attention: str = "any",
     channels_last: int = 0,
     dtype: str = "float32",
+    dropout: float = 0.0,
     batch: int = 4,
     seed: int = 0,
 ) -> dict[str, Any]:
     """The small model; its author may have chosen the kernel of the attention, the memory format and the precision."""
-    model = _Probe(dim, None if attention == "any" else attention).eval()
+    model = _Probe(dim, None if attention == "any" else attention, dropout).eval()
     fill(model, seed)
     images = torch.from_numpy(weights.normal_input((batch, 3, 32, 32), seed)).to(getattr(torch, dtype))
     model = model.to(getattr(torch, dtype))
@@ -102,9 +104,9 @@ def probe(
     return {"model": model, "inputs": (images,)}
 
 
-def probe_training(*, dim: int = 64, batch: int = 4, seed: int = 0) -> dict[str, Any]:
+def probe_training(*, dim: int = 64, dropout: float = 0.0, batch: int = 4, seed: int = 0) -> dict[str, Any]:
     """The small model with a loss and Adam."""
-    built = probe(dim=dim, batch=batch, seed=seed)
+    built = probe(dim=dim, dropout=dropout, batch=batch, seed=seed)
     return _with_recipe(built["model"], built["inputs"], cross_entropy, 10, seed)
 
 

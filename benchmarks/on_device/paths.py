@@ -21,6 +21,7 @@ PROBE = Subject()
 _BFLOAT16 = Subject(arguments={"dtype": "bfloat16"}, tolerance=3e-2)
 _CHANNELS_LAST = Subject(arguments={"channels_last": 1})
 _TRAINING = Subject("probe_training", task="train")
+_DROPOUT = Subject("probe_training", {"dropout": 0.1}, task="train")
 _HALF = Subject(tolerance=3e-2)
 _TF32 = Subject(tolerance=1e-2)
 
@@ -94,6 +95,9 @@ PATHS = (
     _compile("a training step, the model compiled", _TRAINING, scope="model"),
     _compile("a training step, the loss compiled", _TRAINING, scope="loss"),
     _compile("a training step, CUDA graphs", _TRAINING, scope="model", mode="reduce-overhead", devices=_GPU),
+    _compile("a training step with dropout", _DROPOUT, scope="model"),
+    _compile("a training step with dropout, CUDA graphs", _DROPOUT, scope="model", mode="reduce-overhead",
+             devices=_GPU),
     _compile("a training step, fused optimizer", _TRAINING, scope="model", optimizer_impl="fused"),
     _compile("a training step, the optimizer compiled", _TRAINING, scope="model", optimizer_compiled=True),
     _compile("C++ wrapper", cpp_wrapper=True, devices=("cpu", "gpu")),

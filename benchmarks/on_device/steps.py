@@ -65,7 +65,7 @@ def _of_model(model: studies.Model, *, small: bool) -> list[Step]:
         return model.run_plainly(session, found)
 
     return [
-        Step(study, "studies", 75.0 if small else 240.0, lambda session, _: model.tune(session)),
+        Step(study, "studies", 75.0 if small else 180.0, lambda session, _: model.tune(session)),
         Step(f"plain: {model.name}", "studies", 60.0 if small else 120.0, run_plainly),
     ]
 

@@ -31,9 +31,11 @@ from autotune.errors import SetupError
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 """What `torch.compile` imports in its first call, with all that these import."""
-_COUNTS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+_FIT_FOR_FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
 """Inductor asks at import whether there is a GPU. So torch answers without initialising the driver, which no fork would
-survive: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#poison-fork-in-multiprocessing"""
+survive: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#poison-fork-in-multiprocessing
+Where Triton is installed, older releases start inductor's pool of compilers at import, with a thread; a fork starts its
+own when it compiles."""
 _NOT_INITIALISED = 3
 """CUDA_ERROR_NOT_INITIALIZED."""
 
@@ -64,7 +66,7 @@ def import_ahead() -> ImportedAhead:
     home = tempfile.mkdtemp(prefix="autotune-imports-")
     stand_ins = _made_in(home)
     try:
-        with _in_folders(stand_ins, {**cache_variables(stand_ins["cache"]), **_COUNTS_BY_NVML}):
+        with _in_folders(stand_ins, {**cache_variables(stand_ins["cache"]), **_FIT_FOR_FORKS}):
             # It may be made beside other work, and does nothing but compute.
             start, resident_bytes = time.process_time(), _resident_bytes()
             for module in _MODULES:

@@ -316,6 +316,11 @@ def draw_as_uncompiled() -> None:
     """See `Training`. Inductor has its own kernels for random numbers, and a switch to call PyTorch's."""
     settings: Any = importlib.import_module("torch._inductor.config")
     settings.fallback_random = True
+    # A device's dropout draws in the order of its input in memory, which releases up to 2.11 change.
+    lowering: Any = importlib.import_module("torch._inductor.lowering")
+    dropout = torch.ops.aten.native_dropout.default
+    if dropout not in lowering._maybe_layout_constraints:
+        lowering.add_layout_constraint(dropout, lowering.constrain_to_fx_strides)
 
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
