@@ -73,7 +73,7 @@ def tune(
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
     with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`. `storage`: URL of a
-    PostgreSQL database in which several machines share their studies' records (docs/shared-studies.md); None: what the
+    PostgreSQL database in which several machines share their studies' records (docs/many-machines.md); None: what the
     environment variable AUTOTUNE_STORAGE names, if it is set.
 
     `callbacks` are called with each event (`autotune.events`). `progress`: show a line for each trial on stderr,

@@ -81,7 +81,7 @@ class Loaded(LoadedFile):
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
         `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the model's author
         declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`: each shape is
-        called eagerly until compiling it pays, by the bounds given (docs/adaptive.md); None: if the file says so.
+        called eagerly until compiling it pays, by the bounds given (docs/many-shapes.md); None: if the file says so.
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
         set, and is set now; `applied` takes it back. `compiler_options`: so may options of the compiler for which no
         bundled search space has a knob; they hold for this model alone. A config that needs either is not applied

@@ -31,7 +31,7 @@ class AdaptivePolicy(Record):
     max_versions: Annotated[int, Field(ge=1, le=1024)] = 8
     """Compiled versions at a time; past it the one that was called longest ago is evicted."""
     max_memory_bytes: PositiveInt | None = None
-    """Once compiled versions took so many, no more are compiled. See `docs/adaptive.md` for what is counted."""
+    """Once compiled versions took so many, no more are compiled. See `docs/many-shapes.md` for what is counted."""
     max_failures: PositiveInt = 3
     """After so many in a row nothing more is compiled."""
     trust: Annotated[float, Field(gt=0, le=1)] = 0.5

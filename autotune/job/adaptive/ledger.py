@@ -1,9 +1,9 @@
 """`Ledger`: when compiling a shape that the study did not foresee pays off. Pure: seconds in, decisions out.
 
-This is the ski-rental problem (docs/adaptive.md): an eager call is the rent, compiling is the price. Compiling once the
-rent has reached the price never costs more than twice what foresight would have cost; after a share `trust` of that,
-where the recent calls predict more, never more than 1 + 1/trust times as much. The bounds hold for each shape, and so
-for their sum.
+This is the ski-rental problem (docs/many-shapes.md): an eager call is the rent, compiling is the price. Compiling once
+the rent has reached the price never costs more than twice what foresight would have cost; after a share `trust` of
+that, where the recent calls predict more, never more than 1 + 1/trust times as much. The bounds hold for each shape,
+and so for their sum.
 """
 
 from __future__ import annotations

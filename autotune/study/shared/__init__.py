@@ -1,1 +1,1 @@
-"""Studies whose records are in a PostgreSQL database, for several machines (docs/shared-studies.md)."""
+"""Studies whose records are in a PostgreSQL database, for several machines (docs/many-machines.md)."""
