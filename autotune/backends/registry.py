@@ -64,7 +64,8 @@ class BackendEntry:
     forks_on: tuple[Device, ...] = ("cpu",)
     """Devices on whose driver a fork of a process that has imported it may open (docs/decisions/0002)."""
     imports_ahead: str | None = None
-    """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`."""
+    """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`.
+    On a CPU alone: on a GPU the import starts a thread of the driver, after which nothing may be forked."""
     options: tuple[str, ...] = ()
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
     holds_fresh: bool = True
@@ -72,10 +73,10 @@ class BackendEntry:
     search_space: Path | None = None
     """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
 
-    @property
-    def preloaded(self) -> tuple[str, ...]:
-        """What a fork server imports: `preload` and `imports_ahead`."""
-        return tuple(module for module in (self.preload, self.imports_ahead) if module is not None)
+    def preloaded_on(self, device: Device) -> tuple[str, ...]:
+        """What a fork server of trials on this device imports: `preload`, and on a CPU `imports_ahead`."""
+        ahead = self.imports_ahead if device == "cpu" else None
+        return tuple(module for module in (self.preload, ahead) if module is not None)
 
     def compiles(self, config: Config) -> bool:
         """Anything: the config does not leave the model as it is."""

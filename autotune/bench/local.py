@@ -41,7 +41,7 @@ from autotune.trial.deadline import SHORTEST_S
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.toolchain import Toolchain
-from autotune.workload.workload import Workload
+from autotune.workload.workload import Device, Workload
 
 _TOOLCHAIN_LIMIT_S = 600.0
 """Making the toolchain takes 30 s of CPU time with inductor; the machine may be slow or busy."""
@@ -95,7 +95,7 @@ class LocalBench(Bench):
     def start(
         self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False
     ) -> Running:
-        return self._of(request.workload.framework).start(folder, request, waits, fresh=fresh)
+        return self._of(request.workload.framework, request.workload.device).start(folder, request, waits, fresh=fresh)
 
     def run_program(self, framework: str, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
         """Run another module of this package in a new Python, with the folder as its argument, and wait for its end.
@@ -114,7 +114,7 @@ class LocalBench(Bench):
             processes[0].supervised.listen()
 
     def prepare(self, workload: Workload, most_s: float = math.inf) -> None:
-        self._of(workload.framework).prepare(workload, most_s)
+        self._of(workload.framework, workload.device).prepare(workload, most_s)
 
     def new_block(self) -> None:
         """Live processes are forks of a process of their own from now on, and of another one, with a memory layout of
@@ -138,11 +138,14 @@ class LocalBench(Bench):
         for supervised in self._of_frameworks.values():
             supervised.close()
 
-    def _of(self, framework: str) -> _Supervised:
+    def _of(self, framework: str, device: Device = "cpu") -> _Supervised:
+        """`device`: that of all trials of the framework here."""
         if framework not in self._of_frameworks:
-            preload = self._preload if self._preload is not None else not entry_of(framework).holds_fresh
+            entry = entry_of(framework)
+            preload = self._preload if self._preload is not None else not entry.holds_fresh
+            modules = entry.preloaded_on(device) if preload else ()
             self._of_frameworks[framework] = _Supervised(
-                framework, self._variables, self._quiet, preload=preload, log=self._log, on_queued=self._on_queued
+                framework, self._variables, self._quiet, modules, log=self._log, on_queued=self._on_queued
             )
         return self._of_frameworks[framework]
 
@@ -197,8 +200,8 @@ class _Supervised:
         framework: str,
         variables: dict[str, str],
         quiet: _Quiet,
+        modules: Sequence[str],
         *,
-        preload: bool,
         log: Path | None,
         on_queued: Callable[[], None],
     ) -> None:
@@ -206,7 +209,8 @@ class _Supervised:
         self.quiet = quiet
         self._on_queued = on_queued
         self._framework = framework
-        self._modules = self._entry.preloaded if preload else ()
+        self._modules = modules
+        """What its supervisor and fork servers import."""
         self._variables = {**self._entry.process_variables, **variables}
         self._log = log
         self.supervisor: SupervisorProcess | None = None

@@ -13,7 +13,7 @@ from autotune import models
 from autotune.backends.registry import framework_version
 from autotune.bench.probe import read_declaration
 from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, SetupError
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import parse_objectives
@@ -27,7 +27,7 @@ from autotune.planning.shapes import (
     with_shapes,
 )
 from autotune.planning.spaces import space_file_of, space_of
-from autotune.planning.targets import choose_target
+from autotune.planning.targets import choose_target, require_device
 from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest
@@ -46,7 +46,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     `limits` are those of the processes that are asked for devices, and for what the model declares.
     """
     check_text(question)
-    framework, device = choose_target(question.framework, question.device, limits)
+    framework, device = choose_target(question.framework, question.device, limits, looks=False)
     shapes = shapes_asked(question)
     objectives = parse_objectives(objectives_asked(question, shapes))
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
@@ -54,8 +54,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     require_quantities(shapes, objectives, constraints)
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
-    variables = question.env
-    declared = _read_declaration(workload, variables, limits)
+    declared = _read_declaration(workload, question, limits)
     return Manifest(
         schema=4,
         id=uuid.uuid4().hex,
@@ -71,7 +70,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         constraints=constraints,
         tolerance=question.tolerance,
         reference_precision=question.reference,
-        variables=variables,
+        variables=question.env,
         variants=declared.variants,
         sampler=sampler,
     )
@@ -84,7 +83,7 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
     Raises an AutotuneError.
     """
     check_text(question)
-    framework, device = choose_target(question.framework, question.device, limits)
+    framework, device = choose_target(question.framework, question.device, limits, looks=False)
     if question.task == "train":
         raise InputError(
             f"{asked('deadline')} is for calls of a model, not for training steps",
@@ -92,7 +91,7 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
         )
     require_one_shape(question)
     workload = _make_workload(question, framework, device)
-    declared = _read_declaration(workload, question.env, limits)
+    declared = _read_declaration(workload, question, limits)
     name = study_name(question, framework, device)
     return {
         tier: question.model_copy(
@@ -154,16 +153,23 @@ def _make_workload(question: Question, framework: str, device: Device) -> Worklo
     )
 
 
-def _read_declaration(workload: Workload, variables: dict[str, str], limits: LimitsNow) -> Declaration:
-    """What the model declares, nothing for training. Raises like `read_declaration`.
+def _read_declaration(workload: Workload, question: Question, limits: LimitsNow) -> Declaration:
+    """What the model declares, nothing for training. Raises like `read_declaration`, and MissingDeviceError.
 
     A bundled model is known without building it, unless it has arguments, which padding depends on, or many shapes.
+    A device that was named is found by the process that builds the model. It is looked for where there is no such
+    process, and where that fails: then the answer says what there is.
     """
-    is_known = workload.model in models.names() and workload.shapes is None and not workload.arguments
-    if not is_known:
-        declaration = read_declaration(workload, variables, limits)
-    else:
+    named = "cpu" if question.device == "auto" else workload.device
+    if workload.model in models.names() and workload.shapes is None and not workload.arguments:
+        require_device(workload.framework, named, limits)
         declaration = Declaration.model_validate(models.declared(workload.model))
+    else:
+        try:
+            declaration = read_declaration(workload, question.env, limits)
+        except (InputError, SetupError):
+            require_device(workload.framework, named, limits)
+            raise
     return Declaration() if workload.task == "train" else declaration
 
 

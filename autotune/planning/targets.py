@@ -20,11 +20,13 @@ PREFERRED: dict[str, tuple[str, ...]] = {
 """Device -> the frameworks to use for it, the first being what it is without `--framework`."""
 
 
-def choose_target(framework: str | None, device: str, limits: LimitsNow = Limits) -> tuple[str, Device]:
+def choose_target(
+    framework: str | None, device: str, limits: LimitsNow = Limits, *, looks: bool = True
+) -> tuple[str, Device]:
     """Framework and device to use. Raises InputError, MissingFrameworkError, MissingDeviceError.
 
     A CPU is taken for granted; any other device is looked for by the framework itself, in a child and within
-    the limits of a trial.
+    the limits of a trial. One that is named is not looked for with `looks=False`: the caller has `require_device`.
     """
     if framework is not None:
         framework_version(framework)
@@ -34,8 +36,8 @@ def choose_target(framework: str | None, device: str, limits: LimitsNow = Limits
         return _best_target(framework, limits)
     chosen = framework or _installed_for(device)
     wanted: Device = device  # type: ignore[assignment]
-    if wanted != "cpu":
-        _require_device(chosen, wanted, limits)
+    if looks:
+        require_device(chosen, wanted, limits)
     return chosen, wanted
 
 
@@ -91,9 +93,9 @@ def _no_framework() -> MissingFrameworkError:
     return MissingFrameworkError("neither torch nor mindspore is installed in this Python", tip=f"run: {commands}")
 
 
-def _require_device(framework: str, device: Device, limits: LimitsNow) -> None:
-    found = find_devices(framework, limits)
-    if device in found.devices:
+def require_device(framework: str, device: Device, limits: LimitsNow) -> None:
+    """Raises MissingDeviceError where the framework does not find the device, which is a child's work but for a CPU."""
+    if device == "cpu" or device in (found := find_devices(framework, limits)).devices:
         return
     reasons = [note for note in found.notes if note.startswith(f"{device}:")]
     raise MissingDeviceError(

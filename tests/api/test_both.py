@@ -151,7 +151,8 @@ def test_both_begins_with_the_framework_that_is_preferred(monkeypatch, device, f
     """Its answer is the one to use where neither is proven better."""
     pytest.importorskip("torch")
     pytest.importorskip("mindspore")
-    monkeypatch.setattr("autotune.planning.targets._require_device", lambda *_: None)
+    for module in ("targets", "manifest"):
+        monkeypatch.setattr(f"autotune.planning.{module}.require_device", lambda *_: None)
     assert next(iter(requests_of(Question(build=("vit",), framework="both", device=device)))) == first
 
 

@@ -23,7 +23,7 @@ from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.compiled_step import ClonedOutputs  # noqa: E402
 from autotune.backends.torch.compiler import setting_name  # noqa: E402
 from autotune.backends.torch.precision import with_precision  # noqa: E402
-from autotune.backends.torch.training import training_step  # noqa: E402
+from autotune.backends.torch.training import draw_as_uncompiled, training_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -377,3 +377,13 @@ class TestOutputsOfAReplay:
 
 def _two_layers() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+
+
+def test_a_device_s_dropout_draws_in_the_order_of_its_input(monkeypatch):
+    """Releases up to 2.11 lay its input out anew, and so draw other numbers than the untuned step."""
+    lowering = importlib.import_module("torch._inductor.lowering")
+    monkeypatch.setattr(importlib.import_module("torch._inductor.config"), "fallback_random", False)
+    dropout = torch.ops.aten.native_dropout.default
+    monkeypatch.delitem(lowering._maybe_layout_constraints, dropout, raising=False)
+    draw_as_uncompiled()
+    assert lowering._maybe_layout_constraints[dropout] is lowering.constrain_to_fx_strides

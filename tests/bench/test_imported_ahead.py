@@ -12,6 +12,7 @@ import pytest
 
 from autotune.backends.registry import BACKENDS
 from autotune.bench.local import LocalBench, _Process
+from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement, Reason
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
@@ -91,6 +92,26 @@ def test_without_it_trials_import_for_themselves(make_runner, tmp_path, make_req
     log = (tmp_path / "supervisor.log").read_text()
     assert "trials import their compiler each for itself" in log
     assert why in log
+
+
+@pytest.mark.parametrize(
+    ("device", "modules"), [("cpu", ["autotune_fake.preloaded", "ahead_of_fake"]), ("gpu", ["autotune_fake.preloaded"])]
+)
+def test_on_a_device_the_framework_is_imported_alone(tmp_path, monkeypatch, make_request, device, modules):
+    """The compiler's import starts a thread of a GPU's driver, and would be made in vain."""
+    monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
+    begun = []
+
+    def begin(modules, *_):
+        begun.append(list(modules))
+        raise SetupError("the test has seen it")
+
+    monkeypatch.setattr("autotune.bench.local.SupervisorProcess.begin", begin)
+    request = make_request()
+    request = request.model_copy(update={"workload": request.workload.model_copy(update={"device": device})})
+    with LocalBench({}, preload=True, log=tmp_path / "log") as bench:
+        assert bench.run(TrialFolder(tmp_path / "trial"), request).error == "the test has seen it"
+    assert begun == [modules]
 
 
 def layouts(folder):

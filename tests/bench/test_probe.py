@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from autotune.backends.protocol import DeviceReport
 from autotune.bench.probe import find_devices, read_declaration
-from autotune.errors import InputError, SetupError
+from autotune.errors import InputError, MissingDeviceError, SetupError
 from autotune.planning import manifest
 from autotune.planning.models import make_workload
+from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import Deadline
 from autotune.trial.request import Limits
@@ -178,6 +181,29 @@ def test_a_run_with_a_time_gives_the_probe_what_is_left(cli, home, space_file, m
     (limits,) = seen
     assert limits.build == 7
     assert 0 < limits.total < 50
+
+
+@pytest.mark.parametrize(("builds", "num_looks"), [(True, 0), (False, 1)])
+def test_a_device_that_is_named_is_looked_for_once(home, space_file, monkeypatch, builds, num_looks):
+    """Where the model was built on it, it is there: nobody looks. Where that failed, what there is says it best."""
+
+    def read(workload, *_):
+        if not builds:
+            raise InputError("no such device")
+        return Declaration()
+
+    looked = []
+
+    def find(framework, _):
+        looked.append(framework)
+        return DeviceReport(version="0", devices={"cpu": "fake"}, compilers={})
+
+    monkeypatch.setattr(manifest, "read_declaration", read)
+    monkeypatch.setattr("autotune.planning.targets.find_devices", find)
+    asked = Question(build=("net.py:leaves",), framework="fake", device="gpu", space=str(space_file))
+    with nullcontext() if builds else pytest.raises(MissingDeviceError, match="finds only cpu"):
+        assert manifest.make_manifest(asked).workload.device == "gpu"
+    assert len(looked) == num_looks
 
 
 def test_what_is_wrong_with_what_was_given_stays_an_input_error(home, ask):

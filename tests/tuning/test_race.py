@@ -26,8 +26,10 @@ from autotune.tuning.events import (
     TrialStarted,
 )
 from autotune.tuning.evidence import evidence_of
+from autotune.tuning.field import Field
 from autotune.tuning.loop import Tuner
 from autotune.tuning.race import Standing
+from autotune.tuning.session import Session
 from tests.conftest import ScriptedTrials, fake_space, reopened, summary_of, with_latency
 
 SPACE = """
@@ -467,6 +469,76 @@ class TestFailures:
         study, confirmation, _ = race(fails=in_blocks(failure, lambda _, config: config in best))
         assert study.record(confirmation.candidate).config == compiled(1)
         assert "out_of_memory: 1 TiB" in confirmation.note
+
+
+class TestOnADevice:
+    """Trials run one by one there, while the processes of a block become warm side by side, as far as the machine has
+    cores to compile and the device has room."""
+
+    @pytest.fixture
+    def run(self, monkeypatch, make_study, measurement, workload):
+        """A study of three configs on a machine with so many cores. Returns it, its end and, for each process of a
+        block, how many were on their way when it started. `fails` is told that too, and gives a failure or None."""
+
+        def run(num_cores, fails=lambda _: None):
+            monkeypatch.setattr("autotune.tuning.jobs.num_usable_cores", lambda: num_cores)
+            on_their_way = []
+
+            def outcome_of(name, block, config):
+                latency_ms = {"m0": 8, "m5": 7.9, "m6": 7.8}.get(config.get("mode"), 10)
+                if tuner._field.block is None:
+                    return with_latency(measurement, latency_ms / 1e3)
+                on_their_way.append(len(tuner._field.block.warming))
+                return fails(on_their_way[-1]) or with_latency(measurement, latency_ms / 1e3)
+
+            of_three = SPACE.replace("[m0, m1, m2, m3, m4, m5, m6, m7]", "[m0, m5, m6]")
+            on_gpu = workload.model_copy(update={"device": "gpu"})
+            study = make_study(space=fake_space(of_three), workload=on_gpu)
+            tuner = Tuner(study, Budget(num_trials=99), ScriptedTrials(outcome_of), lambda _: None)
+            return study, tuner.run(), on_their_way
+
+        return run
+
+    @pytest.mark.parametrize(("num_cores", "most"), [(2, 0), (4, 1), (16, 1)])
+    def test_processes_of_a_block_become_warm_side_by_side(self, run, num_cores, most):
+        """The leader's and the untuned model's, where there are two cores for each of the two."""
+        study, confirmation, on_their_way = run(num_cores)
+        assert max(on_their_way) == most
+        assert study.record(confirmation.candidate).config == compiled(6)
+
+    def test_a_pair_that_has_no_room_becomes_warm_one_by_one(self, run):
+        """Nobody is blamed: an untuned model that has no room gets another process, a config another block."""
+        failure = Failure(reason="out_of_memory", stage="compile", error="1 TiB")
+        study, confirmation, on_their_way = run(16, lambda num: failure if num else None)
+        assert 1 in on_their_way
+        assert on_their_way[-2:] == [0, 0]
+        assert study.record(confirmation.candidate).config == compiled(6)
+
+    def test_what_is_done_without_room(self, make_study, measurement, workload, monkeypatch):
+        """One by one after the first time, in pairs after the second; then it is the config's own fault."""
+        monkeypatch.setattr("autotune.tuning.jobs.num_usable_cores", lambda: 16)
+        failure = Failure(reason="out_of_memory", stage="compile", error="1 TiB")
+        on_gpu = workload.model_copy(update={"device": "gpu"})
+        study = make_study(space=fake_space(SPACE), workload=on_gpu)
+        for number in range(3):
+            study.tell(study.ask(compiled(number) if number else UNTUNED, 60.0), measurement)
+        bench = ScriptedTrials(lambda name, _, __: failure if name == "trial-0001" else measurement)
+        field = Field(Session(study, Budget(), bench, lambda _: None))
+        _, *finalists = study.ended()
+
+        def failed_after_a_block(of):
+            field.open(of, None)
+            while not field.block.is_warm:
+                if field.block.left:
+                    field.block.start_next()
+                for running in list(field.block.warming.values()):
+                    field.block.note_ready(running)
+            field.close()
+            return list(field.failed), field.has_room, field.most_finalists
+
+        assert failed_after_a_block(finalists) == ([], False, None)
+        assert failed_after_a_block(finalists) == ([], False, 1)
+        assert failed_after_a_block(finalists[:1]) == ([1], False, 1)
 
 
 OBJECTIVES = ["compile", "memory", "total:1000", "throughput", "p99"]
