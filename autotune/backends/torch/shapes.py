@@ -144,7 +144,7 @@ class TorchVersions:
         )
 
     def new(self) -> Callable[..., Any]:
-        function = _function_of_its_own(self._step)
+        function = function_of_its_own(self._step)
         version: Callable[..., Any] = self._wrap(self._compile(function))
         self._codes[version] = function.__code__
         return version
@@ -172,7 +172,9 @@ def _tiny(x: torch.Tensor) -> torch.Tensor:
     return x.exp() + 1
 
 
-def _function_of_its_own(step: Any) -> FunctionType:
+def function_of_its_own(step: Any) -> FunctionType:
+    """What calls `step` and has a code object that nothing else has."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         return step(*args, **kwargs)
 
