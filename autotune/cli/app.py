@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec
 
 import typer
 from typer.core import TyperGroup
@@ -30,6 +30,19 @@ class Commands(TyperGroup):
     """All commands. With `--json` a mistake in options or arguments is a document too."""
 
     _as_json = False
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Find": ("tune", "resume", "diagnose"),
+        "Look": ("show", "report", "explain", "compare", "run"),
+        "Ship": ("export", "verify"),
+        "What is here": ("studies", "models", "spaces", "doctor"),
+    }
+    """Heading of the help -> the commands below it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        for title, names in self.groups.items():
+            with formatter.section(title):
+                shown = {name: self.commands[name].get_short_help_str(formatter.width) for name in names}
+                formatter.write_dl([(f"{name:<8}", about) for name, about in shown.items()])
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         self._as_json = "--json" in args
@@ -91,7 +104,10 @@ def _all_commands(
         ),
     ] = False,
 ) -> None:
-    """Find, confirm and ship the best compile configuration of a deep-learning model."""
+    """Find, prove and ship the fastest compile settings of a deep-learning model.
+
+    Begin with `tune`; `COMMAND -h` has the options of a command.
+    """
     for sentence in use_files(context):
         say(sentence)
 

@@ -66,7 +66,10 @@ def compare(
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compare two configs of a model, with the same method as the verdict of a study."""
+    """Compare two trials, or two YAML files.
+
+    By the method of a study's verdict.
+    """
     from autotune.render.json import comparison_document
     from autotune.render.side_by_side import comparison_lines
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
+from autotune.command_line import command as autotune
 from autotune.command_line import flag
+from autotune.errors import InputError
 from autotune.question.question import Question
 
 _SPELLED = {
@@ -21,7 +25,103 @@ _SPELLED = {
     "portfolio": ("--portfolio/--no-portfolio",),
 }
 """Field -> its flags, where it has more than one."""
+_GROUPS: dict[str, tuple[str, ...]] = {
+    "Model": (
+        *("named", "build", "arguments", "task", "own_loop", "device", "framework"),
+        *("shapes", "traffic", "inputs", "seed", "env"),
+    ),
+    "Time": (
+        *("budget", "trials", "early_stop", "thorough", "jobs"),
+        *("compile_timeout", "trial_timeout", "dry_run"),
+    ),
+    "What counts": ("objective", "constraints", "deadline", "tolerance", "reference", "fixed_precision"),
+    "Search": ("preset", "process_settings", "space", "prior", "portfolio", "sampler"),
+    "Output": ("study", "studies_dir", "report", "profile", "quiet", "as_json", "config"),
+    "Many machines": ("on", "storage"),
+}
+"""Heading of a help -> the fields below it, in the order of the help."""
+_OTHERS = "Other options"
+_VALUES = {
+    "build": "MODEL",
+    "arguments": "NAME=VALUE",
+    "env": "NAME=VALUE",
+    "task": "TASK",
+    "device": "DEVICE",
+    "framework": "FRAMEWORK",
+    "shapes": "SHAPES",
+    "budget": "TIME",
+    "deadline": "TIME",
+    "compile_timeout": "SECONDS",
+    "trial_timeout": "SECONDS",
+    "constraints": "CONSTRAINT",
+    "objective": "OBJECTIVE",
+    "reference": "PRECISION",
+    "preset": "PRESET",
+    "prior": "STUDY",
+    "study": "NAME",
+    "sampler": "NAME",
+    "studies_dir": "FOLDER",
+    "on": "CLUSTER",
+    "storage": "URL",
+}
+"""Field -> what stands for its value in a help, where its type does not say it."""
 Command = Callable[..., int | None]
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help has its options in groups, and its examples as they are typed."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        found: dict[str, dict[str, tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            name = parameter.name or ""
+            if record is not None:
+                is_named = parameter.param_type_name == "argument"
+                said = (str(parameter.metavar or name).strip("[]"), record[1]) if is_named else record
+                found.setdefault(_group_of(name), {})[name] = said
+        for group, fields in {**_GROUPS, _OTHERS: ()}.items():
+            if group in found:
+                records = found[group]
+                with formatter.section(group):
+                    formatter.write_dl([records.pop(name) for name in fields if name in records] + [*records.values()])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.splitlines():
+                    formatter.write(f"  {line}\n")
+
+
+def _group_of(field: str | None) -> str:
+    return next((group for group, fields in _GROUPS.items() if field in fields), _OTHERS)
+
+
+def examples(*each: str) -> str:
+    """The end of a help: commands without their beginning, as this process is called."""
+    return "\n".join(f"{autotune()} {one}" for one in each)
+
+
+def _models(incomplete: str) -> list[str]:
+    """Bundled models, to complete what is typed."""
+    from autotune.models import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def _studies(incomplete: str) -> list[str]:
+    """Studies of the folder that is used unless another is named, to complete what is typed."""
+    from autotune.question.question import DEFAULT_STUDIES_DIR
+
+    folder = Path(os.environ.get("AUTOTUNE_STUDIES_DIR") or DEFAULT_STUDIES_DIR)
+    try:
+        return sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name.startswith(incomplete))
+    except OSError:
+        return []
+
+
+_COMPLETED = {"build": _models, "study": _studies, "prior": _studies}
+"""Field -> what a shell is told that could be typed."""
 
 
 def option(field: str, about: str | None = None, callback: Callable[..., Any] | None = None) -> Any:
@@ -39,9 +139,20 @@ def option(field: str, about: str | None = None, callback: Callable[..., Any] | 
         max=_limit(asked_for, "le"),
         envvar=extra["variable"],
         help=about or asked_for.description,
+        metavar=_metavar(field, asked_for),
+        autocompletion=_COMPLETED.get(field),
         is_eager=callback is not None,
         callback=callback,
     )
+
+
+def _metavar(field: str, asked_for: FieldInfo) -> str | None:
+    """What stands for the value; None for a switch."""
+    kinds = {asked_for.annotation, *get_args(asked_for.annotation)}
+    if bool in kinds:
+        return None
+    named = {Path: "FILE", int: "N", float: "X"}
+    return _VALUES.get(field) or next((word for kind, word in named.items() if kind in kinds), "TEXT")
 
 
 def _limit(asked_for: FieldInfo, name: str) -> float | None:
@@ -63,11 +174,19 @@ def asks(
             if parameter.name != "question":
                 parameters.append(parameter)
                 continue
+            if "build" in fields:
+                parameters.append(_named_models())
             parameters += [_parameter(name, about.get(name), (early or {}).get(name)) for name in fields]
 
         @functools.wraps(command)
         def run(**given: Any) -> int | None:
-            question = Question.of({name: given.pop(name) for name in fields})
+            named = given.pop(_NAMED, None)
+            question = Question.of({name: given.pop(name) for name in fields} | ({"build": named} if named else {}))
+            if "build" in fields and not question.build:
+                raise InputError(
+                    f"no model is named ({flag('build')})",
+                    tip=f"try: {autotune('tune', 'resnet18')}; `models` lists others",
+                )
             return command(**given, question=question)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -77,13 +196,21 @@ def asks(
     return decorated
 
 
+_NAMED = "named"
+
+
+def _named_models() -> inspect.Parameter:
+    """The models without a flag in front."""
+    argument = typer.Argument(metavar="MODEL", help="The model; --model says what it may be.", autocompletion=_models)
+    annotation = Annotated[list[str] | None, argument]
+    return inspect.Parameter(_NAMED, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
 def _parameter(field: str, about: str | None, callback: Callable[..., Any] | None) -> inspect.Parameter:
     asked_for = Question.model_fields[field]
     kind, default = _typed(asked_for.annotation), asked_for.default
     if get_origin(kind) is list or (get_args(kind)[:1] and get_origin(get_args(kind)[0]) is list):
         default = None
-    if field == "build":
-        kind, default = list[str], inspect.Parameter.empty
     annotation = Annotated[kind, option(field, about, callback)]  # type: ignore[valid-type]
     return inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -99,6 +226,7 @@ def _typed(kind: Any) -> Any:
     return str | None if kind is Any else kind
 
 
+StudyName = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=_studies)]
 StudiesDir = Annotated[Path, option("studies_dir")]
 Storage = Annotated[str | None, option("storage")]
 AsJson = Annotated[bool, option("as_json")]

@@ -38,7 +38,10 @@ def diagnose(
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
+    """Find graph breaks and recompiles of a model.
+
+    Each with location, reason, cost and fix, the most expensive first.
+    """
     from autotune.api.diagnosing import examine
     from autotune.render.diagnosis import diagnosis_document, diagnosis_lines
 
@@ -91,7 +94,10 @@ def spaces(
     task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
     as_json: AsJson = False,
 ) -> None:
-    """List the search spaces and their knobs for the installed releases and a device."""
+    """List the knobs of the search spaces.
+
+    What the installed releases take on a device.
+    """
     from autotune.planning.spaces import describe_spaces
 
     described = describe_spaces(device, framework, Question.of({"task": task}).task)
@@ -115,7 +121,10 @@ def doctor(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
-    """Report which frameworks, devices and compilers are available, and what to install."""
+    """Check what this machine has, and what to install.
+
+    Frameworks, devices and compilers.
+    """
     from autotune.doctor.machine import examine, examine_cluster
 
     findings = examine(studies_dir) if on is None else examine_cluster(on)

@@ -8,19 +8,22 @@ from typing import Annotated, Protocol
 import typer
 
 from autotune.cli.app import app, print_line, say, with_exit_status
-from autotune.cli.flags import Storage, StudiesDir
+from autotune.cli.flags import Storage, StudiesDir, StudyName
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
 
 @app.command()
 @with_exit_status
 def report(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: StudyName,
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
 ) -> None:
-    """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
+    """Write a study with figures as one HTML file.
+
+    It can be read in a browser, printed or sent.
+    """
     from autotune.api.studies import studies_at
     from autotune.render.html.page import write_report
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.app import app, print_document, print_line, with_exit_status
-from autotune.cli.flags import AsJson, Storage, StudiesDir
+from autotune.cli.flags import AsJson, Storage, StudiesDir, StudyName
 from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command()
 @with_exit_status
 def show(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: StudyName,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     full: Annotated[
@@ -36,7 +36,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the trials of a study, its best config, failures by reason, and the verdict."""
+    """Show the verdict, the trials and what failed."""
     from autotune.answer.result import StudyResult
     from autotune.api.studies import studies_at
     from autotune.render.terminal import markdown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
-from autotune.cli.flags import AsJson, Storage, StudiesDir
+from autotune.cli.flags import AsJson, Storage, StudiesDir, StudyName
 from autotune.errors import NoUsableTrialError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @app.command()
 @with_exit_status
 def explain(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: StudyName,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> int:
-    """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
+    """Explain which knobs mattered, and why other configs lost."""
     from autotune.answer import explain as explaining
     from autotune.answer.result import StudyResult
     from autotune.api.studies import studies_at
@@ -49,7 +49,7 @@ def explain(
 @app.command()
 @with_exit_status
 def run(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: StudyName,
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
     profile: Annotated[bool, typer.Option("--profile", help="Also profile it: the time of each operator.")] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
@@ -89,7 +89,7 @@ def run(
 @app.command()
 @with_exit_status
 def export(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    study: StudyName,
     output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
     trial: Annotated[
         int | None,
@@ -102,7 +102,7 @@ def export(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
 ) -> int:
-    """Write the result as the YAML file that a job loads."""
+    """Write the YAML file that a job loads."""
     from autotune.answer import export as exports
     from autotune.answer.configs import config_text
     from autotune.api.studies import studies_at

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.compare import say_block
-from autotune.cli.flags import asks
+from autotune.cli.flags import GroupedCommand, StudyName, asks, examples
 from autotune.cli.report import require_report, write_result
 from autotune.cli.running import interrupted, print_summary, profile, run_study, search
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
@@ -23,11 +23,21 @@ if TYPE_CHECKING:
     from autotune.study.study import Studies, Study
 
 
-@app.command()
+@app.command(
+    cls=GroupedCommand,
+    epilog=examples(
+        "tune resnet18 --study first",
+        'tune my_model.py:build --budget 10m --constraint "peak_memory <= 2GiB"',
+        "tune my_model.py:build --task train --report report.html",
+    ),
+)
 @with_exit_status
 @asks(early={"config": use_file})
 def tune(context: typer.Context, question: Question) -> int:
-    """Search for the fastest correct config of a model, prove it, and report the result."""
+    """Find the fastest correct config of a model and prove it.
+
+    An existing study of the same name is resumed.
+    """
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.api.both import is_both, require_plain
     from autotune.api.running import require_cluster, terms_of
@@ -125,13 +135,13 @@ def _print_both(found: BothResult, *, as_json: bool) -> None:
     print_line(f"use {found.study}: {found.answer.command('export', '-o', 'best.yaml')}")
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 @with_exit_status
 @asks(
     *("trials", "budget", "early_stop", "thorough", "jobs", "on", "quiet", "studies_dir", "storage", "as_json"),
     trials="Most trials of the study, earlier ones included. [as before]",
 )
-def resume(study: Annotated[str, typer.Argument(help="Name of the study.")], question: Question) -> int:
+def resume(study: StudyName, question: Question) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
     from autotune.api.running import reopen, require_cluster, terms_of

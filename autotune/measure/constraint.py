@@ -81,7 +81,8 @@ class Constraint(Record):
         if match is None or amount is None:
             raise InputError(
                 f"{asked('constraints', text)}: not understood",
-                tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0"',
+                tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0", with <=, >= or ==; '
+                f"what can be bounded: {', '.join(QUANTITIES)}, total:N",
             )
         name, sign = match[1], match[2]
         quantity = _quantity(text, name)

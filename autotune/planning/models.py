@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.machinery
 import sys
@@ -95,6 +96,8 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
     if hub.is_hub(model):
         return hub.reference(model, framework, task)
     if ":" not in model:
+        if (functions := _functions_of(model, search_path)) is not None:
+            raise InputError(f"{asked('build', model)}: names no function", tip=functions)
         raise InputError(
             f"{asked('build', model)}: unknown",
             tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
@@ -104,6 +107,24 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
     if place.endswith(".py"):
         return file_reference(place, function, search_path)
     return model, _digest(place, function, search_path)
+
+
+def _functions_of(model: str, search_path: Path) -> str | None:
+    """How a file of Python is named with a function of it; None where it is no such file."""
+    path = search_path / Path(model).expanduser()
+    if path.suffix != ".py" or not path.is_file():
+        return None
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return f"write {asked('build', f'{model}:FUNCTION')}"
+    names = [each.name for each in tree.body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")]
+    if not names:
+        return (
+            f"it has none; write one that returns the model and its inputs, and {asked('build', f'{model}:FUNCTION')}"
+        )
+    first = "build" if "build" in names else names[0]
+    return f"write {asked('build', f'{model}:{first}')}; its functions: {', '.join(names)}"
 
 
 def _digest(module: str, function: str, search_path: Path) -> str | None:

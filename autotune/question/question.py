@@ -95,6 +95,11 @@ def _arguments(given: Any) -> Any:
     return given
 
 
+def _device(given: Any) -> Any:
+    """PyTorch's own names mean the same."""
+    return {"cuda": "gpu", "npu": "ascend"}.get(given, given) if isinstance(given, str) else given
+
+
 def _variables(given: Any) -> Any:
     if isinstance(given, Mapping):
         return {name: str(value) for name, value in given.items()}
@@ -131,7 +136,9 @@ class Question(Record):
         "timed where the model's function gives no inputs.",
         by="anybody, inside",
     )
-    device: str = ask("auto", "auto, cpu, gpu or ascend.", by="anybody", variable="AUTOTUNE_DEVICE")
+    device: Annotated[str, BeforeValidator(_device)] = ask(
+        "auto", "auto, cpu, gpu (or cuda) or ascend (or npu).", by="anybody", variable="AUTOTUNE_DEVICE"
+    )
     framework: str | None = ask(None, "torch, mindspore or both. [by device]", by="anybody")
     study: str | None = ask(None, "Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]", by="anybody")
     trials: int | None = ask(

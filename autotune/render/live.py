@@ -18,7 +18,7 @@ from rich.text import Text
 
 from autotune.answer.configs import config_text
 from autotune.answer.expected_cost import busy_words
-from autotune.answer.format import misses, num_bytes, seconds, times
+from autotune.answer.format import clock, misses, num_bytes, seconds, times
 from autotune.answer.objectives import shown
 from autotune.answer.sections import news
 from autotune.answer.sections.traffic import how_compiled
@@ -150,7 +150,11 @@ class LiveDisplay:
         return Group(line, *(Text(told, no_wrap=True, overflow="ellipsis") for told in progress.lines))
 
     def _leave(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
+        """Print it to stay. In a log, where no clock ticks, the time since the start stands in front."""
+        if self._console.is_terminal:
+            self._console.print(Text(line))
+        else:
+            self._console.print(Text(f"{clock(self._progress.elapsed_s):>5}  {line}"), soft_wrap=True)
 
 
 def _before(event: Event) -> list[str]:

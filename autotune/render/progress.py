@@ -129,13 +129,18 @@ class Progress:
     @property
     def share(self) -> float | None:
         """Share of the run's time that has passed; None as long as its end is not known."""
-        left_s, gone_s = self._left_s(), self._now() - self._begun
+        left_s, gone_s = self._left_s(), self.elapsed_s
         return None if left_s is None else gone_s / (gone_s + max(left_s, 0.0)) if gone_s else 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return self._now() - self._begun
 
     @property
     def figures(self) -> str:
         """What is known now, the seconds that have passed, and those that are left."""
-        return ", ".join([self._known, clock(self._now() - self._begun), *self._to_go()])
+        return ", ".join([self._known, clock(self.elapsed_s), *self._to_go()])
 
     @property
     def _known(self) -> str:
@@ -168,7 +173,7 @@ class Progress:
     def _to_go(self) -> list[str]:
         left_s = self._left_s()
         if left_s is None:
-            rest_s = None if self._wall_s is None else max(self._wall_s - (self._now() - self._begun), 0.0)
+            rest_s = None if self._wall_s is None else max(self._wall_s - (self.elapsed_s), 0.0)
             return [] if rest_s is None else [f"at most {about(rest_s)} to go"]
         return [f"about {about(left_s)} to go" if left_s > 0 else "longer than expected"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -69,7 +69,11 @@ class Manifest(Record):
     def differences(self, other: Manifest) -> list[str]:
         """The settings that differ in `other`, in words; empty if the trials of both are comparable."""
         mine, theirs = self._question(), other._question()
-        return [f"{key}: {mine[key]} -> {theirs[key]}" for key in mine if mine[key] != theirs[key]]
+        # 2GiB and 2048MiB are one bound.
+        theirs["constraints"] = {
+            bound: mine["constraints"].get(bound, text) for bound, text in theirs["constraints"].items()
+        }
+        return [_change(key, mine[key], theirs[key]) for key in mine if mine[key] != theirs[key]]
 
     def require_same(self, now: Manifest) -> None:
         """Raises StoreError if trials of `now` would not be comparable with the recorded ones."""
@@ -77,15 +81,14 @@ class Manifest(Record):
         if differences:
             raise StoreError(
                 f"study {self.name!r} was created with different settings: {'; '.join(differences)}",
-                tip=f"either start another with {asked('study', 'NAME')}, or set these back to what the study was made "
-                "with",
+                tip=f"{asked('study', f'{self.name}-2')} gives this one a name of its own; or ask what it was made for",
             )
 
     def _question(self) -> dict[str, Any]:
         workload = self.workload
         return {
             "model": workload.reference,
-            "model arguments": workload.arguments,
+            "model arguments": _named(workload.arguments),
             "the model's source (SHA-256)": (workload.source_sha256 or "")[:12],
             "framework": f"{self.framework} {self.framework_version}",
             "device": workload.device,
@@ -95,15 +98,33 @@ class Manifest(Record):
             "seed": workload.seed,
             "search space": self.space.fingerprint,
             "objective": ", ".join(objective.name for objective in self.objectives),
-            "constraints": sorted((c.quantity, c.relation, c.bound) for c in self.constraints),
+            "constraints": {(c.quantity, c.relation, c.bound): c.text for c in self.constraints},
             "tolerance": self.tolerance,
             "reference": self.reference_precision,
-            "environment variables": self.variables,
+            "environment variables": _named(self.variables),
             "sampler": self.sampler,
         }
 
     def write(self, path: Path) -> None:
         write_whole(path, self.model_dump_json(by_alias=True, indent=2))
+
+
+def _change(key: str, mine: Any, theirs: Any) -> str:
+    """What was asked for then and now, in words; of several things, those that came and went."""
+    if not isinstance(mine, dict):
+        return f"{key}: {_said(mine)} before, {_said(theirs)} now"
+    kept = {name for name in mine if mine[name] == theirs.get(name, not mine[name])}
+    gone, come = (", ".join(_said(given[name]) for name in given if name not in kept) for given in (mine, theirs))
+    one = key.removesuffix("s")
+    return "; ".join([*([f"{one} left out: {gone}"] if gone else []), *([f"{one} added: {come}"] if come else [])])
+
+
+def _named(given: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{name}={value}" for name, value in given.items()}
+
+
+def _said(value: Any) -> str:
+    return "none" if value in (None, "") else str(value)
 
 
 def read_manifest(path: Path) -> Manifest:

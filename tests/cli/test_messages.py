@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import autotune
-from autotune.cli import running
+from autotune.cli import app, flags, running
 from autotune.errors import InputError
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.records import Confirmation
@@ -62,6 +63,61 @@ def test_a_mistake_with_json_is_a_document(cli, arguments, words, code):
     assert words in error["message"]
     assert error["exit_status"] == code
     assert f"tip: {error['tip']}" in result.stderr or error["tip"] is None
+
+
+MEANT = [
+    (("tune", "vit", "--device", "cuda"), "--device gpu"),
+    (("tune", "vit", "--device", "npu", "--framework", "torch"), "--device ascend"),
+    (("tune", "vitt", "--device", "cpu"), "did you mean vit?"),
+    (
+        ("tune", "--model", "vit", "--constraint", "memory < 2GB", "--device", "cpu"),
+        "what can be bounded: latency, p90",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MEANT)
+def test_what_was_meant_is_understood(cli, arguments, words):
+    """PyTorch's names of devices, a model without its flag, and which quantities there are."""
+    assert words in cli(*arguments).stderr
+
+
+def test_a_file_without_a_function_is_answered_with_those_that_it_has(cli, tmp_path):
+    """`build` is suggested first; a file that is broken or has none says how it goes on."""
+    (tmp_path / "mine.py").write_text("def helper(): ...\ndef build(): ...\ndef _own(): ...\n")
+    told = cli("tune", "mine.py").stderr
+    assert "--model mine.py: names no function" in told
+    assert "write --model mine.py:build; its functions: helper, build" in told
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    assert "it has none" in cli("tune", "mine.py").stderr
+    (tmp_path / "mine.py").write_text("def (")
+    assert "write --model mine.py:FUNCTION" in cli("tune", "mine.py").stderr
+
+
+def test_the_help_of_tune_is_in_groups_and_ends_with_examples(cli):
+    """Every option stands under a heading; those under `Other options` are the help's own."""
+    told = cli("tune", "-h").stdout
+    headings = [line for line in told.splitlines() if line and not line.startswith(" ") and line.endswith(":")]
+    names = ["Model", "Time", "What counts", "Search", "Output", "Many machines", "Other options", "Examples"]
+    assert headings == [f"{name}:" for name in names]
+    assert "--help" in told.partition("Other options:")[2]
+    examples = told.partition("Examples:\n")[2].splitlines()
+    assert len(examples) == 3
+    assert all(" tune " in each for each in examples)
+    commands = cli("-h").stdout
+    assert all(f"\n  {name} " in commands for name in typer.main.get_command(app).commands)
+    assert "..." not in commands.partition("COMMAND [ARGS]...")[2]
+
+
+def test_a_shell_completes_models_and_studies(tmp_path, monkeypatch):
+    """Bundled models, and what lies in the folder of studies."""
+    monkeypatch.setenv("AUTOTUNE_STUDIES_DIR", str(tmp_path))
+    for name in ("mine", "minor", "other"):
+        (tmp_path / name).mkdir()
+    assert flags._studies("min") == ["mine", "minor"]
+    assert flags._models("res") == ["resnet18"]
+    monkeypatch.setenv("AUTOTUNE_STUDIES_DIR", str(tmp_path / "nowhere"))
+    assert flags._studies("") == []
 
 
 NEAR = [

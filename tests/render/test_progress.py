@@ -251,12 +251,12 @@ def test_on_a_terminal_of_80_columns_each_line_fits(space, measurement):
 
 
 def test_a_log_has_a_line_for_each_block(space, measurement):
-    """With its ratios; neither a bar nor a clock."""
+    """With its ratios and the time since the start; neither a bar nor a clock that changes."""
     file = io.StringIO()
     text = shown(LiveDisplay(PlainConsole(file=file, width=80)), file, space, measurement)
-    assert "\nblock   1    9.7 ms untuned; trial 3 1.21x\n" in text
+    assert "\n 0:00  block   1    9.7 ms untuned; trial 3 1.21x\n" in text
     assert "━" not in text
-    assert "0:00" not in text
+    assert all(line.startswith(" 0:0") for line in text.splitlines())
 
 
 def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
@@ -269,11 +269,11 @@ def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
     display(proven(record(measurement, 5), first.step))
     display(BudgetShort(128.0, 30.0))
     assert file.getvalue().splitlines() == [
-        "block   4     10 ms untuned; trial 3 1.25x",
-        "proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the run goes on, Ctrl-C keeps it",
-        "proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
+        " 0:00  block   4     10 ms untuned; trial 3 1.25x",
+        " 0:00  proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the run goes on, Ctrl-C keeps it",
+        " 0:00  proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
         "the run goes on, Ctrl-C keeps it",
-        "short       30 s hold trials, but are not expected to hold a block, without which nothing is proven; "
+        " 0:00  short       30 s hold trials, but are not expected to hold a block, without which nothing is proven; "
         f"{asked('budget', '3m')} is",
     ]
 
@@ -285,9 +285,9 @@ def test_a_log_tells_of_drift_that_matters():
     for latency_s in (0.0103, 0.0106, 0.0094, 0.15):
         display(DriftChecked(DriftCheck(after=3, latency_s=latency_s), first_s=0.01))
     assert file.getvalue().splitlines() == [
-        "drift       the untuned model takes 10.6 ms now, +6.0% since the start",
-        "drift       the untuned model takes 9.4 ms now, -6.0% since the start",
-        "drift       the untuned model takes 150 ms now, 15 times what it took at first",
+        " 0:00  drift       the untuned model takes 10.6 ms now, +6.0% since the start",
+        " 0:00  drift       the untuned model takes 9.4 ms now, -6.0% since the start",
+        " 0:00  drift       the untuned model takes 150 ms now, 15 times what it took at first",
     ]
 
 

@@ -86,7 +86,7 @@ def test_a_stored_study_goes_on_with_its_sampler(make_study, measurement, tmp_pa
     assert state is optuna.trial.TrialState.COMPLETE
     assert values
     assert "ok" in constraints
-    with pytest.raises(StoreError, match=r"sampler: .* -> None"):
+    with pytest.raises(StoreError, match=r"sampler: .* before, none now"):
         study.manifest.require_same(study.manifest.model_copy(update={"sampler": None}))
 
 

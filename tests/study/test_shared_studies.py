@@ -540,7 +540,7 @@ class TestTheCommandLine:
             cwd=tmp_path, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stderr is not None
-        before = next(line for line in child.stderr if line.startswith("trial   1"))
+        before = next(line for line in child.stderr if "  trial   1" in line)
         server.kill()
         time.sleep(0.3)
         server.start()

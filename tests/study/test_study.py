@@ -136,7 +136,7 @@ class TestSeveralObjectives:
         again = reopened(study)
         assert len(ask_all(again, lambda _: measurement)) == 12
         other = study.manifest.model_copy(update={"objectives": (Objective(),)})
-        with pytest.raises(StoreError, match="objective: latency, memory -> latency"):
+        with pytest.raises(StoreError, match="objective: latency, memory before, latency now"):
             FolderStudies(tmp_path / "studies").open_or_create(other)
 
 
@@ -321,13 +321,13 @@ def begun(make_study, measurement):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"tolerance": 0.5}, "tolerance: 0.001 -> 0.5"),
-        ({"objectives": (Objective.parse("memory"),)}, "objective: latency -> memory"),
-        ({"objectives": (Objective(), Objective.parse("total:9"))}, "objective: latency -> latency, total:9"),
-        ({"constraints": (Constraint.parse("throughput >= 9"),)}, "constraints: [] -> [('throughput', '>=', 9.0)]"),
-        ({"reference_precision": "float64"}, "reference: model -> float64"),
-        ({"framework_version": "9"}, "framework: fake 0 -> fake 9"),
-        ({"variables": {"A": "1"}}, "environment variables"),
+        ({"tolerance": 0.5}, "tolerance: 0.001 before, 0.5 now"),
+        ({"objectives": (Objective.parse("memory"),)}, "objective: latency before, memory now"),
+        ({"objectives": (Objective(), Objective.parse("total:9"))}, "objective: latency before, latency, total:9 now"),
+        ({"constraints": (Constraint.parse("throughput >= 9"),)}, "constraint added: throughput >= 9"),
+        ({"reference_precision": "float64"}, "reference: model before, float64 now"),
+        ({"framework_version": "9"}, "framework: fake 0 before, fake 9 now"),
+        ({"variables": {"A": "1"}}, "environment variable added: A=1"),
         ({"space": fake_space(SPACE_FILE.replace("[8, 6, 2]", "[8, 6, 2, 1]"))}, "search space"),
     ],
 )
@@ -336,7 +336,7 @@ def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, t
     with pytest.raises(StoreError, match="was created with different settings") as caught:
         FolderStudies(tmp_path / "studies").open_or_create(make_manifest(**change))
     assert words in str(caught.value)
-    assert "study='NAME'" in caught.value.tip
+    assert "study='s-2'" in caught.value.tip
     assert len(FolderStudies(tmp_path / "studies").open("s").records()) == 1
 
 
