@@ -152,6 +152,7 @@ def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmati
         break_even_calls=answer.break_even_of(record),
         not_compared=record.measurement.not_compared,
         not_varied=untuned.measurement.not_varied,
+        assumed=untuned.measurement.assumed,
     )
 
 

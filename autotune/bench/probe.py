@@ -36,7 +36,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.worker.main import leave, traced
 from autotune.trial.worker.stages import StageReporter
-from autotune.trial.worker.subject import built_for
+from autotune.trial.worker.subject import built_for, records_gradients
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 
@@ -192,6 +192,7 @@ def _declared(argument: str) -> dict[str, Any]:
         },
         padding=tuple(built.padding),
         tiers=dict(built.tiers),
+        records_gradients=records_gradients(built, model, (built.inputs, *built.more_inputs), backend),
     )
     return declaration.model_dump(mode="json")
 

@@ -238,6 +238,8 @@ class Checked(Record):
     """What calls give or leave behind and no check looks into: names of outputs with their classes, in words."""
     not_varied: tuple[str, ...] = ()
     """What the inputs that results were compared on have in common, each as a sentence: nothing is known beyond."""
+    assumed: tuple[str, ...] = ()
+    """What was taken where the model's author gave nothing, each as a sentence: the loss and optimizer of a step."""
 
 
 class Timed(Record):

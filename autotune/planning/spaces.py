@@ -82,6 +82,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         known=known_shapes(workload, declared.padding),
         process_settings=question.process_settings,
         own_loop=question.own_loop and question.task == "train",
+        records_gradients=declared.records_gradients,
     )
 
 

@@ -31,6 +31,8 @@ class Declaration(Record):
     """Its quality levels by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
+    records_gradients: bool = False
+    """In each of its calls: the model differentiates within itself, or an input requires gradients."""
 
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
         """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found."""

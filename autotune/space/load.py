@@ -38,6 +38,8 @@ class Circumstances:
     """The job allows settings that affect its whole process."""
     own_loop: bool = False
     """The job hands no step over: it calls the model in a training loop of its own."""
+    records_gradients: bool = False
+    """Each call of the model records gradients: it differentiates within itself, or an input requires them."""
     python: str = platform.python_version()
 
     def holds_for(self, rule: ForbidEntry) -> bool:
@@ -58,6 +60,7 @@ class Circumstances:
             and self.known.issuperset(conditions.needs)
             and (self.process_settings or not conditions.process)
             and not (self.own_loop and conditions.whole_step)
+            and not (self.records_gradients and conditions.unrecorded)
         )
 
 

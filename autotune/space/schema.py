@@ -69,6 +69,8 @@ class Conditions(Record):
     """It affects the whole process, including other models in it: offered only if the job allows that."""
     whole_step: bool = False
     """It is about more of a training step than the model's call: not offered where the job keeps its own loop."""
+    unrecorded: bool = False
+    """It cannot serve a call that records gradients: not offered for a model whose calls all do."""
 
     def packages_on(self, device: Device) -> list[Package]:
         """Those that are needed on a device."""

@@ -99,6 +99,8 @@ class Evidence(Record):
     """What the model's calls give or leave behind and no check has looked into, in words."""
     not_varied: tuple[str, ...] = ()
     """What the inputs that results were compared on have in common, each as a sentence: nothing is proven beyond."""
+    assumed: tuple[str, ...] = ()
+    """What was taken where the model's author gave nothing, each as a sentence: the loss and optimizer of a step."""
 
 
 class TunedConfig(Record):

@@ -124,6 +124,8 @@ def _conditions(*both: Conditions) -> Iterator[str]:
         yield "`--process-settings`"
     if any(each.whole_step for each in both):
         yield "not with `--own-loop`"
+    if any(each.unrecorded for each in both):
+        yield "calls without gradients"
 
 
 def _packages(conditions: Conditions) -> Iterator[str]:

@@ -7,6 +7,8 @@ import yaml
 
 import autotune
 from autotune.errors import InputError
+from autotune.planning.manifest import make_manifest
+from autotune.question.question import Question
 from autotune.trial.worker.subject import build_subject
 from tests.backends.test_torch_inputs import COMPILED, EAGER, seen_under
 from tests.stand_ins.exports import export
@@ -98,6 +100,16 @@ def test_a_model_that_runs_without_gradients_is_called_without(made, name):
     _, backend, subject = made(name)
     assert not subject.signature.records_gradients
     assert not backend.input_gradients
+
+
+@pytest.mark.parametrize(("name", "offered"), [("potential", (False,)), ("plain", (False, True))])
+def test_weights_of_a_model_that_records_gradients_are_not_frozen(tmp_path, name, offered):
+    """Such a config would fail, so the study has none."""
+    path = tmp_path / "potential.py"
+    path.write_text(MODEL)
+    manifest = make_manifest(Question(build=(f"{path}:{name}",), framework="torch", device="cpu"))
+    (freezing,) = (knob for knob in manifest.space.knobs if knob.name == "freezing")
+    assert freezing.values == offered
 
 
 def test_a_model_of_a_file_that_does_not_speak_of_gradients_is_not_called():

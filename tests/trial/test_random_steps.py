@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from autotune.errors import AutotuneError
-from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.trial.folder import TrialFolder
+from autotune.trial.worker import same_numbers
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.chance import NUM_DRAWS, require_alike, scatters
 from autotune.trial.worker.calls.step_gate import NUM_STEPS, StepGate, StepsTaken
@@ -201,6 +204,20 @@ def parts(share=0.3, name="loss"):
 """
 PYNATIVE = {"execution": "pynative"}
 JIT = {"execution": "jit", "capture": "bytecode", "scope": "model", "jit_level": "O1"}
+
+
+@pytest.mark.parametrize(
+    ("silence", "how"), [(None, "the untuned step's random numbers"), (print, "its dropout silent")]
+)
+def test_how_steps_were_compared_is_said(tmp_path, make_request, monkeypatch, silence, how):
+    """Where the framework cannot draw the same numbers, its layers were silent."""
+    wrong = Failure(
+        reason=Reason.WRONG_RESULT, stage="check", error="WrongResultError: the loss is 3", relative_error=1
+    )
+    monkeypatch.setattr(same_numbers, "run_helper", lambda inner, _: inner.write_outcome(wrong) or 1)
+    backend = SimpleNamespace(training=SimpleNamespace(silence=silence))
+    with pytest.raises(WrongResultError, match=f"^with {how}, the loss is 3"):
+        same_numbers.check_in_child(TrialFolder(tmp_path), make_request(), backend)
 
 
 @pytest.mark.mindspore

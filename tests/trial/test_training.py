@@ -146,6 +146,29 @@ def test_what_is_missing_to_train_is_said_in_a_sentence(run_steps, returned, wor
     assert words in outcome.error
 
 
+def test_what_a_function_left_out_is_said(run_steps):
+    """The loss that the model returns and the usual optimizer are taken, and the measurement names both."""
+    content = (
+        DESCENT
+        + """
+class Whole(Model):
+    def __call__(self, x, y):
+        return loss(super().__call__, x, y)
+
+def whole():
+    model = Whole(0)
+    model.optimizer = Descent([model.weight], 0.1)
+    return model, (np.random.default_rng(1).normal(size=(4, 3)), np.random.default_rng(2).normal(size=(4, 2)))
+"""
+    )
+    (whole,) = run_steps(content, name="whole")
+    loss, optimizer = whole.assumed
+    assert "the loss is what the model returns" in loss
+    assert "the optimizer is Descent" in optimizer
+    (given,) = run_steps(DESCENT)
+    assert given.assumed == ()
+
+
 def test_a_function_for_training_serves_inference_too(tmp_path, make_request):
     """The same mapping is tuned for inference: loss, targets and optimizer are left alone."""
     workload = workload_of(tmp_path / "steps.py", DESCENT).model_copy(update={"task": "infer"})

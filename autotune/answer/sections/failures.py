@@ -45,7 +45,7 @@ class FailuresSection(Section):
     def facts(self) -> Iterator[Fact]:
         for reason, failed in self._failed.items():
             first, failure = failed[0]
-            yield "failed", f"{len(failed)} x {reason}, first in trial {first.number}: {failure.error[:160]}"
+            yield "failed", f"{len(failed)} x {reason}, first in trial {first.number}: {failure.error}"
         for rule in self._rules[:MAX_RULES_SHOWN]:
             yield "rule", f"{rule.id}: {rule_in_words(rule)}"
         if len(self._rules) > MAX_RULES_SHOWN:

@@ -1,4 +1,4 @@
-"""What no check looks into: outputs that were not compared, and what all inputs have in common."""
+"""What no check looks into: outputs that were not compared, what all inputs have in common, and what was assumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autotune.answer.content import Fact, Section
 
 
 class UncheckedSection(Section):
-    """A line for each output, and for each way in which the inputs never varied."""
+    """A line for each output, for each way in which the inputs never varied, and for what was assumed."""
 
     place = 85
 
@@ -19,3 +19,5 @@ class UncheckedSection(Section):
         # They are the same for all trials.
         for sentence in () if untuned is None else untuned.measurement.not_varied:
             yield "unchecked", sentence
+        for sentence in () if untuned is None else untuned.measurement.assumed:
+            yield "assumed", sentence

@@ -211,9 +211,10 @@ def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
         compiling.peak_bytes = trial.memory.peak_bytes(compiling.spared.resident_bytes)
     checked = check(request, seen, request.tolerance_for(dtypes), calls.gate)
     if calls.compared_by_chance and request.compiled_before is None:
-        checked = same_numbers.check_in_child(trial.progress.folder, request)
+        checked = same_numbers.check_in_child(trial.progress.folder, request, trial.backend)
     not_varied = calls.not_varied if request.judged else ()
-    return _Proof(checked.model_copy(update={"not_varied": not_varied}), held_to)
+    taken = {"not_varied": not_varied, "assumed": trial.subject.assumed}
+    return _Proof(checked.model_copy(update=taken), held_to)
 
 
 def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:

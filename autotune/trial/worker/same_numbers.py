@@ -34,7 +34,7 @@ ONLY = "same-numbers"
 _CHECKED = "checked.json"
 
 
-def check_in_child(folder: TrialFolder, request: TrialRequest) -> Checked:
+def check_in_child(folder: TrialFolder, request: TrialRequest, backend: Backend) -> Checked:
     """How far the steps of the request's config are from the untuned ones. Raises WrongResultError, and
     InvalidConfigError where the config does not compile in this form, so that its results cannot be checked.
 
@@ -49,23 +49,24 @@ def check_in_child(folder: TrialFolder, request: TrialRequest) -> Checked:
     crash_alike(status)
     outcome = inner.read_outcome()
     if isinstance(outcome, Failure):
-        raise _error_of(outcome)
+        is_silent = require(backend.training, asked("task", "train")).silence is not None
+        how = "its dropout silent" if is_silent else "the untuned step's random numbers"
+        raise _error_of(outcome, how)
     try:
         return Checked.model_validate_json(found.read_bytes())
     except (OSError, ValueError) as error:
         raise SetupError(f"the process that checks steps left no result in {inner.path}: {error}") from None
 
 
-def _error_of(failure: Failure) -> Exception:
+def _error_of(failure: Failure, how: str) -> Exception:
     if failure.reason is Reason.WRONG_RESULT:
         relative_error = float("nan") if failure.relative_error is None else failure.relative_error
         what = failure.error.removeprefix(f"{WrongResultError.__name__}: ")
-        return WrongResultError(f"with the untuned step's random numbers, {what}", relative_error)
+        return WrongResultError(f"with {how}, {what}", relative_error)
     if failure.reason is Reason.SETUP:
         return SetupError(failure.error)
     return InvalidConfigError(
-        f"its training steps cannot be checked: with the untuned step's random numbers the config ends in "
-        f"{failure.reason.value} ({failure.error})"
+        f"its training steps cannot be checked: with {how} the config ends in {failure.reason.value} ({failure.error})"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends.capabilities import require
+from autotune.backends.capabilities import USUAL_LEARNING_RATE, require
 from autotune.backends.protocol import Backend
 from autotune.command_line import asked
 from autotune.errors import AutotuneError
@@ -23,7 +23,7 @@ from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
 from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import Built, TrainingRecipe, Variants, build
+from autotune.workload.build import Built, TrainingRecipe, Variants, build, own_loss
 from autotune.workload.workload import Workload
 
 
@@ -58,6 +58,8 @@ class Subject:
     """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
     not_varied: tuple[str, ...] = ()
     """What the inputs leave as it is, each as a sentence."""
+    assumed: tuple[str, ...] = ()
+    """What was taken where the author gave nothing, each as a sentence."""
     reset: Callable[[], object] | None = None
     """Puts the model into the state that its calls begin in; None: calls do not depend on those before."""
 
@@ -103,7 +105,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     if built.recipe is not None:
         require(backend.training, asked("task", "train")).set_training(model)
     backend.materialise(model, partial(placed[0].call, built.called))
-    backend.input_gradients = _records_gradients(built, model, placed, backend)
+    backend.input_gradients = records_gradients(built, model, placed, backend)
     constants = _constants(placed)
     specs = _specs(backend, placed[0], workload.model)
     given = Given.of(workload, built, model, placed, backend)
@@ -111,6 +113,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     derived = None if given.is_enough else _derived(backend, example, workload.seed)
     inputs = given.inputs if derived is None else [*given.inputs, derived]
     parameters = list(backend.parameters(model))
+    recipe = None if built.recipe is None else _with_optimizer(built.recipe, workload, model, backend)
     return Subject(
         model=model,
         inputs=[*([example] * (NUM_IN_A_ROW - 1) if built.reset else []), *inputs, example],
@@ -121,21 +124,22 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         example_sha256=_digests(backend, example),
         variants=built.variants,
         authors=built.compare,
-        recipe=None if built.recipe is None else _with_optimizer(built.recipe, workload, model, backend),
+        recipe=recipe,
         stream=given.stream,
         derived=derived,
         not_varied=(*constants, *_states(built, model, backend)),
+        assumed=() if recipe is None or built.recipe is None else tuple(_assumed(built.recipe, recipe)),
         reset=None if built.reset is None else partial(built.reset, given_model),
     )
 
 
-def _records_gradients(built: Built, model: Any, placed: Sequence[Arguments], backend: Backend) -> bool:
+def records_gradients(built: Built, model: Any, inputs: Sequence[Arguments], backend: Backend) -> bool:
     """Whether gradients are to be recorded in each call, as for a model that differentiates within itself: its author
     says so, an input requires them, or a call without them shows it."""
-    leaves = (leaf for inputs in placed for leaf in inputs.leaves())
+    leaves = (leaf for arguments in inputs for leaf in arguments.leaves())
     if built.gradients or backend.records_gradients(None, *leaves):
         return True
-    return built.recipe is None and backend.differentiates(model, partial(placed[0].call, model))
+    return built.recipe is None and backend.differentiates(model, partial(inputs[0].call, model))
 
 
 def _with_optimizer(recipe: TrainingRecipe, workload: Workload, model: Any, backend: Backend) -> TrainingRecipe:
@@ -147,6 +151,14 @@ def _with_optimizer(recipe: TrainingRecipe, workload: Workload, model: Any, back
     if problem is not None:
         raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
     return recipe
+
+
+def _assumed(given: TrainingRecipe, taken: TrainingRecipe) -> Iterator[str]:
+    if given.loss is own_loss:
+        yield "the loss is what the model returns as such, or first: its function gave none"
+    if given.optimizer is None:
+        name = type(taken.optimizer).__name__
+        yield f"the optimizer is {name} with a learning rate of {USUAL_LEARNING_RATE:g}: the model's function gave none"
 
 
 def paired_with(subject: Subject, reference: Path) -> Subject:
