@@ -52,6 +52,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     sampler = None if question.sampler is None else sampler_name(question.sampler)
     require_quantities(shapes, objectives, constraints)
+    require_team(question, framework, device)
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
     declared = _read_declaration(workload, question, limits)
@@ -70,7 +71,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         constraints=constraints,
         tolerance=question.tolerance,
         reference_precision=question.reference,
-        variables=question.env,
+        variables=variables_of(question),
         variants=declared.variants,
         sampler=sampler,
     )
@@ -121,6 +122,28 @@ def check_text(question: Question) -> None:
                 raise InputError(f"{asked(field)} {text!r}: is not text (UTF-8), or holds null characters")
 
 
+def require_team(question: Question, framework: str, device: Device) -> None:
+    """Raises InputError where several ranks are asked for and cannot be had."""
+    if question.ranks == 1:
+        return
+    given = asked("ranks", question.ranks)
+    if question.task != "train":
+        raise InputError(f"{given}: ranks take training steps together", tip=f"add {asked('task', 'train')}")
+    if framework != "torch" or device != "cpu":
+        raise InputError(
+            f"{given}: trials of several ranks run with torch on a CPU, and this is {framework} on {device}",
+            tip=f"tune one rank: leave out {asked('ranks')}",
+        )
+    if question.on is not None:
+        raise InputError(f"{given}: the ranks of a trial are on one machine", tip=f"leave out {asked('on')}")
+
+
+def variables_of(question: Question) -> dict[str, str]:
+    """Environment variables of the study's processes. Ranks have one thread each, as `torchrun` starts them, unless the
+    user says otherwise."""
+    return question.env if question.ranks == 1 else {"OMP_NUM_THREADS": "1", **question.env}
+
+
 def study_name(question: Question, framework: str, device: Device, model: str | None = None) -> str:
     """The name the user gave, or one made of the model, task, framework and device.
 
@@ -129,7 +152,9 @@ def study_name(question: Question, framework: str, device: Device, model: str | 
     if question.study is not None:
         return question.study
     model = model or model_of(question.build, framework)
-    task = [] if question.task == "infer" else [question.task]
+    task: list[str] = [] if question.task == "infer" else [question.task]
+    if question.ranks > 1:
+        task.append(f"{question.ranks}-ranks")
     return "-".join([_short_name(model), *task, *kind_of_shapes(question), framework, device])
 
 
@@ -148,6 +173,7 @@ def _make_workload(question: Question, framework: str, device: Device) -> Worklo
         device,
         question.seed,
         task=question.task,
+        ranks=question.ranks,
         search_path=question.search_path,
         inputs=question.inputs,
     )

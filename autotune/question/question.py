@@ -180,6 +180,14 @@ class Question(Record):
         "forward and backward, without what compiles loss or optimizer along.",
         by="anybody",
     )
+    ranks: int = ask(
+        1,
+        "With task train, on a CPU: each trial is so many processes of one data-parallel job "
+        "(DistributedDataParallel), timed by the slowest.",
+        by="anybody",
+        ge=1,
+        le=64,
+    )
     objective: Texts = ask(
         (),
         "latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict is about "
@@ -317,6 +325,7 @@ class Asked(AskedAgain, total=False):
     fixed_precision: bool
     process_settings: bool
     own_loop: bool
+    ranks: int
     prior: str | Sequence[str]
     portfolio: bool | None
     sampler: str | None

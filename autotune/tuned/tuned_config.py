@@ -56,6 +56,8 @@ class TunedWorkload(Record):
     reference_precision: ReferencePrecision
     """What outputs are compared with: those of the untuned model as it is, or in a wider type."""
     signature: Signature
+    ranks: PositiveInt = 1
+    """Processes that took each training step together."""
     inputs: str | None = None
     """File of the real calls that were checked or timed, where it lay; None: the model's function gave all inputs."""
 

@@ -43,6 +43,8 @@ class Workload(Record):
     """Absolute path of a file with real calls (see `Backend.calls_file`); None: the function gives all inputs."""
     inputs_sha256: str | None = None
     """Digest of that file."""
+    ranks: PositiveInt = 1
+    """Processes that take each training step together, on this machine."""
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""

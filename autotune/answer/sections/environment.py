@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from autotune.answer.content import Part, Section, Table
+from autotune.answer.content import Fact, Part, Section, Table
 from autotune.answer.format import num_bytes, percent, seconds
 from autotune.environment import Environment
 from autotune.measure.device_state import DeviceState, mean_of_known
@@ -17,6 +17,11 @@ class EnvironmentSection(Section):
     place = 99
     name, title, is_long = "environment", "Environment", True
 
+    def facts(self) -> Iterator[Fact]:
+        ranks = self.answer.manifest.workload.ranks
+        if ranks > 1:
+            yield "ranks", f"{ranks} processes take each step together; it ends with the slowest; memory is that of one"
+
     def words(self) -> str:
         return "A result holds for this model, machine and release; `verify` measures it again elsewhere."
 
@@ -27,6 +32,7 @@ class EnvironmentSection(Section):
             ("arguments", " ".join(f"{name}={value}" for name, value in workload.arguments.items()) or "-"),
             (f"{manifest.framework} release", manifest.framework_version),
             ("device", workload.device),
+            *([("ranks", str(workload.ranks))] if workload.ranks > 1 else []),
             ("objectives", ", ".join(objective.name for objective in manifest.objectives)),
             ("constraints", ", ".join(constraint.text for constraint in manifest.constraints) or "-"),
             ("seed", str(workload.seed)),

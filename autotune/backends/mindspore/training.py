@@ -36,6 +36,7 @@ _DROPOUTS = tuple(
     if (found := first(f"mindspore.nn:{name}")) is not None
 )
 draw_as_uncompiled = None
+team = None
 """Its dropout keeps the state of its generator in a kernel, or has its seed as a constant of the graph (measured): a
 compiled step draws other numbers, and nothing can be set to change that."""
 

@@ -32,7 +32,7 @@ from autotune.backends.torch.given_model import NOT_RECORDED
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
-from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
+from autotune.backends.torch.parallel import ProcessTeam, is_one_of_many, is_sharded, watched_for_synchronisation
 from autotune.backends.torch.precision import with_attention
 from autotune.backends.torch.rehearsal import gradients_instead
 from autotune.backends.torch.tensors import array_of, device_of
@@ -322,6 +322,9 @@ def draw_as_uncompiled() -> None:
     dropout = torch.ops.aten.native_dropout.default
     if dropout not in lowering._maybe_layout_constraints:
         lowering.add_layout_constraint(dropout, lowering.constrain_to_fx_strides)
+
+
+team = ProcessTeam
 
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:

@@ -48,7 +48,7 @@ from autotune.measure.profile import Profile
 from autotune.measure.sampling import take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker import same_numbers
+from autotune.trial.worker import same_numbers, team
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
@@ -132,7 +132,17 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
     A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any. On an
     accelerator everything from the check on has the device for itself, and so has a compiler that times candidates.
     """
-    trial = _build(request, progress, supervision, backend)
+    if request.workload.ranks == 1:
+        return _measure(_build(request, progress, supervision, backend))
+    others = team.Others.start(progress.folder, request)
+    with others.blamed():
+        trial = _build(request, progress, supervision, backend)
+        trial.calls.join(others.join(backend))
+        return _measure(trial)
+
+
+def _measure(trial: _Trial) -> Measurement:
+    request, backend, progress = trial.request, trial.backend, trial.progress
     model, calls = trial.subject.model, trial.calls
     with calls.recording():
         compiling, proof = _prove(trial)
