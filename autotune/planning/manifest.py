@@ -139,7 +139,7 @@ def require_team(question: Question, framework: str, device: Device) -> None:
 
 
 def variables_of(question: Question) -> dict[str, str]:
-    """Environment variables of the study's processes. Ranks have one thread each, as `torchrun` starts them, unless the
+    """Environment variables of the study's processes. Ranks have one thread each, as torchrun starts them, unless the
     user says otherwise."""
     return question.env if question.ranks == 1 else {"OMP_NUM_THREADS": "1", **question.env}
 
