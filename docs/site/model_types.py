@@ -42,8 +42,8 @@ Types = dict[str, Refusal | None]
 
 HEAD = """# Model types of transformers
 
-For those who tune a model of Hugging Face by its type. Written by `docs/site/model_types.py`, which builds each type as
-`hf:TYPE` does without further arguments (`size=tiny`) and calls it once.
+This page lists the types of Hugging Face models that `hf:TYPE` runs. `docs/site/model_types.py` writes it: it
+builds each type as `hf:TYPE` does without further arguments (`size=tiny`) and calls it once.
 
 """
 

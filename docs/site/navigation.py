@@ -1,7 +1,7 @@
 """The site's navigation, which is the list that a reader of docs/README.md sees: there is no other one.
 
-Each heading of that page is a part of the site; the links below it are its pages. docs/decisions/README.md lists the
-pages below itself in the same way.
+Each heading of that page with a list is a part of the site; the links of the list are its pages.
+docs/decisions/README.md lists the pages below itself in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def parts() -> dict[str, list[str]]:
     """Part of the site -> its pages, as paths from the repository's root without `.md`."""
     sections = re.split(r"^## +(.+)$", _text(INDEX), flags=re.MULTILINE)
     listed = dict(zip(sections[1::2], map(_items, sections[2::2]), strict=True))
-    return {part: [_page(link, INDEX) for link in links] for part, links in listed.items()}
+    return {part: [_page(link, INDEX) for link in links] for part, links in listed.items() if links}
 
 
 def decisions() -> list[str]:

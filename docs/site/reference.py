@@ -1,4 +1,4 @@
-"""Writes the generated parts of the reference: all commands, the Python API, the knobs of the bundled spaces.
+"""Writes the generated parts of the pages: all commands, the Python API, the knobs of the bundled spaces, which mode.
 
     python docs/site/reference.py
 
@@ -20,6 +20,7 @@ sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
 
 import python_api
 import typer
+import which_mode
 
 from autotune.cli import app
 from autotune.config import Scalar
@@ -148,6 +149,7 @@ def sections() -> dict[tuple[str, str], str]:
         ("python-reference.md", "python"): python_api.text(),
         ("knobs.md", "space-torch"): knobs("torch"),
         ("knobs.md", "space-mindspore"): knobs("mindspore"),
+        **{("which-mode.md", name): text for name, text in which_mode.sections().items()},
     }
 
 
