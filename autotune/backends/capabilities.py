@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +162,55 @@ class Team(Protocol):
 
     def meet(self) -> None:
         """Wait until all ranks have come here."""
+
+
+Phase = Literal["prefill", "decode"]
+"""A call of a generating model: with a whole prompt, or with one token and what is known of those before."""
+
+
+class GenerationGuard(Protocol):
+    """Whoever answers for the calls of a model that generates under a config."""
+
+    def refused(self, error: UnsuitableCallError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call that is not tuned. Nothing of it was run."""
+
+    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
+        """The result of a program's first call, which is made with `kwargs`, whose cache it changes."""
+
+    def after(self, error: Exception, phase: Phase, kwargs: dict[str, Any]) -> Any:
+        """The result of a call that failed; its cache is as it was before."""
+
+
+class Generating(Protocol):
+    """A model that generates under a config."""
+
+    num_calls: dict[str, int]
+    """Calls of the model by where they went: `prefill`, `decode`, `untuned`."""
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the model."""
+
+    def stand_in(self, call: Callable[..., Any], changes: UndoLog) -> Any:
+        """What a job holds in place of its model; calls of it go to `call`, which is `Generating.call` or leads to
+        it."""
+
+    def leave(self) -> None:
+        """From now on all calls are the model's own."""
+
+
+class Generates(Protocol):
+    """Has a job's model generate under a config."""
+
+    def __call__(
+        self,
+        model: Any,
+        config: Config,
+        changes: UndoLog,
+        *,
+        longest: int | None = None,
+        guard: GenerationGuard | None = None,
+    ) -> Generating:
+        """`longest`: tokens of the longest text that the config was measured with. Raises InvalidConfigError."""
 
 
 class Ranks(Protocol):

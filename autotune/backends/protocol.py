@@ -29,6 +29,7 @@ from autotune.backends.capabilities import (
     CallWatch,
     CompileCache,
     Fingerprint,
+    Generates,
     ModelProxies,
     PerShape,
     PlainCalls,
@@ -104,6 +105,7 @@ class Backend(Protocol):
     """What is compiled already of what `as_model` was given, in a sentence for the user."""
 
     training: Training | None = None
+    generates: Generates | None = None
     shapes: ShapeStrategies | None = None
     regions: Regions | None = None
     versions: PerShape | None = None

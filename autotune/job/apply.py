@@ -28,6 +28,7 @@ from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError, Together, put_back
+from autotune.job.generation import GuardedGeneration, stats_of
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
@@ -37,7 +38,7 @@ from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
 from autotune.measure.parts import AuthorsWord, Compare
-from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig
+from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig, TunedTexts
 from autotune.version import __version__
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Apply, TrainingRecipe, Variants
@@ -206,13 +207,14 @@ class Application:
 
     def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
         if self._recipe is not None and tuned.workload.task != "train":
-            raise MismatchError(
-                f"{self._loaded.path} was tuned for inference", tip=f"tune with {asked('task', 'train')}"
-            )
+            what = "inference" if tuned.texts is None else "generation of text"
+            raise MismatchError(f"{self._loaded.path} was tuned for {what}", tip=f"tune with {asked('task', 'train')}")
         self._require_allowed(tuned, backend)
         differing = differences(tuned, backend, self._model)
         if differing:
             self._require_accepted(tuned, differing)
+        if tuned.texts is not None:
+            return self._generating(tuned, tuned.texts, backend)
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
@@ -236,6 +238,30 @@ class Application:
         if training is not None and self._recipe is None:
             calls = CallsOfAStep(training.unlike_the_step(self._model, of_the_step), calls, fallback)
         return self._stand_in(backend, tuned, step, calls, fallback)
+
+    def _generating(self, tuned: TunedConfig, texts: TunedTexts, backend: Backend) -> tuple[Any, Callable[[], None]]:
+        """What the job holds of a model that was tuned to generate text."""
+        generates = require(backend.generates, "generation of text")
+        if self._pact is not None:
+            raise MismatchError(
+                f"{self._loaded.path} was tuned to generate text in one process, here are several ranks"
+            )
+        fallback = self._fallback_to(self._untuned_call(backend, tuned.framework))
+        guard = GuardedGeneration(backend, fallback, self._recorder, _tolerance(tuned, backend, self._model))
+        settings = ConfigParts.of(tuned.config).settings
+        generating = generates(self._model, settings, self._changes, longest=texts.longest, guard=guard)
+        fallback.leave_tuned = generating.leave
+        self._recorder.generation = weakly(stats_of, generating)
+        self._recorder.diagnose = weakly(partial(_diagnosis, backend, settings), self._model)
+        self._recorder.note_first_call = expect_calls(self._loaded.path)
+        holding = UndoLog()
+        given = generating.stand_in(self._monitored(generating.call), holding)
+
+        def release() -> None:
+            holding.undo()
+            fallback.release()
+
+        return given, release
 
     def _fallback_to(self, untuned: Callable[..., Any]) -> Fallback:
         pact, raises = self._pact, self._policy.on_mismatch == "raise"

@@ -72,6 +72,17 @@ class AdaptiveStats:
     """The most called first."""
 
 
+@dataclass(frozen=True)
+class GenerationStats:
+    """Calls of a model that generates text, by where they went."""
+
+    num_prefills: int
+    """Calls with a prompt, by the config's way; one that is not compiled counts too."""
+    num_decodes: int
+    """Calls with one token more, by the config's way."""
+    num_untuned: int
+
+
 EventKind = Literal["mismatch", "fallback", "slow", "artifact", "version"]
 NUM_KEPT = 4096
 """Latest calls that percentiles are taken over."""
@@ -106,6 +117,8 @@ class Stats:
     events: tuple[Event, ...]
     adaptive: AdaptiveStats | None = None
     """What was decided for each shape; None where the job did not ask for that."""
+    generation: GenerationStats | None = None
+    """Where the calls of `generate` went; None for other configs."""
 
 
 @dataclass
@@ -120,6 +133,7 @@ class StatsRecorder:
     note_first_call: Callable[[], None] = lambda: None
     calls: CallTimes | None = None
     adaptive: Callable[[], AdaptiveStats] | None = None
+    generation: Callable[[], GenerationStats | None] = lambda: None
     rehearsal: Callable[[], Callable[..., None] | None] = lambda: None
     """What `prepare` calls, found without keeping the model alive; None: there is nothing to prepare."""
     events: list[Event] = field(default_factory=list)
@@ -147,6 +161,7 @@ class StatsRecorder:
             peak_memory_bytes=self.memory_bytes(),
             events=tuple(self.events),
             adaptive=None if self.adaptive is None else self.adaptive(),
+            generation=self.generation(),
         )
 
 

@@ -62,6 +62,22 @@ class TunedWorkload(Record):
     """File of the real calls that were checked or timed, where it lay; None: the model's function gave all inputs."""
 
 
+class TunedTexts(Record):
+    """The stream of prompts that a model was tuned to continue."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    """Tokens of each prompt."""
+    new_tokens: PositiveInt
+    """Tokens that each is continued by."""
+    batch: PositiveInt
+    """Sequences that are generated at a time."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return max(self.lengths) + self.new_tokens
+
+
 class TunedEnvironment(Environment):
     """Where the evidence was gathered."""
 
@@ -124,6 +140,8 @@ class TunedConfig(Record):
     evidence: Evidence
     shapes: Shapes | None = None
     """What traffic it was tuned for; None: one shape."""
+    texts: TunedTexts | None = None
+    """What was generated when it was tuned; None: a model's calls were tuned, or training steps."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
     adaptive: AdaptivePolicy | None = None

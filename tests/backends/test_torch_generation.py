@@ -9,17 +9,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from autotune.backends.torch.generation import Generation, GenerationKnobs, tune_generation
+from autotune.backends.torch.generation import Generation, GenerationKnobs, TrialsGuard, tune_generation
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError
+from autotune.errors import InvalidConfigError, UnsuitableCallError
+from tests.generating import LONGEST, NEW, gpt2, llama, prompt, stream
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
-NEW = 6
-SIZES = [(1, 5), (1, 9), (2, 7), (1, 12)]
-"""Batch and length of each prompt."""
-LONGEST = 20
 CONFIGS: dict[str, dict[str, Any]] = {
     "static": {"cache": "static", "cache_length": 16},
     "most": {"cache": "static", "cache_length": "most", "prefill": "compile_dynamic"},
@@ -27,35 +24,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def llama() -> Any:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config).eval()
-
-
-def gpt2() -> Any:
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=128, n_positions=256, n_embd=64, n_layer=2, n_head=4, eos_token_id=None, pad_token_id=0
-    )
-    return transformers.GPT2LMHeadModel(config).eval()
-
-
-def prompt(batch: int, length: int) -> torch.Tensor:
-    return torch.randint(1, 128, (batch, length), generator=torch.Generator().manual_seed(100 * batch + length))
-
-
-def tokens(model: Any, **further: Any) -> list[list[list[int]]]:
-    """What a stream of prompts comes to, greedily."""
-    wanted: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, **further}
-    return [model.generate(prompt(*size), **wanted).tolist() for size in SIZES]
-
-
 def compiling(**knobs: Any) -> Config:
     return Config({"execution": "compile", "backend": "aot_eager", **knobs})
+
+
+class Said(TrialsGuard):
+    """A trial's guard that keeps what it says."""
+
+    said: list[str]
+
+    def refused(self, error: UnsuitableCallError, args: Any, kwargs: Any) -> Any:
+        self.said.append(str(error))
+        return super().refused(error, args, kwargs)
 
 
 class Tuned:
@@ -64,8 +44,9 @@ class Tuned:
     def __init__(self, model: Any, config: Config, **further: Any) -> None:
         self.model = model
         self.changes = UndoLog()
-        self.said: list[str] = []
-        self.generation = Generation(model, config, self.changes, say=self.said.append, **further)
+        guard = Said(model._call_impl)
+        guard.said = self.said = []
+        self.generation = Generation(model, config, self.changes, guard=guard, **further)
         self.generation.put_into(self.changes)
 
 
@@ -74,7 +55,7 @@ def tuned(request: pytest.FixtureRequest) -> Iterator[Tuned]:
     """A llama under each config, with the stream's programs compiled."""
     torch._dynamo.reset()
     found = Tuned(llama(), compiling(**CONFIGS[request.param]), longest=LONGEST)
-    tokens(found.model)
+    stream(found.model)
     yield found
     found.changes.undo()
 
@@ -87,7 +68,7 @@ class TestAStream:
     def test_greedy_tokens_are_the_untuned_ones(self, tuned: Tuned) -> None:
         """They are compared after the stream was gone through once: caches are used again."""
         before = num_graphs()
-        assert tokens(tuned.model) == tokens(llama())
+        assert stream(tuned.model) == stream(llama())
         assert num_graphs() == before, "nothing compiles in the second pass"
         assert tuned.generation.num_calls["untuned"] == 0
         assert not tuned.said
@@ -100,15 +81,15 @@ class TestPuttingBack:
         changes = UndoLog()
         tune_generation(model, Config({"execution": "eager", "cache": "static"}), changes)
         assert vars(model) != before
-        assert tokens(model) == tokens(llama())
+        assert stream(model) == stream(llama())
         changes.undo()
         assert vars(model) == before
-        assert tokens(model) == tokens(llama())
+        assert stream(model) == stream(llama())
 
     def test_a_second_architecture(self) -> None:
         """Learned positions, and no grouped heads."""
         model = Tuned(gpt2(), Config({"execution": "eager", "cache": "static", "cache_length": 8})).model
-        assert tokens(model) == tokens(gpt2())
+        assert stream(model) == stream(gpt2())
 
 
 class TestKnobs:
@@ -137,3 +118,21 @@ class TestKnobs:
     def test_what_does_not_generate(self) -> None:
         with pytest.raises(InvalidConfigError, match="no method generate"):
             tune_generation(torch.nn.Linear(2, 2), Config({"execution": "eager"}), UndoLog())
+
+
+class TestAutocast:
+    @pytest.mark.parametrize("cache", ["static", "dynamic"])
+    def test_both_phases_are_in_the_configs_type(self, cache: str) -> None:
+        """Keys and values come in several types, and a static cache keeps them in one."""
+        tuned = Tuned(llama(), Config({"execution": "eager", "precision": "bf16_autocast", "cache": cache}))
+        found, expected = (
+            model.generate(
+                prompt(2, 7), max_new_tokens=NEW, do_sample=False, return_dict_in_generate=True, output_logits=True
+            )
+            for model in (tuned.model, llama())
+        )
+        assert not torch.equal(found.logits[0], expected.logits[0])
+        assert torch.allclose(found.logits[0], expected.logits[0], atol=0.05)
+        assert tuned.generation.num_calls == {"prefill": 1, "decode": NEW - 1, "untuned": 0}
+        if cache == "static":
+            assert found.past_key_values.layers[0].keys.dtype is torch.bfloat16

@@ -27,6 +27,7 @@ from autotune.backends.torch.apply import apply, capture_despite, captures_graph
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
+from autotune.backends.torch.generation import Generation
 from autotune.backends.torch.given_model import (
     FunctionModel,
     acting_in_training,
@@ -75,6 +76,7 @@ class TorchBackend(Backend):
     call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
 
     training = training
+    generates = Generation
     shapes = shapes
     regions = regions
     compile_cache = compile_cache

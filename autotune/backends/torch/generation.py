@@ -23,19 +23,20 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from torch.nn.attention import sdpa_kernel
 
+from autotune.backends.capabilities import GenerationGuard, Phase
 from autotune.backends.torch import regions
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.knobs import Settings, settings_of
 from autotune.backends.torch.precision import order_of
+from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.shapes import function_of_its_own
-from autotune.backends.torch.static_cache import CacheForm, StaticCaches
+from autotune.backends.torch.static_cache import CacheForm, StaticCaches, set_back
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -47,8 +48,6 @@ CACHE, CACHE_LENGTH, PREFILL = "cache", "cache_length", "prefill"
 """Knobs that only `generate` has."""
 MOST_PROGRAMS = 8
 """Forms of calls that are compiled for each phase: as many as dynamo compiles of one function."""
-
-Phase = Literal["prefill", "decode"]
 
 _KNOWN = frozenset(
     {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "return_dict", "logits_to_keep"}
@@ -118,8 +117,28 @@ class GenerationKnobs:
         return self.longest if num_tokens <= self.longest else None
 
 
+class TrialsGuard:
+    """In a trial: what fails is the config's failure, and what is not tuned is said once."""
+
+    def __init__(self, untuned: Callable[..., Any]) -> None:
+        self._untuned = untuned
+        self._said: set[str] = set()
+
+    def refused(self, error: UnsuitableCallError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if str(error) not in self._said:
+            self._said.add(str(error))
+            _log.warning("autotune: %s: such calls are made untuned", error)
+        return self._untuned(*args, **kwargs)
+
+    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
+        return tuned()
+
+    def after(self, error: Exception, phase: Phase, kwargs: dict[str, Any]) -> Any:
+        raise error
+
+
 class Generation:
-    """One model's calls under one config: what stands in front of them, and of `generate`."""
+    """One model's calls under one config: what stands in front of them, and of `generate`. Threads may share it."""
 
     def __init__(
         self,
@@ -129,32 +148,33 @@ class Generation:
         *,
         longest: int | None = None,
         most_programs: int = MOST_PROGRAMS,
-        say: Callable[[str], object] | None = None,
+        guard: GenerationGuard | None = None,
     ) -> None:
-        """See `tune_generation`. `say` is told why a call is made untuned, each reason once."""
+        """See `tune_generation`."""
         problem = problem_of(model)
         if problem is not None:
             raise InvalidConfigError(f"generation cannot be tuned: {problem}")
         self.is_over = False
         """All calls are the model's own."""
         self.num_calls: dict[str, int] = {"prefill": 0, "decode": 0, "untuned": 0}
-        """Calls of the model by where they went; an eager prefill is a `prefill`."""
+        """Calls of the model by where they went; a prefill that is not compiled is a `prefill`."""
         self._model = model
+        self._guard: GenerationGuard = guard or TrialsGuard(self.untuned)
         self._knobs = GenerationKnobs.of(config, longest)
         settings = settings_of(config)
         self._decode = Programs(model, settings, changes, most_programs)
         self._prefill = Programs(model, _of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs)
         self._has_open_prefill = self._knobs.prefill == "compile_dynamic"
-        self._dtype = model.dtype if settings.autocast is None else getattr(torch, settings.autocast)
-        self._autocasts = settings.autocast is not None
+        self._autocast: torch.dtype | None = getattr(torch, settings.autocast) if settings.autocast else None
         self._most_programs = most_programs
         self._caches = StaticCaches(model)
         self._forms: set[CacheForm] = set()
         """Static caches that were in use."""
+        self._looked_at: set[Hashable] = set()
+        """Programs whose first call was made."""
+        self._has_told = False
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._said: set[str] = set()
-        self._say = say or (lambda why: _log.warning("autotune: %s", why))
 
     def put_into(self, changes: UndoLog) -> None:
         """In front of the model's own calls. Copies and pickles of the model are as they would be without."""
@@ -178,6 +198,11 @@ class Generation:
 
         changes.make(put, take_away)
 
+    def stand_in(self, call: Callable[..., Any], changes: UndoLog) -> Any:
+        """See `Generating`."""
+        around = {"generate": self.generate, "_prepare_cache_for_generation": self.prepare_cache}
+        return proxy(self._model, self._model, call, changes, around=around)
+
     def leave(self) -> None:
         """From now on all calls are the model's own."""
         self.is_over = True
@@ -189,22 +214,42 @@ class Generation:
         """A call of the model."""
         if self.is_over:
             return self.untuned(*args, **kwargs)
-        why = next(self._obstacles(args, kwargs), None)
-        if why is not None:
-            return self._untuned(why, args, kwargs)
-        cache = kwargs["past_key_values"]
-        phase: Phase = "prefill" if self._is_empty(cache) else "decode"
-        is_own = self._caches.owns(cache)
-        if is_own:
-            cache.num_calls += 1
-        programs = self._decode if phase == "decode" else self._prefill
-        program = programs.eager if is_own and not cache.is_initialized else programs.of(self._form(phase, kwargs))
-        if program is None:
-            return self._untuned(f"a {phase} of yet another size or kind would be compiled", args, kwargs)
         try:
-            result = program(**kwargs)
+            why = next(self._obstacles(args, kwargs), None)
+            if why is not None:
+                raise UnsuitableCallError(why)
+            result = self._tuned(kwargs)
         except UnsuitableCallError as error:
-            return self._untuned(str(error), args, kwargs)
+            self.num_calls["untuned"] += 1
+            result = self._guard.refused(error, args, kwargs)
+        cache = kwargs.get("past_key_values")
+        if self._caches.owns(cache):
+            cast(Any, cache).num_tokens += _num_new(kwargs)
+        return result
+
+    def _tuned(self, kwargs: dict[str, Any]) -> Any:
+        """The call by the program of its phase and form. Raises UnsuitableCallError before anything runs."""
+        cache = kwargs["past_key_values"]
+        num_tokens = self._num_tokens(cache)
+        phase: Phase = "decode" if num_tokens else "prefill"
+        programs = self._decode if phase == "decode" else self._prefill
+        is_fresh = self._caches.owns(cache) and not cache.is_initialized
+        form = None if is_fresh else self._form(phase, kwargs)
+        program = programs.eager if is_fresh else programs.of(form)
+        if program is None:
+            raise UnsuitableCallError(f"a {phase} of yet another size would be compiled")
+        if (phase, form) not in self._looked_at and program != self._model._call_impl:
+            result = self._guard.first(phase, functools.partial(program, **kwargs), kwargs)
+            self._looked_at.add((phase, form))
+        else:
+            try:
+                result = program(**kwargs)
+            except UnsuitableCallError:
+                raise
+            except Exception as error:
+                if not set_back(cache, num_tokens, _num_new(kwargs)):
+                    raise
+                return self._guard.after(error, phase, kwargs)
         self.num_calls[phase] += 1
         return result
 
@@ -213,57 +258,72 @@ class Generation:
         return self._model._call_impl(*args, **kwargs)
 
     def generate(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What stands in place of `own`, the model's method: it has caches to itself for as long as it lasts."""
-        with self._lease() as lease:
-            try:
-                return own(*args, **kwargs)
-            finally:
-                if lease.cache is not None and lease.is_returned:
-                    lease.cache.owner = None  # It is the caller's.
-                elif lease.cache is not None:
-                    self._caches.give_back(lease.cache)
+        """What stands in place of `own`, the model's method: it has a cache to itself for as long as it lasts."""
+        before, lease = self._lease, _Lease()
+        self._local.lease = lease
+        try:
+            return own(*args, **kwargs)
+        finally:
+            self._local.lease = before
+            if lease.cache is not None and lease.is_returned:
+                self._caches.give_away(lease.cache)
+            elif lease.cache is not None and not self.is_over:
+                self._caches.give_back(lease.cache)
 
     def prepare_cache(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What stands in place of `own`, the model's method that makes a call of `generate` its cache."""
+        lease = self._lease
+        if self.is_over or lease is None:
+            return own(*args, **kwargs)
         given = inspect.signature(own).bind(*args, **kwargs).arguments
-        lease: _Lease | None = getattr(self._local, "lease", None)
-        if not self.is_over and lease is not None:
-            config = given["generation_config"]
-            if config.compile_config is not None:
-                self._tell("Hugging Face's own compiling in generate() (compile_config) is switched off")
-            config.disable_compile = True
-            cache = self._cache_for(lease, given)
-            if cache is not None:
-                lease.cache, lease.is_returned = cache, bool(config.return_dict_in_generate)
-                given["model_kwargs"]["past_key_values"] = cache
-                return None
-        return own(*args, **kwargs)
-
-    def _cache_for(self, lease: _Lease, given: dict[str, Any]) -> Any:
-        """An empty static cache; None where the call gets the cache that it would have untuned."""
         config = given["generation_config"]
-        mode = getattr(given["generation_mode"], "value", None)
-        if mode not in _MODES or config.prefill_chunk_size is not None or config.is_assistant:
-            lease.why_untuned = f"generation_mode={mode}, by an assistant or in chunks is not tuned"
-            return None
-        if not self._knobs.is_static or config.use_cache is False:
-            return None
-        if given["model_kwargs"].get("past_key_values") is not None or config.cache_implementation is not None:
-            return None  # The job's own word about its cache.
-        form = self._form_of_cache(given)
-        return None if form is None else self._caches.take(form)
+        if config.compile_config is not None and not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "autotune: compile_config: what generate() compiles by itself is switched off in a tuned model"
+            )
+        config.disable_compile = True
+        lease.why_untuned = self._why_untuned(given)
+        if lease.why_untuned is None and self._knobs.is_static:
+            try:
+                lease.cache = self._caches.take(self._form_of_cache(given))
+            except UnsuitableCallError as error:
+                lease.why_untuned = str(error)
+        if lease.cache is None:
+            return own(*args, **kwargs)
+        lease.is_returned = bool(config.return_dict_in_generate)
+        given["model_kwargs"]["past_key_values"] = lease.cache
+        return None
 
-    def _form_of_cache(self, given: dict[str, Any]) -> CacheForm | None:
+    def _why_untuned(self, given: dict[str, Any]) -> str | None:
+        """Why a whole call of `generate` is not tuned; None: its calls are looked at one by one."""
+        config, is_static = given["generation_config"], self._knobs.is_static
+        mode = getattr(given["generation_mode"], "value", given["generation_mode"])
+        is_own = given["model_kwargs"].get("past_key_values") is not None or config.cache_implementation is not None
+        attention = str(getattr(self._model.config, "_attn_implementation", ""))
+        reasons = {
+            f"generate() in the mode {mode} was not measured": mode not in _MODES,
+            "generate() of an assistant was not measured": config.is_assistant,
+            "generate() with prefill_chunk_size was not measured": config.prefill_chunk_size is not None,
+            "generate() without a cache was not measured": config.use_cache is False,
+            "generate() with a cache of the job's own choice was not measured": is_static and is_own,
+            "flash attention with a static cache is not known here": is_static and "flash" in attention,
+        }
+        return next((why for why, holds in reasons.items() if holds), None)
+
+    def _form_of_cache(self, given: dict[str, Any]) -> CacheForm:
+        """Raises UnsuitableCallError where one more size would be compiled."""
         config, model = given["generation_config"], self._model
         num_tokens: int = given["max_cache_length"]
         length = self._knobs.length_for(num_tokens)
         if length is None:
-            self._tell(f"a text of {num_tokens} tokens is longer than any that was measured")
-            return None
+            raise UnsuitableCallError(
+                f"a text of more than {self._knobs.longest} tokens is longer than any measured one"
+            )
         form = CacheForm(
             max(config.num_beams, config.num_return_sequences) * given["batch_size"],
             length,
-            self._dtype if self._autocasts else model.dtype,
+            self._autocast or model.dtype,
             device_of(model),
             torch.is_inference_mode_enabled(),
         )
@@ -272,35 +332,36 @@ class Generation:
                 longer = [known for known in self._forms if replace(known, length=length) == form]
                 longer = [known for known in longer if known.length >= num_tokens]
                 if not longer:
-                    self._tell("a decode step of yet another size would be compiled")
-                    return None
+                    raise UnsuitableCallError("a decode of yet another size would be compiled")
                 form = min(longer, key=lambda known: known.length)
             self._forms.add(form)
         return form
 
+    @property
+    def _lease(self) -> _Lease | None:
+        """This thread's call of `generate`."""
+        return getattr(self._local, "lease", None)
+
     def _obstacles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
-        """Why a call is not tuned; an empty text where that was said before, or is the job's own wish."""
-        model, cache, ids = self._model, kwargs.get("past_key_values"), kwargs.get("input_ids")
-        lease: _Lease | None = getattr(self._local, "lease", None)
-        if model.training or torch.is_grad_enabled():
-            yield "a call in training mode, or that records gradients, is none of generate()"
-        if args or cache is None or not isinstance(ids, torch.Tensor) or ids.dim() != 2:
-            yield "a call without a cache, or without token ids, is no step of generate()"
+        """Why a call is not tuned."""
+        model, cache, ids, lease = self._model, kwargs.get("past_key_values"), kwargs.get("input_ids"), self._lease
         if lease is not None and lease.why_untuned is not None:
             yield lease.why_untuned
+        if model.training or torch.is_grad_enabled():
+            yield "a call in training mode, or that records gradients, is no step of generate()"
+        if args or cache is None or not isinstance(ids, torch.Tensor) or ids.dim() != 2:
+            yield "a call without a cache, or without token ids, is no step of generate()"
         unknown = [name for name, value in kwargs.items() if name not in _KNOWN and value not in (None, False)]
         if unknown:
             yield f"a call with {', '.join(sorted(unknown))} was not measured"
-        if self._knobs.is_static and not self._caches.owns(cache):
-            yield ""
-        if not self._knobs.is_static and type(cache).__name__ != "DynamicCache":
-            yield f"a {type(cache).__name__} is not the cache that was measured"
-        if ids is not None and ids.shape[1] > 1 and not self._is_empty(cache):
-            yield "several tokens after others are no step of decode"
+        if not (self._caches.owns(cache) if self._knobs.is_static else type(cache).__name__ == "DynamicCache"):
+            yield f"a {type(cache).__name__} of the job's own was not measured"
+        if ids is not None and ids.shape[1] > 1 and self._num_tokens(cache):
+            yield "a call with several tokens after others was not measured"
 
-    def _is_empty(self, cache: Any) -> bool:
-        """Whether it holds no token. The device is not asked where the cache is one of these here."""
-        return bool(cache.num_calls == 0 if self._caches.owns(cache) else cache.get_seq_length() == 0)
+    def _num_tokens(self, cache: Any) -> int:
+        """What a cache holds. The device is not asked where it is one of these here."""
+        return int(cache.num_tokens if self._caches.owns(cache) else cache.get_seq_length())
 
     def _form(self, phase: Phase, kwargs: dict[str, Any]) -> Hashable:
         """What a program is for: its guards ask for no more."""
@@ -313,26 +374,6 @@ class Generation:
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled(device_of(self._model).type),
         )
-
-    @contextmanager
-    def _lease(self) -> Iterator[_Lease]:
-        before = getattr(self._local, "lease", None)
-        self._local.lease = _Lease()
-        try:
-            yield self._local.lease
-        finally:
-            self._local.lease = before
-
-    def _untuned(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if why:
-            self._tell(why)
-        self.num_calls["untuned"] += 1
-        return self.untuned(*args, **kwargs)
-
-    def _tell(self, why: str) -> None:
-        if why not in self._said:
-            self._said.add(why)
-            self._say(f"{why}: such calls are made untuned")
 
 
 class _Lease:
@@ -433,6 +474,13 @@ def _under_autocast(device: str, dtype: torch.dtype, call: Callable[..., Any]) -
             return call(*args, **kwargs)
 
     return under_autocast
+
+
+def _num_new(kwargs: dict[str, Any]) -> int:
+    """Tokens that a call is given."""
+    given = kwargs.get("input_ids")
+    given = kwargs.get("inputs_embeds") if given is None else given
+    return 0 if given is None else int(given.shape[1])
 
 
 def _seen(value: Any, is_open: bool) -> Hashable:

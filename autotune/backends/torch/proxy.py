@@ -16,7 +16,7 @@ another method was tuned, it alone goes elsewhere, also where the model's own me
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -36,9 +36,15 @@ _num_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_
 
 
 def proxy(
-    model: torch.nn.Module, step: Any, call: Callable[..., Any], changes: UndoLog, method: str | None = None
+    model: torch.nn.Module,
+    step: Any,
+    call: Callable[..., Any],
+    changes: UndoLog,
+    method: str | None = None,
+    *,
+    around: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Any:
-    """See `ModelProxies`."""
+    """See `ModelProxies`. `around`: method -> what is called in its place, with the method before its arguments."""
     if isinstance(model, FunctionModel):
 
         def tuned(*args: Any, **kwargs: Any) -> Any:
@@ -52,7 +58,8 @@ def proxy(
             return type(model).__call__(other, *args, **kwargs)
         return call(*args, **kwargs)
 
-    replaced = {method or "forward": _Method(model, method, call)}
+    replaced: dict[str, Any] = {method or "forward": _Method(model, method, call)}
+    replaced |= {name: _Around(model, name, function) for name, function in (around or {}).items()}
     other: torch.nn.Module = proxy_of(model, called, object.__new__, is_read=_is_read_by_dynamo, **replaced)
     return other
 
@@ -101,6 +108,25 @@ class _Method:
             return call(*args, **kwargs)
 
         return method
+
+
+class _Around:
+    """A method of a proxy that something stands around; of its class, and of other objects, it is the author's."""
+
+    def __init__(self, model: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
+        self._model = model
+        self._name = name
+        self._function = function
+
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        author = getattr(type(self._model), self._name)
+        if instance is None:
+            return author
+        own = MethodType(author, instance)
+        return functools.wraps(own)(functools.partial(self._function, own)) if self._is_ours(instance) else own
+
+    def _is_ours(self, instance: Any) -> bool:
+        return original(instance) is self._model
 
 
 def _is_read_by_dynamo() -> bool:

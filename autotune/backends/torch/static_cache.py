@@ -8,6 +8,7 @@ length of zero: what is masked is multiplied by zero, and NaN would stay) before
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from dataclasses import dataclass
@@ -49,13 +50,19 @@ class StaticCaches:
         if cache is None:
             return self._made(form)
         cache.reset()
-        cache.num_calls = 0
+        cache.num_tokens = 0
         return cache
 
     def give_back(self, cache: Any) -> None:
         """The call that took it has ended, and nobody holds it any more."""
         with self._lock:
             self._idle = [*self._idle, cache][-MOST_IDLE:]
+
+    def give_away(self, cache: Any) -> None:
+        """It is the caller's: a static cache as Hugging Face has it."""
+        for name in ("owner", "form", "num_tokens"):
+            delattr(cache, name)
+        cache.__class__ = type(cache).__base__
 
     def clear(self) -> None:
         """Let go of those that no call uses."""
@@ -68,7 +75,7 @@ class StaticCaches:
 
     def _made(self, form: CacheForm) -> Any:
         cache = _kind()(config=self._model.config.get_text_config(decoder=True), max_cache_len=form.length)
-        cache.owner, cache.form, cache.num_calls = self, form, 0
+        cache.owner, cache.form, cache.num_tokens = self, form, 0
         shape = getattr(self._model, "_get_static_cache_init_shape", lambda: None)()
         if shape is not None:  # Else the first call, which is not compiled, makes its tensors.
             heads, size = shape
@@ -83,12 +90,37 @@ def _kind() -> Any:
     class Cache(StaticCache):
         """Keys and values are kept in one type: under autocast they come in several."""
 
-        owner: StaticCaches
+        owner: StaticCaches | None
         form: CacheForm
-        num_calls: int
+        num_tokens: int
 
         def update(self, key_states: Any, value_states: Any, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-            dtype = self.form.dtype
-            return super().update(key_states.to(dtype), value_states.to(dtype), layer_idx, *args, **kwargs)
+            given, dtype = key_states.dtype, self.form.dtype
+            held = super().update(key_states.to(dtype), value_states.to(dtype), layer_idx, *args, **kwargs)
+            # Under autocast attention takes them as they are; an untuned call needs them in its own type.
+            is_cast = torch.is_autocast_enabled(key_states.device.type)
+            return held if is_cast else tuple(each.to(given) for each in held)
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
+            copied: Cache = object.__new__(type(self))
+            held = {name: value for name, value in vars(self).items() if name not in ("owner", "form")}
+            vars(copied).update(copy.deepcopy(held, memo), owner=None, form=self.form)
+            return copied
 
     return Cache
+
+
+def set_back(cache: Any, num_tokens: int, num_failed: int) -> bool:
+    """Let a cache hold so many tokens again, after a call with `num_failed` further ones that did not come to its end;
+    False where that cannot be. What the call wrote is written again by the next one."""
+    for layer in cache.layers:
+        length = getattr(layer, "cumulative_length", None)
+        if isinstance(length, torch.Tensor):
+            if getattr(layer, "cumulative_length_int", 0) and num_tokens + num_failed > layer.max_cache_len:
+                return False  # A window that was full has moved.
+            length.fill_(num_tokens)
+            if hasattr(layer, "cumulative_length_int"):
+                layer.cumulative_length_int = num_tokens
+        elif layer.get_seq_length() != num_tokens:
+            return False
+    return True

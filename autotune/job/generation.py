@@ -1,0 +1,83 @@
+"""`GuardedGeneration`: answers in a job for a model whose `generate` runs under a config.
+
+The first call of each program, a prefill or a decode step of yet another form, is made a second time, untuned, on a
+copy of its cache, and the logits are compared: they have to agree within the tolerance of the study. Where they do not,
+or the tuned call fails, the untuned call's result goes on with its own cache, and the config is given up. Later calls
+are trusted. A step that fails then is made again untuned, once its cache is what it was.
+
+How long a call takes is not watched: a decode step takes longer with each token, no two calls of `generate` are alike,
+and an untuned step on the config's cache is not what an untuned model would take.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from autotune.backends.capabilities import Generating, Phase
+from autotune.backends.outputs import observed
+from autotune.backends.protocol import Backend
+from autotune.errors import UnsuitableCallError
+from autotune.job.fallback import Fallback
+from autotune.job.stats import GenerationStats, StatsRecorder
+from autotune.measure.parts import DisagreementError, Terms, errors
+
+CACHE = "past_key_values"
+"""The argument that a call changes."""
+
+
+class GuardedGeneration:
+    """See `GenerationGuard`."""
+
+    def __init__(self, backend: Backend, fallback: Fallback, recorder: StatsRecorder, tolerance: float) -> None:
+        """`tolerance`: largest relative error of logits."""
+        self._backend = backend
+        self._fallback = fallback
+        self._recorder = recorder
+        self._tolerance = tolerance
+        recorder.state = "settling"
+
+    def refused(self, error: UnsuitableCallError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The model's own call. The cache goes on, whatever kind it is."""
+        self._recorder.note_first_call()
+        return self._fallback.result_after(error, "", args, kwargs)
+
+    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
+        """The tuned call's result, if it agrees with the model's own."""
+        self._recorder.note_first_call()
+        again = {**kwargs, CACHE: copy.deepcopy(kwargs[CACHE])}
+        try:
+            result = tuned()
+        except UnsuitableCallError:
+            raise
+        except Exception as error:
+            return self._fallback.result_after(error, f"the tuned {phase}", (), again)
+        expected = self._fallback.untuned(**again)
+        wrong = self._what_is_wrong(expected, result)
+        if wrong is not None:
+            self._fallback.give_up(f"the tuned {phase} does not agree with the untuned model: {wrong}")
+            return expected
+        if phase == "decode" and not self._fallback.is_over:
+            self._recorder.state = "tuned"
+        return result
+
+    def after(self, error: Exception, phase: Phase, kwargs: dict[str, Any]) -> Any:
+        """The model's own call in place of one that failed."""
+        return self._fallback.result_after(error, f"the tuned {phase}", (), kwargs)
+
+    def _what_is_wrong(self, expected: Any, result: Any) -> str | None:
+        wanted, given = (observed(self._backend, {"logits": each["logits"]}).parts for each in (expected, result))
+        try:
+            errors(wanted, given, Terms(self._tolerance))
+        except DisagreementError as error:
+            return str(error)
+        return None
+
+
+def stats_of(generating: Generating | None) -> GenerationStats | None:
+    """Where its calls went; None once the model is gone."""
+    if generating is None:
+        return None
+    counts = generating.num_calls
+    return GenerationStats(counts["prefill"], counts["decode"], counts["untuned"])
