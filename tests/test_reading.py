@@ -21,6 +21,7 @@ LISTED = ("answer/sections/", "integrations/", "models/")
 """Folders with a list of their modules, each of which is one thing to add or to take away."""
 SMALL = {
     "autotune.backends.mindspore.compile_cache": "a capability is a module",
+    "autotune.backends.mindspore.plain": "each backend has a module of this name, which imports no framework",
     "autotune.backends.torch.toolchain": "a program, which is started by its path",
 }
 """Module with one importer that is small for a reason -> the reason."""

@@ -6,8 +6,13 @@ In short: `compile +freezing +cpp_wrapper matmul_precision=high`. How the model 
 
 from __future__ import annotations
 
+from autotune.apply.config_parts import ConfigParts
+from autotune.backends.protocol import PlainCode
+from autotune.backends.registry import plain_code
 from autotune.config import Config, Scalar
+from autotune.errors import InvalidConfigError
 from autotune.space.space import SearchSpace
+from autotune.study.manifest import Manifest
 
 UNTUNED = "untuned"
 _EXECUTION = "execution"
@@ -25,6 +30,23 @@ def config_text(config: Config, space: SearchSpace, *, full: bool = False) -> st
     start = Config({name: value for name, value in unchanged.items() if name in config.root})
     changed = config.differing(start)
     return " ".join(_short(name, config[name]) for name in config.root if name in changed) or UNTUNED
+
+
+def as_plain_code(config: Config, manifest: Manifest) -> PlainCode | None:
+    """What a config of a study is in the framework's own code; None where no line of code is the same."""
+    parts, workload = ConfigParts.of(config), manifest.workload
+    if parts.variants or parts.strategy_numbers or workload.task not in ("infer", "train"):
+        return None
+    try:
+        found = plain_code(
+            workload.framework, parts.settings, manifest.framework_version, workload.device, workload.task
+        )
+    except InvalidConfigError:
+        return None
+    if found is None or not parts.variables:
+        return found
+    variables = (f"set {name}={value} before the process starts" for name, value in parts.variables.items())
+    return PlainCode(found.line, (*found.beside, *variables))
 
 
 def _short(name: str, value: Scalar) -> str:

@@ -140,7 +140,7 @@ def cost_lines(cost: ExpectedCost) -> list[str]:
     done = f", {count(cost.num_done)} recorded" if cost.num_done else ""
     lines = [f"configs     {space}; trials: {trials}{done}"]
     if cost.trial_s is None or cost.blocks_s is None or cost.answer_s is None:
-        lines.append("expected    not known: no study of this model on this device has measurements")
+        lines.append("expected    not known for a first study; a small model on a CPU takes one to five minutes")
     else:
         whole = "" if cost.expected_s is None else f"{seconds(cost.expected_s)} in all: "
         rates = f"{seconds(cost.trial_s)} a trial, {seconds(cost.blocks_s)} for blocks"

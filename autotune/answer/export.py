@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from autotune.answer.configs import as_plain_code
 from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
@@ -184,8 +185,14 @@ def export(study: Study, path: Path, trial: int | None = None, *, with_cache: bo
         study.require_writable()
         require_replaceable(path.with_suffix(SUFFIX))
     tuned = tuned_config(study, trial)
-    tuned.write(path)
+    tuned.write(path, plain_lines(study, tuned))
     return tuned
+
+
+def plain_lines(study: Study, tuned: TunedConfig) -> list[str]:
+    """What an exported config is without this package, in lines; none where it is the untuned model."""
+    code = None if tuned.is_untuned else as_plain_code(tuned.config, study.manifest)
+    return [] if code is None else [f"The same as plain code: {code.line}", *(f"and: {one}" for one in code.beside)]
 
 
 def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
@@ -216,7 +223,7 @@ def _export_cache(study: Study, tuned: TunedConfig, path: Path, bench: Bench) ->
         partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
     )
     artifact = prewarm(request, folder, path.with_suffix(SUFFIX), bench, confirmed)
-    tuned.model_copy(update={"artifact": artifact}).write(path)
+    tuned.model_copy(update={"artifact": artifact}).write(path, plain_lines(study, tuned))
     EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))
     # After a failure the folder is kept as evidence.
     clear_runs(folder)

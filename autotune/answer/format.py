@@ -16,6 +16,8 @@ ABOUT_THE_SECOND = {
     Verdict.UNDECIDED: "undecided",
 }
 """A verdict in the words of a comparison of any two configs, of which the first need not be the untuned model."""
+MOST_WIDE = 3.0
+"""An interval whose ends differ by more than this factor says nothing."""
 _BYTES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -104,12 +106,22 @@ def as_budget(value: float) -> str:
 
 def short_interval(speedup: Speedup) -> str:
     """A speed-up with its interval, where there is little room."""
-    return f"{times(speedup.median)} ({times(speedup.low)} to {times(speedup.high)})"
+    return f"{times(speedup.median)} ({_ends(speedup)})"
 
 
 def interval(speedup: Speedup) -> str:
     """A speed-up with its interval."""
-    return f"{times(speedup.median)} (98 % interval {times(speedup.low)} to {times(speedup.high)})"
+    named = "" if tells_nothing(speedup) else "98 % interval "
+    return f"{times(speedup.median)} ({named}{_ends(speedup)})"
+
+
+def tells_nothing(speedup: Speedup) -> bool:
+    """Its interval is so wide that it had better not be shown."""
+    return speedup.high > MOST_WIDE * speedup.low
+
+
+def _ends(speedup: Speedup) -> str:
+    return "too few blocks to tell" if tells_nothing(speedup) else f"{times(speedup.low)} to {times(speedup.high)}"
 
 
 def amount(value: float | None, unit: str) -> str:

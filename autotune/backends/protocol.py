@@ -310,6 +310,16 @@ class Backend(Protocol):
         return None
 
 
+@dataclass(frozen=True)
+class PlainCode:
+    """A config in the framework's own code. The model is called `model` there."""
+
+    line: str
+    """Statements in one line, which can be executed."""
+    beside: tuple[str, ...] = ()
+    """What the config does that no such statement can say, in words."""
+
+
 class Reports(Protocol):
     """What a framework writes to stderr about graph breaks, read in the parent. A module has this form."""
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from packaging.version import Version
 
-from autotune.backends.protocol import Backend, Reports, SavedModels
+from autotune.backends.protocol import Backend, PlainCode, Reports, SavedModels
 from autotune.command_line import asked
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.workload.workload import Device
+from autotune.workload.workload import Device, Task
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class BackendEntry:
     """Settings under which it does so, and keeps nothing of it for the next process."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
+    plain: str | None = None
+    """Module with a function `plain_code`, which does not import the framework: see `PlainCode`."""
     saved_models: str | None = None
     """Module that writes a live model to a file (see `SavedModels`); None: such a model cannot be tuned as it is."""
     toolchain: str | None = None
@@ -109,6 +111,7 @@ BACKENDS: dict[str, BackendEntry] = {
         ),
         picks_in_each_process=({"cudnn_benchmark": True},),
         reports="autotune.backends.torch.break_kinds",
+        plain="autotune.backends.torch.plain",
         saved_models="autotune.backends.torch.files",
         toolchain="backends.torch.toolchain",
         imports_ahead="autotune.backends.torch.imported_ahead",
@@ -127,6 +130,7 @@ BACKENDS: dict[str, BackendEntry] = {
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
         reports="autotune.backends.mindspore.break_kinds",
+        plain="autotune.backends.mindspore.plain",
     ),
 }
 """The bundled ones."""
@@ -211,6 +215,15 @@ def reports_of(framework: str) -> Reports | None:
     module = entry_of(framework).reports
     found: Any = None if module is None else importlib.import_module(module)
     return found  # type: ignore[no-any-return]
+
+
+def plain_code(framework: str, config: Config, version: str, device: Device, task: Task) -> PlainCode | None:
+    """What a config is in the framework's own code, without importing the framework; None where nobody can say it."""
+    module = entry_of(framework).plain
+    if module is None:
+        return None
+    found: PlainCode | None = importlib.import_module(module).plain_code(config, version, device, task)
+    return found
 
 
 def saved_models_of(framework: str) -> SavedModels | None:

@@ -111,6 +111,8 @@ def export(
     tuned = exports.export(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")
+    for line in exports.plain_lines(opened, tuned):
+        print_line(line)
     if tuned.is_untuned:
         print_line("apply() will return the model untouched")
     return _add_cache(opened, tuned, output) if with_cache else 0

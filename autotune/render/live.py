@@ -171,7 +171,7 @@ def _before(event: Event) -> list[str]:
         case MachineBusy():
             return [f"this machine is {busy_words(event)}"]
         case DeviceTaken():
-            return ["another run times its trials on this device too: each waits for its turn"]
+            return ["waiting     another run is timing on this device; the two take turns"]
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal
@@ -151,10 +152,11 @@ class TunedConfig(Record):
     def is_untuned(self) -> bool:
         return self.verdict not in COMPILED
 
-    def write(self, path: Path) -> None:
-        """Write the YAML file. Raises InputError if it cannot be written."""
+    def write(self, path: Path, remarks: Sequence[str] = ()) -> None:
+        """Write the YAML file, with these lines in its comment. Raises InputError if it cannot be written."""
         content = self.model_dump(mode="json", by_alias=True)
-        write_yaml(path, content, comment=_HEADING.format(verdict=self.verdict.value))
+        comment = "\n".join([_HEADING.format(verdict=self.verdict.value), *remarks])
+        write_yaml(path, content, comment=comment)
 
 
 _HEADING = """The best compile configuration found by autotune; verdict: {verdict}.

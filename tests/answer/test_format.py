@@ -7,6 +7,7 @@ import pytest
 from autotune.answer import format as formats
 from autotune.answer.sections.confirmation import blocks_to_decide
 from autotune.measure.constraint import Constraint, ConstraintMiss
+from autotune.measure.statistics import Speedup
 from autotune.study.budget import BlockPlan
 
 
@@ -145,3 +146,11 @@ def test_a_budget_holds_the_seconds(value: float, expected: str) -> None:
 def test_blocks_that_may_decide(num_done: int, confidence: float | None, gain: float, more: int | None) -> None:
     """Up to the look by which a gain that goes on like this is proven; none where there would be too many."""
     assert blocks_to_decide(num_done, confidence, gain, BlockPlan()) == more
+
+
+def test_an_interval_that_says_nothing_is_not_printed():
+    """Its ends differ by more than a factor of three."""
+    wild, wide = Speedup(median=1.19, low=0.4, high=1.3), Speedup(median=1.19, low=0.5, high=1.4)
+    assert formats.short_interval(wild) == formats.interval(wild) == "1.19x (too few blocks to tell)"
+    assert formats.short_interval(wide) == "1.19x (0.50x to 1.40x)"
+    assert formats.interval(wide) == "1.19x (98 % interval 0.50x to 1.40x)"

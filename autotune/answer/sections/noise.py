@@ -25,7 +25,7 @@ class NoiseSection(Section):
                 yield f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"
             case NoiseFloorMeasured():
                 spread = percent(event.noise_floor.spread)
-                yield f"noise floor {spread}: what two processes of the untuned model differ by here"
+                yield f"noise floor {spread}: two runs of the unchanged model differ by this much on this machine"
             case DriftChecked():
                 now_s, ratio = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s
                 change = (
@@ -45,8 +45,8 @@ class NoiseSection(Section):
             changed = f"the untuned model's own latency changed by {percent(answer.drift)} during the search"
             yield "drift", f"{changed}: {trust}"
         if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
-            again = ", and `resume`" if answer.verdict is Verdict.UNDECIDED else ""
-            yield "wide", f"processes of one config differ here; stop other programs, if any{again}"
+            again = " and `resume`" if answer.verdict is Verdict.UNDECIDED else ""
+            yield "noisy", f"runs of the same config differ on this machine; stop other programs{again}"
 
     def document(self) -> dict[str, Any]:
         floor = self.answer.noise_floor

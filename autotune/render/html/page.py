@@ -33,8 +33,10 @@ def render(
     figures: Sequence[Figure],
     parts: Sequence[Part],
     origin: str,
+    about: str = "",
 ) -> str:
-    """The HTML document. `kind`: what the page is, for its title; `origin`: what it was made from, a sentence."""
+    """The HTML document. `kind`: what the page is, for its title; `origin`: what it was made from, a sentence;
+    `about`: what was measured, and where."""
     import jinja2
 
     from autotune.render.html.drawing import draw
@@ -49,6 +51,7 @@ def render(
     )
     return environment.get_template("template.html.j2").render(
         name=name,
+        about=about,
         kind=kind,
         headline=headline,
         wins=wins,
@@ -112,7 +115,22 @@ def page(study: Study) -> str:
         figures=[figure for section in found for figure in section.figures()],
         parts=[Part(section.name, section.title, section.words(), tables) for section, tables in told if tables],
         origin="Made by autotune from the study's records; nothing was run for it.",
+        about=_about(answer),
     )
+
+
+def _about(answer: StudyResult) -> str:
+    """Model, device and releases in a line."""
+    manifest, record = answer.manifest, answer.best or answer.untuned
+    workload = manifest.workload
+    given = "".join(f" {name}={value}" for name, value in workload.arguments.items())
+    task = ", training steps" if workload.task == "train" else ""
+    machine = None if record is None else record.measurement.environment
+    device: str = workload.device
+    if machine is not None:
+        device = f"CPU: {machine.processor}, {machine.num_cores} cores" if device == "cpu" else machine.device
+    releases = f"{manifest.framework} {manifest.framework_version}, autotune {manifest.autotune_version}"
+    return f"{workload.model}{given}{task} · {device} · {releases} · {manifest.created[:10]}"
 
 
 def _commands(answer: StudyResult) -> list[tuple[str, str]]:
@@ -120,5 +138,7 @@ def _commands(answer: StudyResult) -> list[tuple[str, str]]:
     if answer.best is not None:
         found.insert(0, ("run the best trial again", answer.command("run", str(answer.best.number))))
     if answer.verdict is not None and answer.best is not None:
+        if answer.verdict in COMPILED:
+            found.insert(0, ("in the job", 'model = autotune.load("best.yaml").apply(model)'))
         found.insert(0, ("write the file for a job", answer.command("export", "-o", "best.yaml")))
     return found
