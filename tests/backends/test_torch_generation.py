@@ -13,7 +13,7 @@ from autotune.backends.torch.generation import Generation, GenerationKnobs, Tria
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError
-from tests.generating import LONGEST, NEW, gpt2, llama, prompt, stream
+from tests.generating import LONGEST, NEW, continued, gpt2, llama, prompt, stream
 
 pytest.importorskip("transformers")
 
@@ -136,3 +136,24 @@ class TestAutocast:
         assert tuned.generation.num_calls == {"prefill": 1, "decode": NEW - 1, "untuned": 0}
         if cache == "static":
             assert found.past_key_values.layers[0].keys.dtype is torch.bfloat16
+
+
+class TestFrozenWeights:
+    def test_caches_are_no_constants_of_frozen_code(self) -> None:
+        """Hugging Face marks the tensors of a static cache in a way that would make them some."""
+        torch._dynamo.reset()
+        config = Config({"execution": "compile", "backend": "inductor", "freezing": True, "cache": "static"})
+        tuned, plain = Tuned(llama(), config), llama()
+        how: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "return_dict_in_generate": True}
+        before = num_graphs()
+        for _ in range(2):  # With the tokens comes the cache, so that the second call has another one.
+            found = tuned.model.generate(prompt(1, 9), **how)
+            assert found.sequences.tolist() == continued(plain, prompt(1, 9))
+        assert num_graphs() == before + 1
+        assert tuned.generation.num_calls == {"prefill": 2, "decode": 2 * (NEW - 1), "untuned": 0}
+        with torch.no_grad():
+            tuned.model.lm_head.weight.neg_()
+            plain.lm_head.weight.neg_()
+        assert continued(tuned.model, prompt(1, 9)) == continued(plain, prompt(1, 9))
+        assert ["weights changed" in why for why in tuned.said[:1]] == [True]
+        tuned.changes.undo()

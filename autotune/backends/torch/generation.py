@@ -24,7 +24,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -36,7 +36,7 @@ from autotune.backends.torch.knobs import Settings, settings_of
 from autotune.backends.torch.precision import order_of
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.shapes import function_of_its_own
-from autotune.backends.torch.static_cache import CacheForm, StaticCaches, set_back
+from autotune.backends.torch.static_cache import CacheForm, StaticCaches, set_back, unmark
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -224,8 +224,13 @@ class Generation:
             result = self._guard.refused(error, args, kwargs)
         cache = kwargs.get("past_key_values")
         if self._caches.owns(cache):
-            cast(Any, cache).num_tokens += _num_new(kwargs)
+            self._note_call(cache, kwargs)
         return result
+
+    def _note_call(self, cache: Any, kwargs: dict[str, Any]) -> None:
+        if cache.num_tokens == 0:
+            unmark(cache)  # The call may have made its tensors.
+        cache.num_tokens += _num_new(kwargs)
 
     def _tuned(self, kwargs: dict[str, Any]) -> Any:
         """The call by the program of its phase and form. Raises UnsuitableCallError before anything runs."""

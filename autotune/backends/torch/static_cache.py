@@ -80,7 +80,17 @@ class StaticCaches:
         if shape is not None:  # Else the first call, which is not compiled, makes its tensors.
             heads, size = shape
             cache.early_initialization(form.batch, heads, size, form.dtype, form.device)
+            unmark(cache)
         return cache
+
+
+def unmark(cache: Any) -> None:
+    """On a CPU: its tensors are inputs like all others. Hugging Face marks them as ones that stay where they are, for
+    graphs that are captured; frozen code takes such for constants, and would use one cache for all calls (2.13)."""
+    for layer in cache.layers:
+        for tensor in vars(layer).values():
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
+                vars(tensor).pop("_dynamo_static_input_type", None)
 
 
 @functools.cache
