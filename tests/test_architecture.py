@@ -52,7 +52,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("backends/torch/", "models/torch/"),
     "torch_npu": ("backends/torch/npu.py", "models/torch/"),
     "torchair": ("backends/torch/npu.py",),
-    "transformers": ("models/torch/", "backends/torch/static_cache.py"),
+    "transformers": ("models/torch/", "backends/torch/static_cache.py", "backends/torch/generating.py"),
     "huggingface_hub": ("models/torch/",),
     "timm": ("models/torch/",),
     "mindcv": ("models/mindspore/",),

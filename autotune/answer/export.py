@@ -37,6 +37,7 @@ from autotune.tuned.tuned_config import (
     Figures,
     TunedConfig,
     TunedEnvironment,
+    TunedTexts,
     TunedWorkload,
     require_replaceable,
 )
@@ -134,6 +135,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
         evidence=_evidence(answer, exported, confirmation, answer.untuned),
         shapes=_shapes(manifest, measured),
+        texts=_texts(measured),
     )
 
 
@@ -166,6 +168,11 @@ def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:
     return Shapes(
         traffic=manifest.workload.traffic, inputs=replay.inputs, outputs=replay.outputs, padding=replay.padding
     )
+
+
+def _texts(measured: Measurement) -> TunedTexts | None:
+    made = measured.generated
+    return None if made is None else TunedTexts(lengths=made.lengths, new_tokens=made.new_tokens, batch=made.batch)
 
 
 def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[str, str]) -> dict[str, str | None]:

@@ -89,6 +89,12 @@ def requests_of(question: Question, limits: LimitsNow = Limits) -> dict[str, Que
             "framework at a time, because the gradients that two optimizers keep cannot be compared",
             tip="make a study for each",
         )
+    if question.task == "generate":
+        raise InputError(
+            f"{asked('task', 'generate')} {asked('framework', question.framework)}: text generation is tuned in "
+            "PyTorch only",
+            tip=f"use {asked('framework', 'torch')}",
+        )
     frameworks, device = _choose_targets(str(question.framework), question.device, limits)
     spaces = spaces_of(question.space, frameworks)
     return {

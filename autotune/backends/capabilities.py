@@ -213,6 +213,51 @@ class Generates(Protocol):
         """`longest`: tokens of the longest text that the config was measured with. Raises InvalidConfigError."""
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """What a model made of a prompt."""
+
+    tokens: NDArray[Any]
+    """(batch, new tokens)."""
+    first_s: float
+    """Seconds until the first of them was there,"""
+    last_s: float
+    """and until the last was."""
+    logits: NDArray[Any] | None = None
+    """(new tokens, batch, vocabulary): what each was chosen by, as float32; None: not asked for."""
+
+
+class Generation(Protocol):
+    """Text generation: task `generate`."""
+
+    def check_generating(self, model: Any) -> str | None:
+        """A sentence if `model` is none that generates text, else None."""
+
+    def tune_generation(self, model: Any, config: Config, changes: UndoLog, *, longest: int) -> None:
+        """Have the model generate under `config`, in place: from now on prefill, decode and cache are what it says.
+        `longest`: tokens of the longest text, its prompt included. Raises InvalidConfigError, as `Backend.compile`."""
+
+    def prompt(self, model: Any, tokens: int | Sequence[int], batch: int, seed: int) -> Any:
+        """So many seeded random tokens, or these, as what the model is given."""
+
+    def draw(self, model: Any, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+        """Seeded random tokens, none of which ends or begins a text."""
+
+    def generate(
+        self,
+        model: Any,
+        tokens: Any,
+        new_tokens: int,
+        *,
+        forced: NDArray[Any] | None = None,
+        with_logits: bool = False,
+    ) -> Continuation:
+        """Continue a prompt greedily by so many tokens, whatever they are; by `forced`, (batch, new tokens), if any."""
+
+    def buckets(self, config: Config) -> tuple[int, ...]:
+        """The multiples to which a config rounds lengths up; none where it leaves them as they are."""
+
+
 class Ranks(Protocol):
     """The ranks (processes) of a distributed job of which this process is one, and notes that all of them can read.
 

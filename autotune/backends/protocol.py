@@ -30,6 +30,7 @@ from autotune.backends.capabilities import (
     CompileCache,
     Fingerprint,
     Generates,
+    Generation,
     ModelProxies,
     PerShape,
     PlainCalls,
@@ -106,6 +107,7 @@ class Backend(Protocol):
 
     training: Training | None = None
     generates: Generates | None = None
+    generation: Generation | None = None
     shapes: ShapeStrategies | None = None
     regions: Regions | None = None
     versions: PerShape | None = None

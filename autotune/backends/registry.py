@@ -68,6 +68,8 @@ class BackendEntry:
     imports_ahead: str | None = None
     """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`.
     On a CPU alone: on a GPU the import starts a thread of the driver, after which nothing may be forked."""
+    generates: bool = False
+    """It has task `generate` (see `Generation`)."""
     options: tuple[str, ...] = ()
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
     holds_fresh: bool = True
@@ -115,6 +117,7 @@ BACKENDS: dict[str, BackendEntry] = {
         saved_models="autotune.backends.torch.files",
         toolchain="backends.torch.toolchain",
         imports_ahead="autotune.backends.torch.imported_ahead",
+        generates=True,
         options=("inductor", "dynamo"),
     ),
     "mindspore": BackendEntry(

@@ -172,7 +172,7 @@ def _declared(argument: str) -> dict[str, Any]:
     problem = backend.check_model(model)
     if problem is not None:
         raise InputError(f"{workload.model} returned as the model {problem}")
-    if workload.task == "train":
+    if workload.task != "infer":
         return {}
     regions = backend.regions
     if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.

@@ -29,6 +29,8 @@ QUANTITIES: dict[str, Quantity] = {
     "p90": Quantity("s", lambda m: m.latency.p90),
     "p99": Quantity("s", lambda m: m.latency.p99),
     "throughput": Quantity("/s", lambda m: m.throughput),
+    "ttft": Quantity("s", lambda m: m.ttft_s),
+    "tpot": Quantity("s", lambda m: m.tpot_s),
     "peak_memory": Quantity("B", lambda m: m.peak_memory_bytes),
     "memory": Quantity("B", lambda m: m.peak_memory_bytes),
     "compile": Quantity("s", lambda m: m.compile_s),

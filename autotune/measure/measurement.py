@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from autotune.environment import Environment
 from autotune.measure.device_state import DeviceState, DeviceTimes
 from autotune.measure.diagnosis import Compilations, Diagnosis
-from autotune.schema import Record
+from autotune.measure.generated import Generated
+from autotune.schema import Record, SparseRecord
 
 
 class Stage(StrEnum):
@@ -165,7 +166,7 @@ class Usage(Record):
     taken. None where the system does not report it. Source: /proc/stat."""
 
 
-class Samples(Record):
+class Samples(SparseRecord):
     """Per-call wall times in seconds, device-synchronised, in the order taken.
 
     `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median was precise
@@ -174,6 +175,8 @@ class Samples(Record):
     Under traffic they are whole passes of the stream, in its order: each shape has its share, and the percentiles are
     those of the traffic.
     """
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"parts_s"})
 
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
     warmup_s: tuple[PositiveFloat, ...] = ()
@@ -185,6 +188,8 @@ class Samples(Record):
     """None where the system has no such counters."""
     calls_per_sample: PositiveInt = 1
     """More than one: each sample is the mean of so many calls with one wait for the device at their end."""
+    parts_s: tuple[tuple[NonNegativeFloat, ...], ...] = ()
+    """Moments within each sample, in seconds from where they are counted; empty where a call has no parts."""
     device: DeviceState | None = None
     """None without an accelerator whose driver tells."""
 
@@ -255,8 +260,10 @@ class Timed(Record):
     part of each latency. None where nothing is copied, under traffic, and in training."""
 
 
-class Measurement(Compiled, Checked, Timed):
+class Measurement(Compiled, Checked, Timed, SparseRecord):
     """A trial that ran with correct outputs."""
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"generated"})
 
     kind: Literal["measurement"] = "measurement"
     diagnosis: Diagnosis
@@ -269,6 +276,8 @@ class Measurement(Compiled, Checked, Timed):
     process: two configs with the same program behave the same. None: the framework does not report it."""
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
+    generated: Generated | None = None
+    """What was generated; None for any other task."""
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did."""
     worker: OnWorker | None = None
@@ -290,8 +299,20 @@ class Measurement(Compiled, Checked, Timed):
 
     @property
     def throughput(self) -> float:
-        """Items (rows of the first input's leading dimension) per second at the median latency."""
+        """Items (rows of the first input's leading dimension, or tokens) per second at the median latency."""
         return self.signature.items_per_call / self.latency.p50
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Median over the passes of the time to the first token; None where nothing was generated."""
+        made = self.generated
+        return None if made is None else float(np.median(made.ttft_s(self.samples.parts_s)))
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Median over the passes of the time for each further token; None where nothing was generated."""
+        made = self.generated
+        return None if made is None else float(np.median(made.tpot_s(self.samples.parts_s)))
 
     @property
     def cold_s(self) -> tuple[float, ...]:

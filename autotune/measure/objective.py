@@ -14,10 +14,12 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.schema import Record
 
-Goal = Literal["latency", "p90", "p99", "throughput", "memory", "compile", "total"]
+Goal = Literal["latency", "p90", "p99", "throughput", "ttft", "tpot", "memory", "compile", "total"]
 
-GOAL_PATTERN = r"^(latency|p90|p99|throughput|memory|compile|total:[1-9][0-9]{0,14})$"
+GOAL_PATTERN = r"^(latency|p90|p99|throughput|ttft|tpot|memory|compile|total:[1-9][0-9]{0,14})$"
 """What names an objective. `total:10000` is the whole job: the first call and the 9,999 after it."""
+OF_GENERATION = ("ttft", "tpot")
+"""Quantities that there are for generated text only: the time to the first token, and that for each further one."""
 PAGE_BYTES = 4096
 """Memory below one page is what a system does not tell from none; ratios of it mean nothing."""
 
@@ -72,7 +74,7 @@ class Objective(Record):
     @property
     def is_latency(self) -> bool:
         """What is minimised is the time of a steady call: a config with slow calls cannot be the best."""
-        return self.quantity in ("latency", "p90", "p99", "throughput")
+        return self.quantity in ("latency", "p90", "p99", "throughput", *OF_GENERATION)
 
     @property
     def is_timed(self) -> bool:
@@ -107,11 +109,17 @@ def _memory_bytes(measurement: Measurement) -> float:
     return math.inf if peak_bytes is None else float(max(peak_bytes, PAGE_BYTES))
 
 
+def _known(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
 _VALUES: dict[Goal, Callable[[Measurement], float]] = {
     "latency": lambda m: m.latency.p50,
     "p90": lambda m: m.latency.p90,
     "p99": lambda m: m.latency.p99,
     "throughput": lambda m: m.latency.p50 / max(m.signature.items_per_call, 1),
+    "ttft": lambda m: _known(m.ttft_s),
+    "tpot": lambda m: _known(m.tpot_s),
     "memory": _memory_bytes,
     "compile": lambda m: m.first_call_s,
 }

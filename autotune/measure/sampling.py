@@ -195,6 +195,8 @@ class SampleLog:
     page_faults: list[int] = field(default_factory=list)
     involuntary_switches: list[int] = field(default_factory=list)
     by_others_s: list[float | None] = field(default_factory=list)
+    parts_s: list[tuple[float, ...]] = field(default_factory=list)
+    """Those of each sample, where calls have parts."""
     _next_look: float = -math.inf
 
     @contextmanager
@@ -230,6 +232,8 @@ class SampleLog:
     def _time_once(self, call: Callable[[], None], clock: Clock) -> None:
         before = _used()
         self.latency_s.append(time_once(call, clock) / self.plan.calls_per_sample)
+        if isinstance(call, DividedCall):
+            self.parts_s.append(call.parts_s())
         if before is None or (after := _used()) is None:
             return
         self.cpu_s.append(round(max(after[0] - before[0], 0.0), 6))
@@ -242,7 +246,7 @@ class SampleLog:
 
     def forget_last(self) -> None:
         """The last call was no sample."""
-        for readings in (self.latency_s, self.cpu_s, self.page_faults, self.involuntary_switches):
+        for readings in (self.latency_s, self.cpu_s, self.page_faults, self.involuntary_switches, self.parts_s):
             del readings[-1:]
 
     def samples(
@@ -269,6 +273,7 @@ class SampleLog:
             turns=tuple(len(turn) for turn in turns if not dropped.issuperset(turn)),
             usage=usage,
             calls_per_sample=self.plan.calls_per_sample,
+            parts_s=tuple(parts for number, parts in enumerate(self.parts_s) if number not in dropped),
             device=self.device.state(len(self.latency_s)),
         )
 
@@ -372,6 +377,17 @@ class PreparedCall:
 
     def __call__(self) -> None:
         self.prepare()
+        self.call()
+
+
+@dataclass(frozen=True)
+class DividedCall:
+    """A call that has parts: what they took is asked after each."""
+
+    call: Callable[[], None]
+    parts_s: Callable[[], tuple[float, ...]]
+
+    def __call__(self) -> None:
         self.call()
 
 

@@ -52,11 +52,11 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
 )
 
 
-def names(framework: str | None = None, task: Literal["infer", "train"] = "infer") -> tuple[str, ...]:
+def names(framework: str | None = None, task: Literal["infer", "train", "generate"] = "infer") -> tuple[str, ...]:
     """The names of the bundled models for a task; none for a framework that they are not written for."""
     if framework is not None and framework not in FRAMEWORKS:
         return ()
-    return tuple(name for name, model in BUNDLED.items() if task == "infer" or model.trains)
+    return tuple(name for name, model in BUNDLED.items() if task == "infer" or (task == "train" and model.trains))
 
 
 def declared(name: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def declared(name: str) -> dict[str, Any]:
     return {"repeated": model.repeated, "padding": model.padding}
 
 
-def reference(name: str, framework: str, task: Literal["infer", "train"] = "infer") -> str:
+def reference(name: str, framework: str, task: Literal["infer", "train", "generate"] = "infer") -> str:
     """The import reference `module:function` of a model's builder; `KeyError` if there is no such model.
 
     To train, that is the one in `training.py`, which adds loss, targets and optimizer.
@@ -75,7 +75,7 @@ def reference(name: str, framework: str, task: Literal["infer", "train"] = "infe
     return f"{__name__}.{framework}.{name if task == 'infer' else 'training'}:{name}"
 
 
-def source_sha256(name: str, framework: str, task: Literal["infer", "train"] = "infer") -> str:
+def source_sha256(name: str, framework: str, task: Literal["infer", "train", "generate"] = "infer") -> str:
     """Digest of the files that a model is written in: it tells whether two studies tuned the same code."""
     files = [f"{name}.py"] if task == "infer" else [f"{name}.py", "training.py"]
     return hashlib.sha256(

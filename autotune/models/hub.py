@@ -44,15 +44,19 @@ class _Hub:
     """The distribution."""
     builder: str
     """Module of `autotune.models.FRAMEWORK` with functions `build(name, ...)` and, where they are trained by name,
-    `build_to_train(name, ...)`."""
+    `build_to_train(name, ...)`; where they generate text, `build` of the module whose name
+    ends in `_generation`."""
     examples: tuple[str, ...]
     install: str
     framework: str = "torch"
     trains: bool = True
+    generates: bool = False
 
 
 _HUBS = {
-    SCHEME: _Hub("Hugging Face", "transformers", "hugging_face", EXAMPLES, "pip install 'autotune-compile[hf]'"),
+    SCHEME: _Hub(
+        "Hugging Face", "transformers", "hugging_face", EXAMPLES, "pip install 'autotune-compile[hf]'", generates=True
+    ),
     TIMM: _Hub("timm", "timm", "timm_models", TIMM_EXAMPLES, "pip install 'autotune-compile[timm]'"),
     MINDCV: _Hub("MindCV", "mindcv", "mindcv_models", MINDCV_EXAMPLES, "pip install mindcv", framework="mindspore"),
     MINDONE: _Hub(
@@ -81,7 +85,7 @@ def is_hub(model: str) -> bool:
     return model.startswith(tuple(_HUBS))
 
 
-def reference(model: str, framework: str, task: Literal["infer", "train"] = "infer") -> tuple[str, str]:
+def reference(model: str, framework: str, task: Literal["infer", "train", "generate"] = "infer") -> tuple[str, str]:
     """The import reference of the builder, and a digest of what holds the model's code: builder and package.
 
     Raises InputError for an empty name or a framework that it is not of, MissingFrameworkError without the package.
@@ -101,6 +105,11 @@ def reference(model: str, framework: str, task: Literal["infer", "train"] = "inf
             f"{asked('task', task)} {asked('build', model)}: models of {hub.whose} come without a loss by name",
             tip=f"return one with its loss in a function of your own: {asked('build', 'FILE.py:FUNCTION')}",
         )
+    if task == "generate" and not hub.generates:
+        raise InputError(
+            f"{asked('task', task)} {asked('build', model)}: models of {hub.whose} generate no text by name",
+            tip=f"take one of {_HUBS[SCHEME].whose}, such as {asked('build', 'hf:llama')}",
+        )
     release = package_version(hub.package)
     if release is None:
         raise MissingFrameworkError(
@@ -109,12 +118,14 @@ def reference(model: str, framework: str, task: Literal["infer", "train"] = "inf
         )
     folder = Path(__file__).parent / hub.framework
     files = sorted(folder.glob(f"{hub.builder.partition('_models')[0]}*.py"))
-    function = "build"
+    function, builder = "build", hub.builder
     if task == "train":
         function = "build_to_train"
         files.append(folder / "training.py")
+    if task == "generate":
+        builder = f"{builder}_generation"
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files) + release.encode()).hexdigest()
-    return f"autotune.models.{hub.framework}.{hub.builder}:{function}", digest
+    return f"autotune.models.{hub.framework}.{builder}:{function}", digest
 
 
 def name_of(model: str, search_path: Path) -> str:

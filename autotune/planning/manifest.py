@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import optuna
 
 from autotune import models
-from autotune.backends.registry import framework_version
+from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.probe import read_declaration
 from autotune.command_line import asked
 from autotune.errors import InputError, SetupError
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
-from autotune.measure.objective import parse_objectives
+from autotune.measure.objective import OF_GENERATION, Objective, parse_objectives
 from autotune.planning.models import digest_of_inputs, make_workload, model_of, resolve_model
 from autotune.planning.shapes import (
     kind_of_shapes,
@@ -53,6 +54,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     sampler = None if question.sampler is None else sampler_name(question.sampler)
     require_quantities(shapes, objectives, constraints)
     require_team(question, framework, device)
+    _require_generation(question, framework, objectives, constraints)
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
     declared = _read_declaration(workload, question, limits)
@@ -85,10 +87,11 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
     """
     check_text(question)
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
-    if question.task == "train":
+    if question.task != "infer":
+        what = "training steps" if question.task == "train" else "generated text"
         raise InputError(
-            f"{asked('deadline')} is for calls of a model, not for training steps",
-            tip=f"leave out {asked('task', 'train')}",
+            f"{asked('deadline')} is for calls of a model, not for {what}",
+            tip=f"leave out {asked('task', question.task)}",
         )
     require_one_shape(question)
     workload = _make_workload(question, framework, device)
@@ -105,6 +108,31 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
         )
         for tier, grade in (declared.tiers or {"full": TierSpec()}).items()
     }
+
+
+def _require_generation(
+    question: Question, framework: str, objectives: Iterable[Objective], constraints: Iterable[Constraint]
+) -> None:
+    """Raises InputError for what is about generated text where none is, and for what does not go with it."""
+    if question.task != "generate":
+        given = [asked("objective", objective.name) for objective in objectives if objective.quantity in OF_GENERATION]
+        given += [asked("constraints", bound.text) for bound in constraints if bound.quantity in OF_GENERATION]
+        if given:
+            raise InputError(
+                f"{given[0]}: only generated text has a first token and further ones",
+                tip=f"tune text generation: {asked('task', 'generate')}",
+            )
+        return
+    if not entry_of(framework).generates:
+        raise InputError(
+            f"{asked('task', 'generate')} {asked('framework', framework)}: text generation is tuned in PyTorch only",
+            tip=f"use {asked('framework', 'torch')}",
+        )
+    if question.inputs is not None:
+        raise InputError(
+            f"{asked('task', 'generate')} {asked('inputs')}: a model that generates is given prompts",
+            tip="let the model's function return them: {'model': ..., 'generate': {'prompts': [...]}}",
+        )
 
 
 def check_text(question: Question) -> None:
@@ -196,7 +224,7 @@ def _read_declaration(workload: Workload, question: Question, limits: LimitsNow)
         except (InputError, SetupError):
             require_device(workload.framework, named, limits)
             raise
-    return Declaration() if workload.task == "train" else declaration
+    return declaration if workload.task == "infer" else Declaration()
 
 
 def require_same_question(manifest: Manifest) -> None:

@@ -91,8 +91,9 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
             )
         if model not in models.names(framework, task):
             known = ", ".join(models.names(framework, task)) or "none"
+            lacks, what = ("loss", "train") if task == "train" else ("text to generate", "generate it")
             raise InputError(
-                f"{asked('task', task)} {asked('build', model)}: it has no loss", tip=f"bundled to train: {known}"
+                f"{asked('task', task)} {asked('build', model)}: it has no {lacks}", tip=f"bundled to {what}: {known}"
             )
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
     if hub.is_hub(model):

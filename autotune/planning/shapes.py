@@ -23,8 +23,13 @@ def shapes_asked(question: Question) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
     if not _asks_for_many(question):
         return None
+    given = asked("shapes" if question.shapes else "traffic")
+    if question.task == "generate":
+        raise InputError(
+            f"{asked('task', 'generate')} {given}: generated text has its lengths as prompts",
+            tip=f"give them as {asked('arguments')}, e.g. prompts=16,64,200, or in the model's function",
+        )
     if question.task == "train":
-        given = asked("shapes" if question.shapes else "traffic")
         raise InputError(
             f"{asked('task', 'train')} {given}: a training step is tuned for one shape, because where its steps lead "
             "is compared",

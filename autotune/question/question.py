@@ -118,8 +118,10 @@ class Question(Record):
         "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME, mindcv:NAME, mindone:NAME or "
         "mindyolo:FILE; FRAMEWORK=MODEL, once for each framework.",
     )
-    task: Literal["infer", "train"] = ask(
-        "infer", "infer: tune calls of the model; train: tune training steps.", by="anybody"
+    task: Literal["infer", "train", "generate"] = ask(
+        "infer",
+        "infer: tune calls of the model; train: tune training steps; generate: tune text generation, model.generate.",
+        by="anybody",
     )
     shapes: Texts = ask(
         (),

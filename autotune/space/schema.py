@@ -53,7 +53,7 @@ class Conditions(Record):
 
     versions: VersionRange = ""
     devices: list[Device] = ["cpu", "gpu", "ascend"]
-    tasks: list[Task] = ["infer", "train"]
+    tasks: list[Task] = ["infer", "train", "generate"]
     preset: Preset = "quick"
     """The first preset that includes it."""
     packages: list[Package] | dict[Device, list[Package]] = []
@@ -105,7 +105,7 @@ class ForbidEntry(Record):
 
     if_: Pattern = Field(alias="if", min_length=1)
     devices: list[Device] = ["cpu", "gpu", "ascend"]
-    tasks: list[Task] = ["infer", "train"]
+    tasks: list[Task] = ["infer", "train", "generate"]
     parts: bool = False
     """The rule is for configs that compile parts of the model, each on its own (knob `region`)."""
     because: str = Field(min_length=1)

@@ -9,6 +9,8 @@ may return the model alone.
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
 `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step. Without `loss` the model returns it itself
 (`own_loss`), without `optimizer` it is the framework's usual one.
+
+For generation of text the dict has `model` and `generate`, the prompts (see `generation`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
+from autotune.workload.generation import KEY, Prompts
 from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
 
@@ -86,6 +89,8 @@ class Built:
     """The model differentiates within its forward pass: gradients are recorded in all of its calls."""
     reset: Apply | None = None
     """Puts the model, which keeps something from call to call, into the state that its calls begin in."""
+    prompts: Prompts | None = None
+    """What is generated; given if and only if the task is that. There are no inputs then."""
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -119,6 +124,8 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
         if not callable(loss):
             raise InputError(f"{workload.model} returned {_kind(loss)} as the loss, which cannot be called")
         read["recipe"] = TrainingRecipe(loss, parts.get("optimizer"))
+    if workload.task == "generate":
+        return Built(model, Arguments(), prompts=Prompts.of(parts[KEY], workload.model))
     inputs = [*own, *calls]
     return Built(model, inputs[0], tuple(inputs[1:]), **read)
 
@@ -143,7 +150,7 @@ def _as_a_program(workload: Workload) -> Iterator[None]:
 _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
 _OF_TRAINING = ("targets", "loss", "optimizer")
-_KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset", *_OF_TRAINING)
+_KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset", *_OF_TRAINING, KEY)
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:
@@ -159,7 +166,8 @@ def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> 
             f"{workload.model} returned {_kind(returned)}",
             tip="it must return (model, inputs), (model, inputs, more_inputs) or a dict of these and more",
         )
-    missing = [key for key in ("model", *(() if calls else ("inputs",))) if key not in parts]
+    needed = KEY if workload.task == "generate" else "inputs"
+    missing = [key for key in ("model", *(() if calls else (needed,))) if key not in parts]
     if missing:
         raise InputError(f"{asked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}")
     unknown = [str(key) for key in parts if key not in _KEYS]

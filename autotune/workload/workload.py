@@ -17,8 +17,8 @@ from autotune.workload.function_digest import digest_of
 from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
-Task = Literal["infer", "train"]
-"""What is done with a model: inference, or a training step."""
+Task = Literal["infer", "train", "generate"]
+"""What is done with a model: inference, a training step, or generation of text."""
 
 STREAM_CALLS = 64
 """Calls of a stream, unless a job has fewer: enough to include a shape of 2 %, few enough for a search."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
@@ -26,6 +26,7 @@ from autotune.cli import app
 from autotune.config import Scalar
 from autotune.space.load import read_space_file
 from autotune.space.schema import Conditions, KnobEntry, ValueEntry
+from autotune.workload.workload import Task
 from benchmarks.evidence import table, with_section
 
 DOCS = REPOSITORY / "docs"
@@ -112,7 +113,11 @@ def _conditions(*both: Conditions) -> Iterator[str]:
     devices = [each for each in _EVERYWHERE if all(each in one.devices for one in both)]
     if devices != _EVERYWHERE:
         yield " or ".join(devices)
-    for tasks, words in ((["infer"], "inference only"), (["train"], "training only")):
+    named = ("inference", "training", "generation")
+    for tasks, words in (
+        *(([task], f"{name} only") for task, name in zip(get_args(Task), named, strict=True)),
+        (["infer", "generate"], "not for training"),
+    ):
         if any(each.tasks == tasks for each in both):
             yield words
     yield from dict.fromkeys(f"releases {each.versions}" for each in both if each.versions)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from autotune.errors import InputError
 from autotune.measure.constraint import QUANTITIES, Constraint
 from autotune.measure.diagnosis import Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.generated import Generated
 from autotune.measure.measurement import Measurement, Replay, Signature
 from autotune.measure.objective import PAGE_BYTES, Objective, parse_objectives
 from autotune.measure.units import UNITS
@@ -37,6 +38,8 @@ OBJECTIVES = [
     ("throughput", 51 / 4),
     ("memory", 2**20),
     ("compile", 60),
+    ("ttft", 3.0),
+    ("tpot", 0.5),
     ("total:1", 60),
     ("total:10", 60 + 9 * 51),
 ]
@@ -46,8 +49,30 @@ OBJECTIVES = [
 def test_what_is_minimised(text: str, expected: float) -> None:
     """Seconds of a call, an item (4 a call), the first call or the whole job; or bytes."""
     objective = Objective.parse(text)
-    assert objective.value(measurement(first_call_s=60.0, signature=four_items())) == pytest.approx(expected)
+    measured = generating(measurement(first_call_s=60.0, signature=four_items()))
+    assert objective.value(measured) == pytest.approx(expected)
     assert objective.name == text
+
+
+def generating(measured: Measurement) -> Measurement:
+    """Two prompts of 11 new tokens each; the first token after 2 s and 4 s, the others each 0.5 s later."""
+    made = Generated(lengths=(3, 9), new_tokens=11, batch=1, cold_s=(1.0, 1.0), cold=None)
+    samples = measured.samples.model_copy(update={"parts_s": ((2.0, 7.0, 4.0, 9.0),) * len(SAMPLES)})
+    return measured.model_copy(update={"samples": samples, "generated": made})
+
+
+def test_text_that_was_not_generated_has_no_tokens() -> None:
+    """A study of another task cannot be about them: the value is infinite, and no bound is kept."""
+    assert Objective.parse("ttft").value(measurement()) == math.inf
+    assert Constraint.parse("tpot <= 1h").violation(measurement()) > 0
+
+
+def test_generation_is_stored_where_it_was_measured_only() -> None:
+    """Records of other tasks have no such keys, and those that have them are read back."""
+    plain, whole = measurement(), generating(measurement())
+    assert "generated" not in plain.model_dump()
+    assert "parts_s" not in plain.samples.model_dump()
+    assert Measurement.model_validate_json(whole.model_dump_json()) == whole
 
 
 def four_items() -> Signature:
@@ -91,7 +116,11 @@ def test_several_objectives(texts: list[str], names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("texts", "message", "tip"),
     [
-        (["beauty"], "objective='beauty': unknown", "latency, p90, p99, throughput, memory, compile, total:10000"),
+        (
+            ["beauty"],
+            "objective='beauty': unknown",
+            "latency, p90, p99, throughput, ttft, tpot, memory, compile, total:10000",
+        ),
         (["latency,"], "objective='': unknown", "latency"),
         (["total"], "objective='total': how many calls?", "total:10000"),
         (["total:"], "how many calls?", "total:10000"),
@@ -168,7 +197,7 @@ def test_the_text_is_kept_as_the_operator_wrote_it() -> None:
         ("latency <= 5ms or so", "not understood", "<="),
         ("5ms >= latency", "not understood", "<="),
         ("latency <= 1.2.3ms", "not understood", "<="),
-        ("speed <= 5ms", "unknown quantity 'speed'", "latency, p90, p99, throughput, peak_memory"),
+        ("speed <= 5ms", "unknown quantity 'speed'", "latency, p90, p99, throughput, ttft, tpot, peak_memory"),
         ("latency <= 5", "latency cannot be given without a unit", "s, ms, us"),
         ("latency <= 5MiB", "latency cannot be given in 'MiB'", "s, ms, us"),
         ("peak_memory <= 2gib", "peak_memory cannot be given in 'gib'", "GiB"),
@@ -270,8 +299,9 @@ def test_every_quantity_can_be_bounded_and_measured(quantity: str) -> None:
     )
     for unit in UNITS[QUANTITIES[quantity].unit]:
         constraint = Constraint.parse(f"{quantity} {wish}{unit}")
-        assert constraint.violation(measurement(replay=replay)) < 0
-        assert constraint.miss(measurement(replay=replay)) is None
+        whole = generating(measurement(replay=replay))
+        assert constraint.violation(whole) < 0
+        assert constraint.miss(whole) is None
 
 
 def test_a_constraint_survives_json() -> None:

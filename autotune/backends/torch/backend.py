@@ -22,7 +22,18 @@ import torch
 from numpy.typing import NDArray
 
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
-from autotune.backends.torch import compile_cache, counters, files, npu, parallel, proxy, regions, shapes, training
+from autotune.backends.torch import (
+    compile_cache,
+    counters,
+    files,
+    generating,
+    npu,
+    parallel,
+    proxy,
+    regions,
+    shapes,
+    training,
+)
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
@@ -77,6 +88,7 @@ class TorchBackend(Backend):
 
     training = training
     generates = Generation
+    generation = generating
     shapes = shapes
     regions = regions
     compile_cache = compile_cache

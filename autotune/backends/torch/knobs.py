@@ -125,7 +125,7 @@ KNOBS: dict[str, Knob] = {
     "cudnn_benchmark": Knob(Goes.PROCESS, values=(None, True)),
     "threads": Knob(Goes.PROCESS),
     "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
-    "cache": Knob(Goes.OTHER, values=("dynamic", "static")),
+    "cache": Knob(Goes.OTHER, values=("dynamic", "static", "transformers")),
     "cache_length": Knob(Goes.OTHER),
     "prefill": Knob(Goes.OTHER, values=("eager", "compile", "compile_dynamic"), compile_only=True),
     "optimizer_impl": Knob(Goes.OTHER, values=(None, "foreach", "fused")),

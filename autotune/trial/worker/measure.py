@@ -164,6 +164,7 @@ def _measure(trial: _Trial) -> Measurement:
         stage_s=progress.spent_s(),
         program=program,
         replay=calls.replay,
+        generated=calls.generated,
     )
 
 

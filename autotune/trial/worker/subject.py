@@ -24,6 +24,7 @@ from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
 from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, TrainingRecipe, Variants, build, own_loss
+from autotune.workload.generation import Prompts
 from autotune.workload.workload import Workload
 
 
@@ -62,6 +63,8 @@ class Subject:
     """What was taken where the author gave nothing, each as a sentence."""
     reset: Callable[[], object] | None = None
     """Puts the model into the state that its calls begin in; None: calls do not depend on those before."""
+    prompts: Prompts | None = None
+    """What is generated; `inputs` are the tokens of each prompt then. None for any other task."""
 
     @property
     def num_in_a_row(self) -> int:
@@ -101,6 +104,8 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     if problem is not None:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")
     model = backend.place(built.model)
+    if built.prompts is not None:
+        return _generating(workload, built.prompts, model, backend)
     placed = [_mapped(inputs, backend.place) for inputs in (built.inputs, *built.more_inputs)]
     if built.recipe is not None:
         require(backend.training, asked("task", "train")).set_training(model)
@@ -130,6 +135,30 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         not_varied=(*constants, *_states(built, model, backend)),
         assumed=() if recipe is None or built.recipe is None else tuple(_assumed(built.recipe, recipe)),
         reset=None if built.reset is None else partial(built.reset, given_model),
+    )
+
+
+def _generating(workload: Workload, prompts: Prompts, model: Any, backend: Backend) -> Subject:
+    """The subject of task `generate`. Raises AutotuneError for a model that generates nothing."""
+    generation = require(backend.generation, asked("task", "generate"))
+    problem = generation.check_generating(model)
+    if problem is not None:
+        raise AutotuneError(f"{workload.model} returned as the model {problem}")
+    given = [
+        Arguments((backend.place(generation.prompt(model, prompt, prompts.batch, workload.seed)),))
+        for prompt in prompts.prompts
+    ]
+    parameters = list(backend.parameters(model))
+    specs = _specs(backend, given[0], workload.model)
+    signature = _signature(model, parameters, specs, authors=None, backend=backend, method=None)
+    return Subject(
+        model=model,
+        inputs=[*given, given[0]],
+        signature=signature.model_copy(update={"items_per_call": prompts.num_tokens}),
+        dtypes=frozenset(spec.dtype for _, spec in parameters),
+        example_sha256=_digests(backend, given[0]),
+        variants={},
+        prompts=prompts,
     )
 
 

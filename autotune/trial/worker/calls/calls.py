@@ -12,8 +12,9 @@ order:
     require_sound       after all timing
     completed   what the reference lacks, at the very end
 
-The kinds are `OneShape` (the same inputs again and again), `Stream` (inputs of many shapes, as traffic has them) and
-`Steps` (training steps). Nothing else in a trial's process asks which of them it is.
+The kinds are `OneShape` (the same inputs again and again), `Stream` (inputs of many shapes, as traffic has them),
+`Steps` (training steps) and `Continuations` (generated text). Nothing else in a trial's process asks which of them it
+is.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, quoted
+from autotune.measure.generated import Generated
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.parts import Part
 from autotune.measure.sampling import Clock, PreparedCall, SamplingPlan
@@ -52,6 +54,8 @@ class Calls(ABC):
     """What is compared; used after `observe`."""
     replay: Replay | None = None
     """The stream of calls with its first pass; None where there is none, and before `first`."""
+    generated: Generated | None = None
+    """The stream of prompts with its first pass; None where nothing is generated, and before `first`."""
 
     def __init__(self, subject: Subject, backend: Backend) -> None:
         self._subject = subject
