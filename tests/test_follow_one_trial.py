@@ -1,4 +1,4 @@
-"""docs/follow-one-trial.md leads a reader through the code: its links have to lead there."""
+"""docs/architecture.md leads a reader through the code: its links have to lead there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from tests.conftest import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "follow-one-trial.md"
+PAGE = REPOSITORY / "docs" / "architecture.md"
 
 
 def test_each_name_is_in_the_file_that_it_links_to() -> None:
