@@ -1,7 +1,7 @@
 """`Backend`: what every framework offers. What only some offer is in `capabilities`.
 
 A backend is imported in the child that runs a trial (and in the job that loads a tuned config), never in the parent.
-docs/backends.md says how to add one; the conformance test is parametrised over the table in `registry`.
+docs/search-spaces.md says how to add one; the conformance test is parametrised over the table in `registry`.
 """
 
 from __future__ import annotations
