@@ -34,6 +34,18 @@ def gpt2() -> Any:
     return transformers.GPT2LMHeadModel(config).eval()
 
 
+def t5() -> Any:
+    """It has an encoder."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=128, d_model=64, d_kv=24, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0,
+        eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
 def prompt(batch: int, length: int) -> torch.Tensor:
     return torch.randint(1, 128, (batch, length), generator=torch.Generator().manual_seed(100 * batch + length))
 

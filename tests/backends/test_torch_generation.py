@@ -13,7 +13,7 @@ from autotune.backends.torch.generation import Generation, GenerationKnobs, Tria
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError
-from tests.generating import LONGEST, NEW, continued, gpt2, llama, prompt, stream
+from tests.generating import LONGEST, NEW, continued, gpt2, llama, prompt, stream, t5
 
 pytest.importorskip("transformers")
 
@@ -85,6 +85,26 @@ class TestPuttingBack:
         changes.undo()
         assert vars(model) == before
         assert stream(model) == stream(llama())
+
+    def test_a_model_with_an_encoder(self) -> None:
+        """Its decoder begins with one token, and has what the encoder gave in a second cache."""
+        torch._dynamo.reset()
+        tuned, plain = Tuned(t5(), compiling(cache="static", cache_length=16)), t5()
+        texts = [(prompt(1, 5), 1), (prompt(1, 5), 2), (prompt(2, 5), 1)]
+        expected = [continued(plain, ids, num_beams=beams) for ids, beams in texts]
+        for _ in range(2):
+            before = num_graphs()
+            assert [continued(tuned.model, ids, num_beams=beams) for ids, beams in texts] == expected
+        assert num_graphs() == before
+        assert (tuned.generation.num_calls["untuned"], tuned.said) == (0, [])
+        kept = tuned.model.generate(prompt(1, 5), max_new_tokens=NEW, do_sample=False, return_dict_in_generate=True)
+        assert type(kept.past_key_values).__name__ == "EncoderDecoderCache"
+        assert type(kept.past_key_values.self_attention_cache).__name__ == "StaticCache"
+        tuned.changes.undo()
+
+    def test_a_prefill_of_one_token(self) -> None:
+        with pytest.raises(InvalidConfigError, match="prefill"):
+            tune_generation(t5(), compiling(prefill="compile"), UndoLog())
 
     def test_a_second_architecture(self) -> None:
         """Learned positions, and no grouped heads."""

@@ -207,6 +207,15 @@ class TestUntunedCalls:
         assert own.untuned_calls > 0
         assert [said in message for message in own.messages()] == [True]
 
+    def test_a_prompt_of_embeddings(self, own: Job, plain: Any) -> None:
+        """Its prefill is untuned; decode steps have tokens."""
+        made = []
+        for model in (own.tuned, plain):
+            embeddings = model.get_input_embeddings()(IDS)
+            made.append(model.generate(inputs_embeds=embeddings, max_new_tokens=NEW, do_sample=False).tolist())
+        assert made[0] == made[1]
+        assert (own.untuned_calls, own.stats().num_decodes) == (1, NEW - 1)
+
     def test_an_assistant(self, own: Job) -> None:
         helper = llama(1)
         assert continued(own.tuned, IDS, assistant_model=helper) == continued(llama(), IDS)

@@ -1,4 +1,4 @@
-"""How a config changes `model.generate` of one of Hugging Face's causal models: its cache, and its two kinds of calls.
+"""How a config changes `model.generate` of one of Hugging Face's models: its cache, and its two kinds of calls.
 
 `generate` calls the model once with the prompt (prefill), then once for each further token (decode), and hands a cache
 of keys and values from call to call. All of these are plain calls of the model, which is why what is tuned stands
@@ -36,7 +36,7 @@ from autotune.backends.torch.knobs import Settings, settings_of
 from autotune.backends.torch.precision import order_of
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.shapes import function_of_its_own
-from autotune.backends.torch.static_cache import CacheForm, StaticCaches, set_back, unmark
+from autotune.backends.torch.static_cache import CacheForm, StaticCaches, is_dynamic, is_made, set_back, unmark
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -52,6 +52,7 @@ MOST_PROGRAMS = 8
 _KNOWN = frozenset(
     {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "return_dict", "logits_to_keep"}
     | {"token_type_ids", "cache_position"}
+    | {"decoder_input_ids", "decoder_attention_mask", "decoder_position_ids", "encoder_outputs"}
 )
 """Arguments of a call that is tuned; others have to be None or False."""
 _MODES = frozenset({"greedy_search", "sample", "beam_search", "beam_sample"})
@@ -68,8 +69,9 @@ def tune_generation(
 ) -> None:
     """Make `model.generate(...)` run the config's code, by attributes of the model that `changes` takes away again.
 
-    `model` is a causal model of Hugging Face, without an encoder. `longest` is the most tokens, prompt and new ones,
-    of any call of the stream that the config is measured with. Raises InvalidConfigError, before anything is changed.
+    `model` is a model of Hugging Face that generates text; an encoder stays as it is. `longest` is the most tokens,
+    prompt and new ones, of any call of the stream that the config is measured with. Raises InvalidConfigError, before
+    anything is changed.
 
     What is read of the config:
 
@@ -161,9 +163,12 @@ class Generation:
         self._model = model
         self._guard: GenerationGuard = guard or TrialsGuard(self.untuned)
         self._knobs = GenerationKnobs.of(config, longest)
+        if self._knobs.prefill != "eager" and model.config.is_encoder_decoder:
+            raise InvalidConfigError(f"knob {PREFILL}: a model with an encoder begins its text with one token")
         settings = settings_of(config)
         self._decode = Programs(model, settings, changes, most_programs)
         self._prefill = Programs(model, _of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs)
+        self._has_open_decode = settings.dynamic is True
         self._has_open_prefill = self._knobs.prefill == "compile_dynamic"
         self._autocast: torch.dtype | None = getattr(torch, settings.autocast) if settings.autocast else None
         self._most_programs = most_programs
@@ -238,7 +243,7 @@ class Generation:
         num_tokens = self._num_tokens(cache)
         phase: Phase = "decode" if num_tokens else "prefill"
         programs = self._decode if phase == "decode" else self._prefill
-        is_fresh = self._caches.owns(cache) and not cache.is_initialized
+        is_fresh = self._caches.owns(cache) and not is_made(cache)
         form = None if is_fresh else self._form(phase, kwargs)
         program = programs.eager if is_fresh else programs.of(form)
         if program is None:
@@ -349,20 +354,23 @@ class Generation:
 
     def _obstacles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
         """Why a call is not tuned."""
-        model, cache, ids, lease = self._model, kwargs.get("past_key_values"), kwargs.get("input_ids"), self._lease
+        model, cache, ids, lease = self._model, kwargs.get("past_key_values"), self._ids(kwargs), self._lease
         if lease is not None and lease.why_untuned is not None:
             yield lease.why_untuned
         if model.training or torch.is_grad_enabled():
             yield "a call in training mode, or that records gradients, is no step of generate()"
         if args or cache is None or not isinstance(ids, torch.Tensor) or ids.dim() != 2:
             yield "a call without a cache, or without token ids, is no step of generate()"
-        unknown = [name for name, value in kwargs.items() if name not in _KNOWN and value not in (None, False)]
+        unknown = [name for name, value in kwargs.items() if name not in _KNOWN and not _is_off(value)]
         if unknown:
             yield f"a call with {', '.join(sorted(unknown))} was not measured"
-        if not (self._caches.owns(cache) if self._knobs.is_static else type(cache).__name__ == "DynamicCache"):
+        if not (self._caches.owns(cache) if self._knobs.is_static else is_dynamic(cache)):
             yield f"a {type(cache).__name__} of the job's own was not measured"
         if ids is not None and ids.shape[1] > 1 and self._num_tokens(cache):
             yield "a call with several tokens after others was not measured"
+
+    def _ids(self, kwargs: dict[str, Any]) -> Any:
+        return kwargs.get("decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids")
 
     def _num_tokens(self, cache: Any) -> int:
         """What a cache holds. The device is not asked where it is one of these here."""
@@ -372,7 +380,7 @@ class Generation:
         """What a program is for: its guards ask for no more."""
         cache = kwargs["past_key_values"]
         is_own = self._caches.owns(cache)
-        is_open = self._has_open_prefill if phase == "prefill" else not is_own
+        is_open = self._has_open_prefill if phase == "prefill" else self._has_open_decode or not is_own
         return (
             None if is_open or not is_own else cache.form,
             tuple((name, _seen(value, is_open)) for name, value in kwargs.items() if name != "past_key_values"),
@@ -441,8 +449,6 @@ def problem_of(model: Any) -> str | None:
     ]
     if missing:
         return f"a {type(model).__name__} has no method {missing[0]}"
-    if getattr(model.config, "is_encoder_decoder", False):
-        return "a model with an encoder is not known here"
     asked = inspect.signature(model._prepare_cache_for_generation).parameters
     unknown = {"generation_config", "model_kwargs", "generation_mode", "batch_size", "max_cache_length"} - asked.keys()
     return f"this release of transformers makes caches without {', '.join(sorted(unknown))}" if unknown else None
@@ -483,9 +489,13 @@ def _under_autocast(device: str, dtype: torch.dtype, call: Callable[..., Any]) -
 
 def _num_new(kwargs: dict[str, Any]) -> int:
     """Tokens that a call is given."""
-    given = kwargs.get("input_ids")
-    given = kwargs.get("inputs_embeds") if given is None else given
+    named = ("decoder_input_ids", "input_ids", "decoder_inputs_embeds", "inputs_embeds")
+    given = next((kwargs[name] for name in named if kwargs.get(name) is not None), None)
     return 0 if given is None else int(given.shape[1])
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value is False
 
 
 def _seen(value: Any, is_open: bool) -> Hashable:

@@ -59,10 +59,11 @@ class StaticCaches:
             self._idle = [*self._idle, cache][-MOST_IDLE:]
 
     def give_away(self, cache: Any) -> None:
-        """It is the caller's: a static cache as Hugging Face has it."""
-        for name in ("owner", "form", "num_tokens"):
-            delattr(cache, name)
-        cache.__class__ = type(cache).__base__
+        """It is the caller's: a cache as Hugging Face has it."""
+        for each in {id(cache): cache, id(_of_texts(cache)): _of_texts(cache)}.values():
+            for name in _OWN:
+                vars(each).pop(name, None)
+            each.__class__ = type(each).__base__
 
     def clear(self) -> None:
         """Let go of those that no call uses."""
@@ -74,35 +75,68 @@ class StaticCaches:
         return getattr(cache, "owner", None) is self
 
     def _made(self, form: CacheForm) -> Any:
-        cache = _kind()(config=self._model.config.get_text_config(decoder=True), max_cache_len=form.length)
+        config = self._model.config.get_text_config(decoder=True)
+        static, pair = _kinds()
+        cache = static(config=config, max_cache_len=form.length)
+        cache.form = form
+        if self._model.config.is_encoder_decoder:
+            cache = pair(cache, _dynamic(config))
+        else:
+            shape = getattr(self._model, "_get_static_cache_init_shape", lambda: None)()
+            if shape is not None:  # Else the first call, which is not compiled, makes its tensors.
+                heads, size = shape
+                cache.early_initialization(form.batch, heads, size, form.dtype, form.device)
+                unmark(cache)
         cache.owner, cache.form, cache.num_tokens = self, form, 0
-        shape = getattr(self._model, "_get_static_cache_init_shape", lambda: None)()
-        if shape is not None:  # Else the first call, which is not compiled, makes its tensors.
-            heads, size = shape
-            cache.early_initialization(form.batch, heads, size, form.dtype, form.device)
-            unmark(cache)
         return cache
+
+
+_OWN = ("owner", "form", "num_tokens")
+"""Attributes of caches that are made here."""
+
+
+def is_dynamic(cache: Any) -> bool:
+    """It is what `generate` makes where nobody asks for anything: tensors that grow."""
+    parts = [getattr(cache, name, cache) for name in ("self_attention_cache", "cross_attention_cache")]
+    return all(type(part).__name__ == "DynamicCache" for part in parts)
+
+
+def is_made(cache: Any) -> bool:
+    """Its tensors are there."""
+    return bool(_of_texts(cache).is_initialized)
+
+
+def _of_texts(cache: Any) -> Any:
+    """The cache itself, or of a model with an encoder that of the texts that its decoder writes."""
+    return getattr(cache, "self_attention_cache", cache)
 
 
 def unmark(cache: Any) -> None:
     """On a CPU: its tensors are inputs like all others. Hugging Face marks them as ones that stay where they are, for
     graphs that are captured; frozen code takes such for constants, and would use one cache for all calls (2.13)."""
-    for layer in cache.layers:
+    for layer in _of_texts(cache).layers:
         for tensor in vars(layer).values():
             if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
                 vars(tensor).pop("_dynamo_static_input_type", None)
 
 
+def _dynamic(config: Any) -> Any:
+    """For what an encoder gives, which is written once and has its own length."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=config)
+
+
 @functools.cache
-def _kind() -> Any:
-    from transformers import StaticCache
+def _kinds() -> tuple[Any, Any]:
+    """Classes: a static cache, and one of a model with an encoder."""
+    from transformers import EncoderDecoderCache, StaticCache
 
     class Cache(StaticCache):
         """Keys and values are kept in one type: under autocast they come in several."""
 
-        owner: StaticCaches | None
         form: CacheForm
-        num_tokens: int
+        __deepcopy__ = _copied
 
         def update(self, key_states: Any, value_states: Any, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
             given, dtype = key_states.dtype, self.form.dtype
@@ -111,19 +145,28 @@ def _kind() -> Any:
             is_cast = torch.is_autocast_enabled(key_states.device.type)
             return held if is_cast else tuple(each.to(given) for each in held)
 
-        def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
-            copied: Cache = object.__new__(type(self))
-            held = {name: value for name, value in vars(self).items() if name not in ("owner", "form")}
-            vars(copied).update(copy.deepcopy(held, memo), owner=None, form=self.form)
-            return copied
+    class Pair(EncoderDecoderCache):
+        """Texts in a static cache, and what the encoder gave in a dynamic one."""
 
-    return Cache
+        __deepcopy__ = _copied
+
+    return Cache, Pair
+
+
+def _copied(cache: Any, memo: dict[int, Any]) -> Any:
+    """A copy that nobody owns: it is for one call."""
+    made = object.__new__(type(cache))
+    held = {name: value for name, value in vars(cache).items() if name not in ("owner", "form")}
+    vars(made).update(copy.deepcopy(held, memo), form=cache.form)
+    return made
 
 
 def set_back(cache: Any, num_tokens: int, num_failed: int) -> bool:
     """Let a cache hold so many tokens again, after a call with `num_failed` further ones that did not come to its end;
     False where that cannot be. What the call wrote is written again by the next one."""
-    for layer in cache.layers:
+    if cache is not _of_texts(cache) and not all(cache.is_updated.values()):
+        return False  # What the encoder gave may be there in part.
+    for layer in _of_texts(cache).layers:
         length = getattr(layer, "cumulative_length", None)
         if isinstance(length, torch.Tensor):
             if getattr(layer, "cumulative_length_int", 0) and num_tokens + num_failed > layer.max_cache_len:
