@@ -118,6 +118,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
         config=record.config,
         untuned=manifest.space.untuned(),
         variants=_places(manifest.variants, ConfigParts.of(record.config).variants),
+        components=manifest.components,
         workload=TunedWorkload(
             model=workload.model,
             arguments=workload.arguments,
@@ -215,6 +216,8 @@ def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
 def _export_cache(study: Study, tuned: TunedConfig, path: Path, bench: Bench) -> Artifact:
     if tuned.is_untuned:
         raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
+    if tuned.components:
+        raise InputError("no artifact: it holds what one model's first call compiles, and this answer is a pipeline's")
     if tuned.shapes is not None:
         raise InputError("no artifact: it holds what one first call compiles, and this answer is for many shapes")
     if tuned.workload.task == "train" and not entry_of(tuned.framework).cache_is_exact:

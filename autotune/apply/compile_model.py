@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from autotune.apply import shape_strategies
@@ -22,6 +23,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload.build import MODEL_FILE, Apply, Variants
+from autotune.workload.components import Pipeline, configs_of, held_at, pipeline_of, put_at
 from autotune.workload.traffic import Shapes
 from autotune.workload.variants import PREFIX
 
@@ -43,9 +45,30 @@ def compile_under(
     `variants` are the functions that the config asks for (`declared_functions` or `given_functions`), `shapes` is the
     traffic that its shape strategy goes by. Raises InvalidConfigError.
     """
+    pipeline = pipeline_of(model)
+    if pipeline is not None:
+        _tune_components(backend, pipeline, config, changes)
+        step: Callable[..., Any] = backend.proxies.direct(model)
+        return step
     rewritten, around = _rewritten(backend, model, config, variants)
     step = around(backend.compile(rewritten, ConfigParts.of(config).settings, changes))
     return shape_strategies.with_strategy(StrategyContext(backend, model, step, changes, shapes), config)
+
+
+def _tune_components(backend: Backend, pipeline: Pipeline, config: Config, changes: UndoLog) -> None:
+    """Put tuned modules in the places of the pipeline's components. Raises InvalidConfigError."""
+    for path, own in configs_of(config, [*pipeline.parts]).items():
+        module = held_at(pipeline.holder, path)
+        step = compile_under(backend, module, own, (), changes)
+        if step is not module:
+            tuned = backend.proxies.proxy(module, step, backend.proxies.direct(step), changes)
+            put_in_place(pipeline.holder, path, tuned, changes)
+
+
+def put_in_place(holder: Any, path: str, module: Any, changes: UndoLog) -> None:
+    """Put a module where a pipeline has another one, until it is undone."""
+    before = held_at(holder, path)
+    changes.make(partial(put_at, holder, path, module), partial(put_at, holder, path, before))
 
 
 def versions_under(

@@ -523,6 +523,16 @@ class CallWatch(Protocol):
         """Tell the arguments of each call of the model, before it is made. Returns what ends that."""
 
 
+class ComponentWatch(Protocol):
+    """The modules that the call of a pipeline calls."""
+
+    def __call__(
+        self, model: Any, begun: Callable[[str, Any, Arguments], None], ended: Callable[[str], None]
+    ) -> Callable[[], None]:
+        """Tell of each call of a module that is called by none of the others: its path from what holds it, the module
+        and the arguments, and when the call ended. Returns what ends the telling."""
+
+
 class PlainCalls:
     """See `ModelProxies`. For a framework whose models are plain callables: the job holds the function itself."""
 

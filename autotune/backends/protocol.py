@@ -28,6 +28,7 @@ from autotune.backends.capabilities import (
     CallsFile,
     CallWatch,
     CompileCache,
+    ComponentWatch,
     Fingerprint,
     Generates,
     Generation,
@@ -120,6 +121,7 @@ class Backend(Protocol):
     proxies: ModelProxies = PlainCalls()
     calls_file: CallsFile | None = None
     watch_calls: CallWatch | None = None
+    watch_components: ComponentWatch | None = None
     rehearse: Rehearse | None = None
     instruments: Instruments | None = None
     """What can be read of the selected accelerator, after `prepare`. None: there is none, or nothing can be read."""

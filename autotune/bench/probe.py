@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.apply.compile_model import place_of
-from autotune.backends.protocol import DeviceReport
+from autotune.backends.protocol import Backend, DeviceReport
 from autotune.backends.registry import framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
@@ -34,9 +34,12 @@ from autotune.space.declared import Declaration
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
+from autotune.trial.worker.components import ComponentRecord, repeated_in, require_regions
 from autotune.trial.worker.main import leave, traced
 from autotune.trial.worker.stages import StageReporter
 from autotune.trial.worker.subject import built_for, records_gradients
+from autotune.workload.arguments import Arguments
+from autotune.workload.components import pipeline_of
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 
@@ -177,6 +180,13 @@ def _declared(argument: str) -> dict[str, Any]:
     regions = backend.regions
     if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
         return Declaration(padding=tuple(built.padding), tiers=dict(built.tiers)).model_dump(mode="json")
+    pipeline = pipeline_of(model)
+    if pipeline is not None:
+        record = ComponentRecord(workload.model, backend.place(model), pipeline, backend)
+        components = record.components(_placed(built.inputs, backend))
+        require_regions(workload.model, built.regions or (), components)
+        repeated = repeated_in(pipeline, components, backend)
+        return Declaration(regions=built.regions, repeated=repeated, components=components).model_dump(mode="json")
     for region in built.regions or ():
         try:
             regions.check_region(model, region)
@@ -195,6 +205,10 @@ def _declared(argument: str) -> dict[str, Any]:
         records_gradients=records_gradients(built, model, (built.inputs, *built.more_inputs), backend),
     )
     return declaration.model_dump(mode="json")
+
+
+def _placed(inputs: Arguments, backend: Backend) -> Arguments:
+    return inputs.with_leaves([backend.place(leaf) for leaf in inputs.leaves()])
 
 
 _ANSWERS: dict[str, Callable[[str], Any]] = {

@@ -16,6 +16,7 @@ from typing import Any
 from autotune.backends.capabilities import Updates
 from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
+from autotune.job.components import ComponentsApplication
 from autotune.job.stats import recorder_of, register
 from autotune.measure.parts import Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
@@ -88,13 +89,16 @@ class Loaded(LoadedFile):
         without. `ranks`: in a distributed job, the ranks that call this for the same file, and decide together
         (docs/many-ranks.md); None: all of them.
 
+        A file of a pipeline takes the pipeline, or a dict of its components: the same object comes back, with tuned
+        components in the places of those that the config names.
+
         Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
         untuned model takes, is given up: one warning, and the untuned model from then on.
         """
         policy = Policy(
             on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options, ranks
         )
-        given, _ = Application(self, model, policy).applied()
+        given, _ = self._application(model, policy).applied()
         return given
 
     def training_step(
@@ -147,13 +151,18 @@ class Loaded(LoadedFile):
             register(step, recorder)
         return step
 
+    def _application(self, model: Any, policy: Policy) -> Application | ComponentsApplication:
+        if self.answer is not None and self.answer.components:
+            return ComponentsApplication(self, model, policy)
+        return Application(self, model, policy)
+
     @contextmanager
     def applied(self, model: Any, **policy: Any) -> Iterator[Any]:
         """`apply` for as long as the `with` block lasts; then the process and the model are as they were before.
 
         Takes what `apply` takes. What MindSpore or the system take only once in a process stays.
         """
-        given, release = Application(self, model, Policy(**policy)).applied()
+        given, release = self._application(model, Policy(**policy)).applied()
         try:
             yield given
         finally:

@@ -90,6 +90,19 @@ class Signature(Record):
     """The method that was called, such as `decode`, where one of a model was given; None: a model, or a function."""
 
 
+class Component(Record):
+    """A module that the call of a pipeline calls, as one untuned call showed it."""
+
+    path: str
+    """From what holds it: `unet`, `vae.decoder`."""
+    calls: int
+    """How often the pipeline's call calls it."""
+    share: float
+    """Its part of the time of that call."""
+    signature: Signature
+    """With the inputs of the first of its calls."""
+
+
 class Axis(Record):
     """An axis of a tensor whose size is that of a dimension of the traffic."""
 

@@ -75,6 +75,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         reference_precision=question.reference,
         variables=variables_of(question),
         variants=declared.variants,
+        components=declared.components,
         sampler=sampler,
     )
 

@@ -1,5 +1,5 @@
-"""`Declaration`: the regions, variants, tiers and padding that a model's author declared; and the knobs that the first
-two become."""
+"""`Declaration`: the regions, variants, tiers and padding that a model's author declared, and the components of a
+pipeline; and the knobs that regions, variants and components become."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.measure.measurement import Component
 from autotune.schema import Record
 from autotune.space.schema import Pattern
 from autotune.space.space import Knob, SearchSpace
+from autotune.workload.components import regions_of
 from autotune.workload.regions import KNOB, WHOLE, Region
 from autotune.workload.tiers import TierSpec
 from autotune.workload.variants import PREFIX
@@ -33,12 +35,16 @@ class Declaration(Record):
     """Dimensions of the traffic that may be padded."""
     records_gradients: bool = False
     """In each of its calls: the model differentiates within itself, or an input requires gradients."""
+    components: tuple[Component, ...] = ()
+    """What the call of a pipeline calls; empty for one model."""
 
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
-        """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found."""
+        """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found. A
+        pipeline has no whole: its components are tried without a declaration."""
         if self.regions is not None:
             return tuple(region for region in self.regions if region != WHOLE)
-        return (self.repeated,) if self.repeated and found_too else ()
+        found = (self.repeated,) if self.repeated and found_too else ()
+        return (*regions_of({component.path: component.share for component in self.components}), *found)
 
 
 def with_declared_knobs(
@@ -53,7 +59,8 @@ def with_declared_knobs(
     added = [_knob(f"{PREFIX}{name}", tuple(values), {}) for name, values in declared.variants.items()]
     forbid = space.forbid
     if regions and _offers(space, compiled):
-        added.append(_knob(KNOB, (WHOLE, *regions), compiled))
+        whole = () if declared.components else (WHOLE,)
+        added.append(_knob(KNOB, (*whole, *regions), compiled))
         forbid += tuple(_in_parts(regions, space))
     for knob in added:
         if any(knob.name == known.name for known in space.knobs):

@@ -13,7 +13,7 @@ from autotune.errors import InputError, StoreError
 from autotune.files import read_file, write_whole
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.constraint import Constraint
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Component, Measurement
 from autotune.measure.objective import Objective
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
@@ -43,6 +43,8 @@ class Manifest(Record):
     variables: dict[str, str]
     variants: dict[str, dict[str, str | None]] = {}
     """Variant -> value -> `package.module:function`, or None (see `Declaration`)."""
+    components: tuple[Component, ...] = ()
+    """What the call of a pipeline calls; empty for one model."""
     sampler: str | None = None
     """A class of `optuna.samplers`, or `package.module:Class`, that chooses the configs; None: `EnumSampler`."""
 

@@ -15,7 +15,7 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_versioned, write_yaml
 from autotune.measure.accuracy import ReferencePrecision
-from autotune.measure.measurement import Latency, Signature
+from autotune.measure.measurement import Component, Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.schema import Record
@@ -136,6 +136,8 @@ class TunedConfig(Record):
     """The config that leaves the model as it is."""
     variants: dict[str, str | None] = {}
     """Variant of the model that the config asks for -> `package.module:function`, as far as there is such a name."""
+    components: tuple[Component, ...] = ()
+    """What the call of a pipeline calls; the config names those that are tuned. Empty for one model."""
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence

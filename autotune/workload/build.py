@@ -4,7 +4,9 @@ A workload names a function. The function returns `(model, inputs)`, `(model, in
 these keys and further declarations about the model (see `Built`). `inputs` is a tensor, a tuple of positional or a dict
 of keyword arguments, or a tuple of these two; `more_inputs` lists further inputs of the same form on which results are
 compared (others are derived if none are given: see `derived_inputs`). Where real calls come from a file, the function
-may return the model alone.
+may return the model alone. A dict with `components` and their `call`, or with a `pipeline`, is a model of several
+(see `components`); so is an object that can be called and holds models. Its `inputs` are those of the call, none unless
+there are some.
 
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
 `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step. Without `loss` the model returns it itself
@@ -32,6 +34,7 @@ from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
+from autotune.workload.components import Pipeline, as_pipeline, called, held_components
 from autotune.workload.generation import KEY, Prompts
 from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
@@ -109,8 +112,10 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
     with _as_a_program(workload):
         function = _find_function(workload)
         returned = function(**_arguments(function, workload))
-    parts = _parts(returned, workload, calls)
-    model = parts["model"]
+    parts = _parts(_as_one_model(returned, workload), workload, calls)
+    model = as_pipeline(parts["model"])
+    if isinstance(model, Pipeline):
+        _require_suitable(parts, workload)
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
@@ -151,6 +156,36 @@ _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
 _OF_TRAINING = ("targets", "loss", "optimizer")
 _KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset", *_OF_TRAINING, KEY)
+
+
+_OF_ONE_MODEL = ("variants", "tiers", "padding", "reset")
+
+
+def _as_one_model(returned: object, workload: Workload) -> object:
+    """A dict of components or of a pipeline as one whose model is a `Pipeline`; anything else as it is."""
+    if not isinstance(returned, Mapping) or not {"components", "pipeline"} & returned.keys():
+        return returned
+    rest = {key: value for key, value in returned.items() if key not in ("components", "pipeline", "call")}
+    if "components" in returned:
+        model = held_components(returned["components"], returned.get("call"), workload.model)
+    elif "call" in returned:
+        model = Pipeline(returned["pipeline"], called(returned["call"], workload.model))
+    else:
+        return {"model": returned["pipeline"], **rest}
+    return {"model": model, "inputs": (), **rest}
+
+
+def _require_suitable(parts: Mapping[str, Any], workload: Workload) -> None:
+    """Raises InputError for what is for one model."""
+    if workload.task != "infer":
+        raise InputError(
+            f"{asked('task', workload.task)}: {workload.model} returned a pipeline",
+            tip="return one of its models with inputs of its own",
+        )
+    unsuitable = [key for key in _OF_ONE_MODEL if key in parts]
+    if unsuitable or workload.shapes is not None:
+        what = unsuitable[0] if unsuitable else asked("shapes")
+        raise InputError(f"{workload.model} returned a pipeline, and {what} is for one model", tip="leave it out")
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:

@@ -59,6 +59,7 @@ from autotune.backends.torch.instruments import (
 )
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
+from autotune.backends.torch.pipelines import PipelineModel, watch_components
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.rehearsal import rehearse
 from autotune.backends.torch.tensors import array_of, device_of, placed, require_shape, shape_of, tensor_like, writes_of
@@ -71,6 +72,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
+from autotune.workload.components import Pipeline
 from autotune.workload.workload import Device, Task
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
@@ -97,6 +99,7 @@ class TorchBackend(Backend):
     proxies = proxy
     calls_file = files
     watch_calls = staticmethod(files.watch_calls)
+    watch_components = staticmethod(watch_components)
     versions = staticmethod(shapes.versions)
     capture_despite = staticmethod(capture_despite)
     materialise = staticmethod(materialise)
@@ -166,6 +169,8 @@ class TorchBackend(Backend):
         return lock(taken)
 
     def as_model(self, given: Any) -> Any:
+        if isinstance(given, Pipeline):
+            return PipelineModel(given)
         owner = getattr(given, "__self__", None)
         is_call = isinstance(owner, torch.nn.Module) and given == owner.__call__
         model, self.already_compiled = uncompiled(owner if is_call else given)
@@ -202,12 +207,14 @@ class TorchBackend(Backend):
         return super().content(value) if writes is None else writes
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
-        """What a plain function takes from around it counts as well."""
+        """What a plain function takes from around it counts as well. What holds the components of a pipeline does not:
+        its scheduler counts steps, and tuned components take the places of others in it."""
         held = super().attributes(value)
         if held is None:
             return None
         around = value.surroundings() if isinstance(value, FunctionModel) else {}
-        return {name: attribute for name, attribute in held.items() if name not in _OF_COMPILER} | around
+        left_out = _OF_COMPILER | {"pipeline"} if isinstance(value, PipelineModel) else _OF_COMPILER
+        return {name: attribute for name, attribute in held.items() if name not in left_out} | around
 
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):

@@ -24,6 +24,7 @@ from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
 from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, TrainingRecipe, Variants, build, own_loss
+from autotune.workload.components import pipeline_of
 from autotune.workload.generation import Prompts
 from autotune.workload.workload import Workload
 
@@ -112,17 +113,17 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     backend.materialise(model, partial(placed[0].call, built.called))
     backend.input_gradients = records_gradients(built, model, placed, backend)
     constants = _constants(placed)
-    specs = _specs(backend, placed[0], workload.model)
+    specs = _specs(workload, model, placed[0], backend)
     given = Given.of(workload, built, model, placed, backend)
     example = given.inputs[0]
-    derived = None if given.is_enough else _derived(backend, example, workload.seed)
+    derived = None if given.is_enough or not specs else _derived(backend, example, workload.seed)
     inputs = given.inputs if derived is None else [*given.inputs, derived]
     parameters = list(backend.parameters(model))
     recipe = None if built.recipe is None else _with_optimizer(built.recipe, workload, model, backend)
     return Subject(
         model=model,
         inputs=[*([example] * (NUM_IN_A_ROW - 1) if built.reset else []), *inputs, example],
-        signature=_signature(
+        signature=signature_of(
             model, parameters, specs, authors=built.compare, backend=backend, method=_method_of(given_model, backend)
         ),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
@@ -149,8 +150,8 @@ def _generating(workload: Workload, prompts: Prompts, model: Any, backend: Backe
         for prompt in prompts.prompts
     ]
     parameters = list(backend.parameters(model))
-    specs = _specs(backend, given[0], workload.model)
-    signature = _signature(model, parameters, specs, authors=None, backend=backend, method=None)
+    specs = input_specs(backend, given[0], workload.model)
+    signature = signature_of(model, parameters, specs, backend=backend)
     return Subject(
         model=model,
         inputs=[*given, given[0]],
@@ -160,6 +161,18 @@ def _generating(workload: Workload, prompts: Prompts, model: Any, backend: Backe
         variants={},
         prompts=prompts,
     )
+
+
+def _specs(workload: Workload, model: Any, example: Arguments, backend: Backend) -> tuple[TensorSpec, ...]:
+    """As of `input_specs`. Raises AutotuneError for a model without a tensor among its inputs, too: only a pipeline
+    takes texts and numbers."""
+    specs = input_specs(backend, example, workload.model)
+    if not specs and pipeline_of(model) is None:
+        raise AutotuneError(
+            f"{workload.model} returned no tensor among its inputs",
+            tip="tensors are looked for in tuples, lists, dicts and dataclasses too, not in other objects",
+        )
+    return specs
 
 
 def records_gradients(built: Built, model: Any, inputs: Sequence[Arguments], backend: Backend) -> bool:
@@ -264,8 +277,8 @@ def _digests(backend: Backend, inputs: Arguments) -> tuple[str | None, ...]:
     )
 
 
-def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec, ...]:
-    """Shape and type of each tensor among the inputs. Raises AutotuneError for none, or one that cannot be read."""
+def input_specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec, ...]:
+    """Shape and type of each tensor among the inputs. Raises AutotuneError for one that cannot be read."""
     specs = []
     for name, leaf in example.named_leaves():
         spec = backend.spec(leaf)
@@ -279,11 +292,6 @@ def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec
                 tip="let the model make it of a tensor of a plain type",
             ) from error
         specs.append(spec)
-    if not specs:
-        raise AutotuneError(
-            f"{model} returned no tensor among its inputs",
-            tip="tensors are looked for in tuples, lists, dicts and dataclasses too, not in other objects",
-        )
     return tuple(specs)
 
 
@@ -339,21 +347,24 @@ def _mapped(arguments: Arguments, change: Callable[[Any], Any]) -> Arguments:
     return arguments.with_leaves([changed[id(leaf)] for leaf in leaves])
 
 
-def _signature(
+def signature_of(
     model: Any,
-    parameters: list[tuple[str, TensorSpec]],
+    parameters: Sequence[tuple[str, TensorSpec]],
     inputs: tuple[TensorSpec, ...],
     *,
-    authors: AuthorsWord | None,
     backend: Backend,
-    method: str | None,
+    authors: AuthorsWord | None = None,
+    method: str | None = None,
 ) -> Signature:
+    """What a model with these parameters and inputs is recognised by."""
+    pipeline = pipeline_of(model)
+    kind = type(model) if pipeline is None else type(pipeline.holder)
     return Signature(
-        model_class=f"{type(model).__module__}.{type(model).__qualname__}",
+        model_class=f"{kind.__module__}.{kind.__qualname__}",
         num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),
         structure_sha256=structure_sha256(parameters),
         inputs=inputs,
-        items_per_call=inputs[0].shape[0] if inputs[0].shape else 1,
+        items_per_call=inputs[0].shape[0] if inputs and inputs[0].shape else 1,
         compare=None if authors is None else authors.described(),
         records_gradients=backend.input_gradients,
         method=method,
