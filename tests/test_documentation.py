@@ -7,6 +7,7 @@ block that is neither run nor checked has the comment `<!-- not executed: WHY --
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -194,6 +195,11 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         text = (built / f"{page}.html").read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"", text)
         assert not [each for each in loaded if re.match(r"(?:\w+:)?//", each)]
+    found = (built / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(found[found.index("(") + 1 : found.rindex(")")])
+    for word, name in {"trainer": "docs/trainer", "ddp": "docs/many-ranks", "generat": "docs/in-the-job"}.items():
+        numbers = index["titleterms"].get(word, [])
+        assert index["docnames"].index(name) in (numbers if isinstance(numbers, list) else [numbers]), word
     styles = "".join(each.read_text(encoding="utf-8") for each in built.rglob("*.css"))
     assert not re.findall(r"(?:@import|url\()[\s\"'(]*(?:https?:)?//", styles)
 
