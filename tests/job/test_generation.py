@@ -6,8 +6,10 @@ The config compiles with dynamo alone (`backend: eager`), so that programs, guar
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,8 @@ from torch._dynamo.utils import counters
 
 import autotune
 from autotune.job.load import Loaded
-from tests.generating import NEW, continued, llama, prompt, stream
+from autotune.job.stats import GenerationStats
+from tests.generating import NEW, continued, gpt2, llama, prompt, stream
 from tests.stand_ins.exports import export
 
 transformers = pytest.importorskip("transformers")
@@ -30,7 +33,7 @@ IDS = prompt(1, 5)
 
 
 def loaded(folder: Path, config: dict[str, Any], model: Any) -> Loaded:
-    return autotune.load(export(folder / "best.yaml", "torch", config, model, [IDS], texts=TEXTS))
+    return autotune.load(export(folder / "best.yaml", "torch", config, model, [IDS], task="generate", texts=TEXTS))
 
 
 class Job:
@@ -207,6 +210,11 @@ class TestUntunedCalls:
         assert own.untuned_calls > 0
         assert [said in message for message in own.messages()] == [True]
 
+    def test_hugging_faces_own_way_is_applied_with_a_cache_that_is_used_again(self, tmp_path: Path, plain: Any) -> None:
+        job = Job(tmp_path, {"execution": "compile", "backend": "eager", "cache": "transformers"})
+        assert [continued(job.tuned, IDS) for _ in range(2)] == [continued(plain, IDS)] * 2
+        assert job.untuned_calls == 0
+
     def test_a_prompt_of_embeddings(self, own: Job, plain: Any) -> None:
         """Its prefill is untuned; decode steps have tokens."""
         made = []
@@ -284,6 +292,34 @@ class TestTheModel:
         assert continued(own.tuned, IDS) == continued(plain, IDS)
         assert not cache.layers[0].keys.isnan().any()
         assert cache.layers[0].keys.abs().sum() > 0, "the cache was used again"
+
+    def test_goes_with_the_job(self, tmp_path: Path) -> None:
+        """Programs and caches hold nothing that outlives it."""
+        job = Job(tmp_path, STATIC)
+        continued(job.tuned, IDS)
+        gone = weakref.ref(job.model)
+        del job
+        gc.collect()
+        assert gone() is None
+
+    def test_for_as_long_as_a_block_lasts(self, tmp_path: Path, plain: Any) -> None:
+        model = llama()
+        config = {"execution": "eager", "cache": "static"}
+        with loaded(tmp_path, config, model).applied(model, monitor=True) as tuned:
+            assert continued(tuned, IDS) == continued(plain, IDS)
+            assert autotune.stats(tuned).num_calls == NEW
+        continued(tuned, IDS)
+        assert autotune.stats(tuned).generation == GenerationStats(num_prefills=1, num_decodes=NEW - 1, num_untuned=0)
+
+    def test_with_learned_positions(self, tmp_path: Path) -> None:
+        torch._dynamo.reset()
+        model = gpt2()
+        tuned = loaded(tmp_path, {**STATIC, "prefill": "compile_dynamic"}, model).apply(model)
+        for _ in range(2):
+            before = num_graphs()
+            assert stream(tuned) == stream(gpt2())
+        assert num_graphs() == before
+        assert autotune.stats(tuned).generation.num_untuned == 0
 
 
 class TestWhatGoesWrong:

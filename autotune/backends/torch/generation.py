@@ -75,7 +75,8 @@ def tune_generation(
 
     What is read of the config:
 
-    * `cache`: `dynamic` (None too) or `static`.
+    * `cache`: `dynamic` (None too) or `static`. `transformers` is `static` here: Hugging Face's code, with a cache that
+      is used again. What it does by itself is measured by `generating`.
     * `cache_length`, of a static cache: `exact` (None too): the longest text that a call may come to; a number: that,
       rounded up to a multiple of the number; `most`: `longest` for all calls, and a longer one is untuned.
     * `prefill`: `eager` (None too), `compile`: code for each length of a prompt, `compile_dynamic`: with open sizes.
@@ -100,7 +101,7 @@ class GenerationKnobs:
     @classmethod
     def of(cls, config: Config, longest: int | None) -> GenerationKnobs:
         """Raises InvalidConfigError."""
-        is_static = config.get(CACHE) == "static"
+        is_static = config.get(CACHE) in ("static", "transformers")
         length: Any = config.get(CACHE_LENGTH)
         if length is not None and not is_static:
             raise InvalidConfigError(f"knob {CACHE_LENGTH}: is for {CACHE}=static only")
