@@ -133,6 +133,20 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
     return min(quotas, default=None)
 
 
+def throttled_s(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """Seconds in which control groups (version 1 or 2) have kept this process's group from its cores, since their quota
+    was used up. They are counted for each core."""
+    seconds = 0.0
+    for folder in _control_groups(root, own):
+        try:
+            lines = (folder / "cpu.stat").read_text().splitlines()
+        except OSError:
+            continue
+        counted = dict(line.split() for line in lines if len(line.split()) == 2)
+        seconds += int(counted.get("throttled_usec", 0)) / 1e6 + int(counted.get("throttled_time", 0)) / 1e9
+    return seconds
+
+
 def _control_groups(root: Path, own: Path) -> list[Path]:
     """The process's groups that may limit its CPU time, with all above them. In a container the group's path may be
     that of the host, which is not there: then the topmost folder is the container's own."""

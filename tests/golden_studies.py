@@ -15,6 +15,7 @@ from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, Graph
 from autotune.measure.measurement import Axis, Failure, Measurement, OnWorker, Reason, Replay, Samples, Stage, Usage
 from autotune.measure.objective import Objective
 from autotune.measure.profile import Profile
+from autotune.measure.scatter import ProcessState
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
@@ -329,4 +330,19 @@ def _noisy(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             why="another block did not fit in the 3 s left",
             cut_short=True,
         )
+        study.blocks = [
+            BlockRow(
+                number=number,
+                values={0: untuned_s, 3: tuned_s},
+                states={0: _state(untuned_s, faults), 3: _state(tuned_s, 0)},
+            )
+            for number, (untuned_s, tuned_s), faults in zip(
+                (1, 2, 3, 4), ((0.01, 0.0096), (0.012, 0.0101), (0.0098, 0.0097), (0.011, 0.0099)),
+                (0, 1500, 0, 750), strict=True,
+            )
+        ]  # fmt: skip
     return study
+
+
+def _state(latency_s: float, faults: int) -> ProcessState:
+    return ProcessState(latency_s=latency_s, page_faults=faults, switches=4, cores=1, others=0, stolen=0)

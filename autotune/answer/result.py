@@ -9,6 +9,7 @@ from autotune.command_line import command
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots, Profile
+from autotune.measure.scatter import ProcessState, Scatter, widest
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
@@ -26,6 +27,7 @@ from autotune.study.records import (
     drift,
     fastest,
     front,
+    states_of,
 )
 from autotune.study.slots import value_slot
 from autotune.study.study import Study, trial_folder
@@ -173,6 +175,17 @@ class StudyResult:
     def drift(self) -> float | None:
         """Share by which the latency of the untuned model changed during the search; None without drift checks."""
         return None if self.untuned is None else drift(self.untuned, self.drift_checks)
+
+    @cached_property
+    def states(self) -> dict[int, list[ProcessState]]:
+        """What is known of each process that was compared, by trial: that of the trial, and those of the blocks."""
+        compared = {number for row in self.blocks for number in row.values}
+        return states_of((record for record in self.measured if record.number in compared), self.blocks)
+
+    @cached_property
+    def scatter(self) -> tuple[int, Scatter] | None:
+        """Trial of the config whose processes differ most, and by what; None where none do visibly."""
+        return widest(self.states) if self.objective.is_latency else None
 
     @property
     def stop_reason(self) -> StopReason | None:

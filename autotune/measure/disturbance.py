@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.environment import num_usable_cores, usable_cpus
+from autotune.environment import num_usable_cores, throttled_s, usable_cpus
 from autotune.measure.measurement import Measurement
 
 STAT = Path("/proc/stat")
@@ -59,7 +59,7 @@ class LoadMeter:
 
     def __init__(self, own_s: Callable[[], float | None], stat: Path = STAT) -> None:
         self._own_s, self._stat = own_s, stat
-        self._begun = self._read()
+        self._begun, self._stolen_before_s = self._read(), stolen_cpu_s(stat)
 
     def taken_s(self) -> float | None:
         """CPU seconds that others used on the usable cores so far; None where the system does not report it."""
@@ -69,6 +69,13 @@ class LoadMeter:
         wall_s, busy_s, own_s = (after - before for before, after in zip(self._begun, now, strict=True))
         spare_s = (len(usable_cpus()) - num_usable_cores()) * wall_s
         return max(busy_s - own_s - spare_s, 0.0)
+
+    def stolen_s(self) -> float | None:
+        """CPU seconds that a hypervisor or a quota kept from this process so far; None where it is not reported."""
+        now_s = stolen_cpu_s(self._stat)
+        if now_s is None or self._stolen_before_s is None:
+            return None
+        return max(now_s - self._stolen_before_s, 0.0)
 
     def _read(self) -> tuple[float, float, float] | None:
         """The clock, the busy seconds of the usable processors, and this process's own."""
@@ -89,17 +96,30 @@ def taken_cores(seconds: float) -> float | None:
 
 def busy_cpu_s(stat: Path = STAT) -> float | None:
     """Seconds since boot in which the processors that this process may use were busy or stolen."""
+    rows = _rows(stat)
+    return None if rows is None else _seconds(sum(sum(row) - row[3] - row[4] for row in rows))
+
+
+def stolen_cpu_s(stat: Path = STAT) -> float | None:
+    """Seconds in which these processors were another machine's, or this process's group had used up its CPU quota."""
+    rows = _rows(stat)
+    return None if rows is None else _seconds(sum(row[7] for row in rows)) + throttled_s()
+
+
+def _seconds(ticks: int) -> float:
+    return ticks / float(os.sysconf("SC_CLK_TCK"))
+
+
+def _rows(stat: Path) -> list[list[int]] | None:
+    """Ticks of the usable processors by kind: user nice system idle iowait irq softirq steal."""
     try:
         lines = [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")]
     except OSError:
         return None
     usable = {f"cpu{number}" for number in usable_cpus()}
-    # user nice system idle iowait irq softirq steal; what guests had is part of user already.
+    # What guests had is part of user already.
     rows = [[int(ticks) for ticks in words[1:9]] for words in lines if words[0] in usable]
-    if not rows or any(len(row) < 8 for row in rows):
-        return None
-    ticks = sum(sum(row) - row[3] - row[4] for row in rows)
-    return ticks / float(os.sysconf("SC_CLK_TCK"))
+    return None if not rows or any(len(row) < 8 for row in rows) else rows
 
 
 def _own_tree_s() -> float:

@@ -195,6 +195,7 @@ class SampleLog:
     page_faults: list[int] = field(default_factory=list)
     involuntary_switches: list[int] = field(default_factory=list)
     by_others_s: list[float | None] = field(default_factory=list)
+    stolen_s: list[float | None] = field(default_factory=list)
     parts_s: list[tuple[float, ...]] = field(default_factory=list)
     """Those of each sample, where calls have parts."""
     _next_look: float = -math.inf
@@ -207,6 +208,7 @@ class SampleLog:
         yield
         self.device.end(len(self.latency_s))
         self.by_others_s.append(meter.taken_s())
+        self.stolen_s.append(meter.stolen_s())
 
     @cached_property
     def device(self) -> DeviceWatch:
@@ -263,7 +265,8 @@ class SampleLog:
                 cpu_s=without(self.cpu_s, dropped),
                 page_faults=without(self.page_faults, dropped),
                 involuntary_switches=without(self.involuntary_switches, dropped),
-                taken_s=self._taken_s(),
+                taken_s=_total(self.by_others_s),
+                stolen_s=_total(self.stolen_s),
             )
         return Samples(
             latency_s=without(self.latency_s, dropped),
@@ -277,9 +280,11 @@ class SampleLog:
             device=self.device.state(len(self.latency_s)),
         )
 
-    def _taken_s(self) -> float | None:
-        known = [taken_s for taken_s in self.by_others_s if taken_s is not None]
-        return round(sum(known), 3) if known and len(known) == len(self.by_others_s) else None
+
+def _total(seconds: Sequence[float | None]) -> float | None:
+    """None where one stretch of samples does not tell."""
+    known = [each for each in seconds if each is not None]
+    return round(sum(known), 3) if known and len(known) == len(seconds) else None
 
 
 def _first_calls(calls: Calls, plan: SamplingPlan, clock: Clock) -> list[float]:

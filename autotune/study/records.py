@@ -19,6 +19,7 @@ from autotune.config import Config
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.scatter import ProcessState, state_of
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.schema import Record
 
@@ -77,6 +78,8 @@ class BlockRow(Record):
     """The objective's (seconds or bytes), by trial; the untuned model's trial is always among them."""
     control: float | None = None
     """The value of another process of the untuned model, which took its turns in the same block."""
+    states: dict[int, ProcessState] = {}
+    """What is known of each process beside its value, by trial; nothing on a device."""
 
 
 class AnswerStep(Record):
@@ -235,6 +238,17 @@ def drift(untuned: TrialRecord, drift_checks: Sequence[DriftCheck]) -> float | N
         return None
     medians_s = [untuned.measurement.latency.p50, *(check.latency_s for check in drift_checks)]
     return max(medians_s) / min(medians_s) - 1
+
+
+def states_of(records: Iterable[TrialRecord], blocks: Iterable[BlockRow]) -> dict[int, list[ProcessState]]:
+    """What is known of each process of these trials' configs, by trial: that of the trial, and those of the blocks."""
+    rows = list(blocks)
+    found: dict[int, list[ProcessState]] = {}
+    for record in records:
+        own = state_of(record.outcome) if isinstance(record.outcome, Measurement) else None
+        in_blocks = [row.states[record.number] for row in rows if record.number in row.states]
+        found[record.number] = in_blocks if own is None else [own, *in_blocks]
+    return found
 
 
 def why_unreliable(

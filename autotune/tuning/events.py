@@ -9,6 +9,7 @@ from autotune.bench.workers import WorkerEvent
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
+from autotune.measure.scatter import Scatter
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.records import AnswerStep, DriftCheck, NoiseFloor, StopReason, TrialRecord
@@ -172,6 +173,14 @@ class BlockMeasured:
 
 
 @dataclass(frozen=True)
+class ScatterExplained:
+    """Processes of one config differ visibly, and what was recorded while they were timed says why."""
+
+    record: TrialRecord
+    scatter: Scatter
+
+
+@dataclass(frozen=True)
 class BlockStarted:
     """The processes of a block are about to start: the untuned model's, and one of each of these trials."""
 
@@ -235,6 +244,7 @@ Event = (
     | RuleLearned
     | BlockMeasured
     | BlockStarted
+    | ScatterExplained
     | AnswerProven
     | BudgetShort
     | TimeLeftEstimated

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from autotune.bench.bench import Running
 from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.measure.scatter import Cause, state_of, widest
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.own_files import clear_runs
-from autotune.study.records import BlockRow, NoiseFloor, TrialRecord
+from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.estimate import block_plan, setting_up_s
-from autotune.tuning.events import BlockMeasured, BlockStarted
+from autotune.tuning.events import BlockMeasured, BlockStarted, ScatterExplained
 from autotune.tuning.session import Session
 
 _UNTUNED = "untuned"
@@ -38,6 +39,8 @@ class Field:
         """Fewer, once there was no room for more processes."""
         self.has_room = True
         """For several processes that become warm at the same time."""
+        self._told: set[Cause] = set()
+        """Causes of scatter that were told of."""
         self.finalists: Sequence[TrialRecord] = ()
         """Those of the open block, or of the last one."""
 
@@ -94,12 +97,14 @@ class Field:
         control = None
         if block.control_s is not None:
             control = self._session.value(untuned) * block.control_s / untuned.latency.p50
-        row = BlockRow(number=block.number, values=values, control=control)
+        states = {self._number(name): state for name, outcome in measured.items() if (state := state_of(outcome))}
+        row = BlockRow(number=block.number, values=values, control=control, states=states)
         study.blocks = [*study.blocks, row]
         self._note_noise(untuned)
         first = self._number(_UNTUNED)
         others = {number: value for number, value in values.items() if number != first}
         self._session.notify(BlockMeasured(values[first], others))
+        self._explain_scatter()
         return row
 
     def drop(self) -> None:
@@ -138,6 +143,15 @@ class Field:
                 self.most_finalists = 1
             self.has_room = False
         self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
+
+    def _explain_scatter(self) -> None:
+        """Tell why processes of one config differ, once for each cause."""
+        session = self._session
+        records = {record.number: record for record in (session.untuned, *self.finalists)}
+        found = widest(states_of(records.values(), session.study.blocks)) if session.objective.is_latency else None
+        if found is not None and found[1].cause is not None and found[1].cause not in self._told:
+            self._told.add(found[1].cause)
+            session.notify(ScatterExplained(records[found[0]], found[1]))
 
     def _note_noise(self, untuned: Measurement) -> None:
         """What two processes of the untuned model differ by, over all blocks with a control."""

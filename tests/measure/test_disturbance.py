@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.environment import throttled_s
 from autotune.measure.disturbance import LoadMeter, busy_cpu_s, disturbance_of
 from autotune.measure.measurement import Measurement, Samples, Usage
 from autotune.measure.sampling import SamplingPlan, take_samples
@@ -106,6 +107,24 @@ class TestMeter:
         meter = LoadMeter(lambda: next(own), counters)
         counters.write_text(self.stat(1100, 9000, steal=25))
         assert meter.taken_s() == pytest.approx(1.0 + 0.25 - 0.5)
+
+    def test_stolen_time_is_told_apart(self, counters, monkeypatch):
+        """What a hypervisor gave to others, and what a quota kept from this process."""
+        kept = iter([3.0, 3.5])
+        monkeypatch.setattr("autotune.measure.disturbance.throttled_s", lambda: next(kept))
+        meter = LoadMeter(lambda: 0.0, counters)
+        counters.write_text(self.stat(1100, 9000, steal=25))
+        assert meter.stolen_s() == pytest.approx(0.25 + 0.5)
+
+    def test_a_quota_counts_what_it_keeps(self, tmp_path):
+        """In the groups of either version, the process's own and those above it."""
+        own, group = tmp_path / "own", tmp_path / "root" / "pod" / "job"
+        group.mkdir(parents=True)
+        own.write_text("0::/pod/job\n")
+        (group / "cpu.stat").write_text("usage_usec 7\nthrottled_usec 1500000\n")
+        (group.parent / "cpu.stat").write_text("nr_throttled 2\nthrottled_time 500000000\n")
+        assert throttled_s(tmp_path / "root", own) == pytest.approx(2.0)
+        assert throttled_s(tmp_path / "root", tmp_path / "none") == 0
 
     def test_a_system_that_does_not_tell(self, tmp_path):
         """No file, or one without counters of the usable processors: unknown, never 0."""

@@ -231,7 +231,7 @@ class TestConfirmation:
         assert int(told[1]) == number
         assert float(told[2]) <= at_most
         assert tuned_config(study).is_untuned
-        assert "stop other programs, if any searched" in shown(study)
+        assert "runs of the same config differ on this machine searched" in shown(study)
         assert tune({}, trials=3) == confirmation
         assert tune.blocks == 0
 
@@ -250,7 +250,7 @@ class TestConfirmation:
         confirmation = tune(latencies, {compiled("b"): wild.get})
         assert confirmation.verdict is Verdict.UNDECIDED
         assert tune.blocks == 16
-        assert "stop other programs, if any, and `resume`" in shown(study)
+        assert "runs of the same config differ on this machine; `resume`" in shown(study)
         assert StudyResult(study).best.config == UNTUNED
         assert tuned_config(study).is_untuned
         again = tune(latencies)

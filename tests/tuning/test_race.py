@@ -9,18 +9,22 @@ import random
 import pytest
 
 from autotune.answer.export import tuned_config
+from autotune.answer.result import StudyResult
+from autotune.answer.sections import news
+from autotune.answer.sections.noise import NoiseSection
 from autotune.bench.bench import Lost
 from autotune.config import Config
-from autotune.measure.measurement import Failure
+from autotune.measure.measurement import Failure, Usage
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Verdict
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import BlockPlan, Budget
-from autotune.study.records import BlockRow, DriftCheck, NoiseFloor, StopReason
+from autotune.study.records import BlockRow, Confirmation, DriftCheck, NoiseFloor, StopReason
 from autotune.tuning.events import (
     AnswerProven,
     BlockMeasured,
     BlockStarted,
     DriftChecked,
+    ScatterExplained,
     SearchEnded,
     TrialEnded,
     TrialStarted,
@@ -469,6 +473,50 @@ class TestFailures:
         study, confirmation, _ = race(fails=in_blocks(failure, lambda _, config: config in best))
         assert study.record(confirmation.candidate).config == compiled(1)
         assert "out_of_memory: 1 TiB" in confirmation.note
+
+
+def test_what_makes_processes_differ_is_told_once(make_study, measurement):
+    """Page faults of the untuned model's processes, which each row keeps: one line, with the cause, and no advice about
+    other programs."""
+    study = make_study(space=fake_space(SPACE))
+    on_cpu = measurement.environment.model_copy(update={"device": "cpu"})
+
+    def of(faults):
+        none, faulting = (0,) * 3, (faults,) * 3
+        usage = Usage(cpu_s=none, page_faults=faulting, involuntary_switches=none, taken_s=0, stolen_s=0)
+        samples = measurement.samples.model_copy(
+            update={"latency_s": (0.01 + 1.5e-6 * faults,) * 3, "usage": usage, "calls_per_sample": 1, "turns": ()}
+        )
+        return measurement.model_copy(update={"samples": samples, "environment": on_cpu})
+
+    for number in range(2):
+        study.tell(study.ask(compiled(number) if number else UNTUNED, 60.0), of(0))
+    seen = Interrupt()
+    bench = ScriptedTrials(lambda name, block, _: of(5000 * (block - 1) if name == "untuned" else 0))
+    field = Field(Session(study, Budget(), bench, seen))
+    for _ in range(3):
+        field.open([study.ended()[1]], None)
+        while not field.block.is_warm:
+            field.block.note_ready(field.block.start_next())
+        field.close()
+    assert [row.states[0].page_faults for row in study.blocks] == [0, 5000, 10000]
+    (told,) = seen.of(ScatterExplained)
+    assert news(told) == [
+        "scatter     the untuned model takes 10 ms to 17.5 ms by process: up to 5,000 page faults a call, since the C "
+        "library gives memory back to the system"
+    ]
+    speedup = Speedup(median=1.3, low=0.9, high=1.7)
+    study.confirmation = Confirmation(
+        verdict=Verdict.UNDECIDED, candidate=1, contestants=(0, 1), blocks=((0.01, 0.01),), speedups=(speedup,),
+        num_trials=2,
+    )  # fmt: skip
+    shown = summary_of(study)
+    assert "25 ms by process: up to 10,000 page faults a call" in shown
+    assert "keep memory in the process" in shown
+    assert "other programs" not in shown
+    assert "quieter" not in shown
+    (figure,) = NoiseSection(StudyResult(study)).figures()
+    assert [row[1] for row in figure.table.rows] == ["0", "0", "5000", "10000", "0", "0", "0", "0"]
 
 
 class TestOnADevice:

@@ -12,6 +12,7 @@ from autotune.answer.objectives import shown
 from autotune.command_line import asked
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.objective import Objective
+from autotune.measure.scatter import Cause
 from autotune.measure.statistics import COMPILED, ERROR, Verdict
 from autotune.study.budget import BlockPlan, Budget
 from autotune.study.records import StopReason
@@ -46,7 +47,8 @@ class ConfirmationSection(Section):
         if answer.verdict is None:
             yield resume
         elif answer.verdict is Verdict.UNDECIDED:
-            yield self._what_decides() or f"{resume}     (on a quieter machine)"
+            how = "on a quieter machine" if self._is_busy else "with more blocks"
+            yield self._what_decides() or f"{resume}     ({how})"
         elif answer.verdict is Verdict.INFEASIBLE:
             relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
             more = f"{answer.command('resume', trials='N')}     (tries further configs), or "
@@ -55,6 +57,13 @@ class ConfirmationSection(Section):
             yield answer.command("export", "-o", "best.yaml")
             if answer.verdict in COMPILED:
                 yield 'model = autotune.load("best.yaml").apply(model)'
+
+    @property
+    def _is_busy(self) -> bool:
+        """Other programs, or other machines, were seen while something was timed."""
+        scatter = self.answer.scatter
+        is_cause = scatter is not None and scatter[1].cause in (Cause.OTHERS, Cause.STOLEN)
+        return is_cause or any(record.disturbed for record in self.answer.measured)
 
     def _what_decides(self) -> str | None:
         """The command that has time for the blocks that are missing; None where time was not what was missing."""
@@ -70,7 +79,7 @@ class ConfirmationSection(Section):
         gain = value(answer.untuned.measurement) / value(candidate.measurement)
         number = blocks_to_decide(len(confirmation.pairs), confirmation.confidence, gain, budget.confirmation)
         if number is None:
-            return f"{again}     (with more time, on a quieter machine)"
+            return f"{again}     (with more time{', on a quieter machine' if self._is_busy else ''})"
         times = confirmation_times([answer.untuned, candidate], answer.noise_floor, answer.objective, budget)
         needed = as_budget(trial_s(answer.untuned) + SAFETY * times.of(number))
         return f"{answer.command('resume', budget=needed)}     ({num_blocks(number)} more may decide it)"

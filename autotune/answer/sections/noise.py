@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.answer.content import Fact, Section
+from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
 from autotune.answer.format import percent, seconds
+from autotune.command_line import asked
+from autotune.measure.scatter import Cause, Scatter
 from autotune.measure.statistics import TOO_WIDE, Verdict
 from autotune.study.records import DRIFTING, UNRELIABLE_DRIFT
-from autotune.tuning.events import DriftChecked, Event, NoiseFloorMeasured, TrialDisturbed
+from autotune.tuning.events import DriftChecked, Event, NoiseFloorMeasured, ScatterExplained, TrialDisturbed
+
+NEARLY_ALL = 0.95
 
 
 class NoiseSection(Section):
@@ -23,6 +27,8 @@ class NoiseSection(Section):
             case TrialDisturbed():
                 what = f"trial {event.number}" if event.number else "the untuned model"
                 yield f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"
+            case ScatterExplained():
+                yield f"scatter     {scatter_in_words(event.record.number, event.scatter)}"
             case NoiseFloorMeasured():
                 spread = percent(event.noise_floor.spread)
                 yield f"noise floor {spread}: two runs of the unchanged model differ by this much on this machine"
@@ -44,14 +50,73 @@ class NoiseSection(Section):
                 trust = "figures of single trials cannot be compared; blocks compare side by side"
             changed = f"the untuned model's own latency changed by {percent(answer.drift)} during the search"
             yield "drift", f"{changed}: {trust}"
-        if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
-            again = " and `resume`" if answer.verdict is Verdict.UNDECIDED else ""
-            yield "noisy", f"runs of the same config differ on this machine; stop other programs{again}"
+        is_wide = answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low
+        if answer.scatter is not None and (is_wide or answer.scatter[1].cause is not None):
+            yield "scatter", scatter_in_words(*answer.scatter)
+        if is_wide:
+            cause = None if answer.scatter is None else answer.scatter[1].cause
+            todo = [] if cause is None else [remedy(cause)]
+            todo += ["`resume`"] if answer.verdict is Verdict.UNDECIDED else []
+            what = "runs of the same config differ on this machine"
+            yield "noisy", f"{what}; {' and '.join(todo)}" if todo else what
 
     def document(self) -> dict[str, Any]:
-        floor = self.answer.noise_floor
+        floor, scatter = self.answer.noise_floor, self.answer.scatter
         return {
             "noise_floor": floor and floor.model_dump(),
             "sentinels": [check.model_dump() for check in self.answer.drift_checks],
             "drift": self.answer.drift,
+            "scatter": None if scatter is None else {"trial": scatter[0], **scatter[1].model_dump()},
         }
+
+    def figures(self) -> Iterator[Figure]:
+        """A point a process, where page faults make the difference."""
+        scatter = self.answer.scatter
+        if scatter is None or scatter[1].cause is not Cause.FAULTS:
+            return
+        untuned = self.answer.untuned
+        series, rows = [], []
+        for number, states in self.answer.states.items():
+            is_untuned = untuned is not None and number == untuned.number
+            name = "untuned" if is_untuned else f"trial {number}"
+            x, y = [state.page_faults for state in states], [state.latency_s for state in states]
+            series.append(Series(x, y, "untuned" if is_untuned else "best", name, marker="s" if is_untuned else "o"))
+            rows += [(name, f"{faults:.0f}", seconds(latency_s)) for faults, latency_s in zip(x, y, strict=True)]
+        yield Figure(
+            "faults",
+            "Page faults",
+            "A point a process. The C library gives freed memory back to the system and asks for it again; whether it "
+            "does so is drawn anew in each process.",
+            Curves(Axis("page faults a call", "{:g}".format), Axis("", seconds), series, 3.2, "upper left"),
+            Table("Page faults by process", ("config", "faults a call", "latency"), rows),
+        )
+
+
+def scatter_in_words(trial: int, scatter: Scatter) -> str:
+    """What processes of a config differ by, and why as far as that is known."""
+    who = "the untuned model" if trial == 0 else f"trial {trial}"
+    told = f"{who} takes {seconds(scatter.low_s)} to {seconds(scatter.high_s)} by process"
+    most = scatter.most or 0.0
+    match scatter.cause:
+        case None:
+            return f"{told}: nothing that is recorded explains it"
+        case Cause.FAULTS:
+            why = f"up to {most:,.0f} page faults a call, since the C library gives memory back to the system"
+        case Cause.OTHERS:
+            why = f"other programs used up to {most:.2g} cores"
+        case Cause.STOLEN:
+            why = f"a hypervisor or a CPU quota kept up to {most:.2g} cores from it"
+    is_part = scatter.share is not None and scatter.share < NEARLY_ALL
+    explained = f" ({100 * (scatter.share or 0):.0f} % of the scatter; the rest is unexplained)" if is_part else ""
+    return f"{told}: {why}{explained}"
+
+
+def remedy(cause: Cause) -> str:
+    """What to do about a cause: docs/timings-differ.md says more."""
+    match cause:
+        case Cause.FAULTS:
+            return f"keep memory in the process (the knob `allocator`, with {asked('process_settings', True)})"
+        case Cause.OTHERS:
+            return "stop other programs"
+        case Cause.STOLEN:
+            return "take a machine, or a quota, of whole cores"

@@ -1,0 +1,161 @@
+"""Why processes of one config differ: what was recorded while each of them was timed, set against their latencies.
+
+Theory of operation. Each process of a config has a state of its own for as long as it lives: what its C library does
+with freed memory, what else ran beside it. A state that is recorded (`ProcessState`) is named as the cause where two
+things hold. The slower processes have more of it, by a straight line that explains at least half of the scatter and
+that so many processes do not show by chance; and what it costs is of the size that such a thing costs. A page fault has
+a known price, so that two processes are enough where the faults alone come to half of their difference. Whatever is
+left has no name: a memory layout, a clock that no counter shows.
+
+docs/timings-differ.md is this page for users, docs/decisions/0075-causes-by-name.md has what was tried.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from autotune.measure.measurement import Measurement
+from autotune.schema import Record
+
+SCATTERS = 0.1
+"""Processes of one config that differ by a larger share than this do so visibly."""
+_LEAST_SHARE = 0.5
+"""A cause explains so much of the scatter."""
+_LEAST_CORRELATION = {3: 0.9999, 4: 0.990, 5: 0.959, 6: 0.917, 7: 0.875, 8: 0.834, 9: 0.798, 10: 0.765, 11: 0.735}
+"""Number of processes -> the correlation that chance exceeds in one of 200 cases; then `_LEAST_SHARE` is more."""
+_FAULT_S = 1e-6
+"""What a page fault costs, with the page's clearing: measured were 1.4 to 1.5 us in a virtual machine."""
+_LEAST_CORES = 0.1
+"""Others, or a hypervisor, that had less than so much more of a core in one process than in another explain nothing."""
+
+
+class Cause(StrEnum):
+    """What makes processes of one config differ. The names are those of the JSON document."""
+
+    FAULTS = "page_faults"
+    """Freed memory goes back to the system, and is asked for again."""
+    OTHERS = "other_programs"
+    STOLEN = "stolen_time"
+    """A hypervisor gave it to another machine, or a CPU quota was used up."""
+
+
+class ProcessState(Record):
+    """What the samples of one process say of it, beside how long they took."""
+
+    latency_s: PositiveFloat
+    """The median call."""
+    page_faults: NonNegativeFloat
+    """A call, the median."""
+    switches: NonNegativeFloat
+    """Involuntary context switches a second."""
+    cores: NonNegativeFloat
+    """Cores' worth of CPU time that it used itself."""
+    others: NonNegativeFloat | None = None
+    """Cores that other programs used meanwhile; None where the system does not tell."""
+    stolen: NonNegativeFloat | None = None
+    """Cores' worth of time that was kept from it."""
+
+    def amount(self, cause: Cause) -> float | None:
+        """How much of a cause there was; None where that is not known."""
+        match cause:
+            case Cause.FAULTS:
+                return self.page_faults
+            case Cause.OTHERS:
+                return self.others
+            case Cause.STOLEN:
+                return self.stolen
+
+
+class Scatter(Record):
+    """Latencies of several processes of one config, and what makes them differ."""
+
+    low_s: PositiveFloat
+    high_s: PositiveFloat
+    num_processes: int
+    cause: Cause | None = None
+    """None: nothing that is recorded explains it."""
+    share: float | None = None
+    """Share of the scatter that the cause explains, by a straight line; None for fewer than three processes."""
+    most: NonNegativeFloat | None = None
+    """The largest amount of the cause: page faults a call, or cores."""
+
+
+def state_of(measurement: Measurement) -> ProcessState | None:
+    """None on a device, for which the calls wait, and where the system has no counters."""
+    samples, usage = measurement.samples, measurement.samples.usage
+    if usage is None or measurement.environment.device.lower() != "cpu":
+        return None
+    num_calls = samples.calls_per_sample
+    wall_s = num_calls * sum(samples.latency_s)
+    return ProcessState(
+        latency_s=measurement.latency.p50,
+        page_faults=statistics.median(usage.page_faults) / num_calls,
+        switches=sum(usage.involuntary_switches) / wall_s,
+        cores=sum(usage.cpu_s) / wall_s,
+        others=None if usage.taken_s is None else max(usage.taken_s - (usage.stolen_s or 0.0), 0.0) / wall_s,
+        stolen=None if usage.stolen_s is None else usage.stolen_s / wall_s,
+    )
+
+
+def widest(states: Mapping[int, Sequence[ProcessState]]) -> tuple[int, Scatter] | None:
+    """The scatter of the config whose processes differ most, with the number of its trial; None where none do
+    visibly."""
+    found = {trial: scatter for trial, of_one in states.items() if (scatter := scatter_of(of_one)) is not None}
+    return max(found.items(), key=lambda each: each[1].high_s / each[1].low_s, default=None)
+
+
+def scatter_of(states: Sequence[ProcessState]) -> Scatter | None:
+    """None for fewer than two processes, or for processes that do not differ visibly."""
+    latencies_s = [state.latency_s for state in states]
+    if len(states) < 2 or max(latencies_s) < (1 + SCATTERS) * min(latencies_s):
+        return None
+    plain = Scatter(low_s=min(latencies_s), high_s=max(latencies_s), num_processes=len(states))
+    shares: dict[Cause, float | None] = {}
+    for cause in Cause:
+        amounts = [amount for state in states if (amount := state.amount(cause)) is not None]
+        if len(amounts) < len(states) or (cause is not Cause.FAULTS and max(amounts) - min(amounts) < _LEAST_CORES):
+            continue
+        if (share := _explained(amounts, latencies_s, _PRICES[cause])) is not None:
+            shares[cause] = share
+        elif cause is Cause.FAULTS and _faults_alone(states):
+            shares[cause] = None
+    if not shares:
+        return plain
+    cause = max(shares, key=lambda each: shares[each] or 0.0)
+    most = max(state.amount(cause) or 0.0 for state in states)
+    return plain.model_copy(update={"cause": cause, "share": shares[cause], "most": most})
+
+
+def _faults_alone(states: Sequence[ProcessState]) -> bool:
+    """The page faults that the slowest process has more than the fastest come to half of their difference, whatever the
+    others say."""
+    fastest, slowest = (choose(states, key=lambda state: state.latency_s) for choose in (min, max))
+    more = slowest.page_faults - fastest.page_faults
+    return more * _FAULT_S >= _LEAST_SHARE * (slowest.latency_s - fastest.latency_s)
+
+
+def _explained(
+    amounts: Sequence[float], latencies_s: Sequence[float], is_price: Callable[[float, float], bool]
+) -> float | None:
+    """Share of the scatter; None where the amounts explain too little of it, or chance may."""
+    num = len(amounts)
+    if num < min(_LEAST_CORRELATION) or min(amounts) == max(amounts):
+        return None
+    line = statistics.linear_regression(amounts, latencies_s)
+    correlation = statistics.correlation(amounts, latencies_s)
+    least = max(_LEAST_CORRELATION.get(num, 0.0), _LEAST_SHARE**0.5)
+    is_told = correlation >= least and is_price(line.slope, statistics.median(latencies_s))
+    return correlation**2 if is_told else None
+
+
+_PRICES: dict[Cause, Callable[[float, float], bool]] = {
+    Cause.FAULTS: lambda slope, _: 0.1 * _FAULT_S <= slope <= 10 * _FAULT_S,
+    Cause.OTHERS: lambda slope, median_s: slope >= 0.1 * median_s,
+    Cause.STOLEN: lambda slope, median_s: slope >= 0.1 * median_s,
+}
+"""Whether a slope is one that the cause can have: seconds a page fault; seconds a core that is lacking, of which one
+makes a call longer by a tenth at least."""

@@ -1,0 +1,99 @@
+"""Why processes of one config differ: each cause is named by what was recorded, and no other."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from autotune.measure.measurement import Usage
+from autotune.measure.scatter import Cause, ProcessState, scatter_of, state_of, widest
+
+FAULTS = [(27.1, 0), (27.2, 990), (27.8, 0), (31.1, 992), (34.4, 4960), (40.6, 0), (45.4, 10000), (49.3, 16700),
+          (58.7, 18848), (59.0, 18112)]  # fmt: skip
+"""Milliseconds and page faults a call of ten processes of one model of elementwise operations."""
+
+
+def state(ms, *, faults=0.0, others=0.0, stolen=0.0):
+    return ProcessState(
+        latency_s=ms / 1e3, page_faults=faults, switches=5, cores=1, others=others, stolen=stolen
+    )  # fmt: skip
+
+
+def test_faults_are_named_by_their_price():
+    """What they cost explains 0.8 of the scatter; the rest is not the faults'."""
+    scatter = scatter_of([state(ms, faults=faults) for ms, faults in FAULTS])
+    assert (scatter.cause, scatter.most) == (Cause.FAULTS, 18848)
+    assert 0.75 < scatter.share < 0.9
+    assert (scatter.low_s, scatter.high_s, scatter.num_processes) == (pytest.approx(0.0271), 0.059, 10)
+
+
+@pytest.mark.parametrize(
+    ("slow_ms", "faults", "cause"), [(59, 18848, Cause.FAULTS), (59, 5000, None), (28, 18848, None)]
+)
+def test_two_processes_are_enough_where_faults_come_to_the_difference(slow_ms, faults, cause):
+    """A fault costs some microsecond; and what does not differ needs no cause."""
+    scatter = scatter_of([state(27), state(slow_ms, faults=faults)])
+    assert (scatter and scatter.cause) == cause
+
+
+@pytest.mark.parametrize("cause", ["others", "stolen"])
+def test_what_kept_the_cores_is_named(cause):
+    """Half a core that is lacking makes the calls longer; page faults that are a few do not."""
+    states = [state(10 * (1 + share), faults=number % 3, **{cause: share}) for number, share in enumerate(
+        [0.0, 0.02, 0.5, 0.1, 0.3, 0.7]
+    )]  # fmt: skip
+    scatter = scatter_of(states)
+    assert scatter.cause == {"others": Cause.OTHERS, "stolen": Cause.STOLEN}[cause]
+    assert scatter.share > 0.95
+
+
+@pytest.mark.parametrize("num", [3, 4, 6, 10])
+def test_what_is_unrelated_is_hardly_ever_named(num):
+    """A few faults, programs and stolen time that have nothing to do with the latencies: less than one study in 20."""
+    chance, named = random.Random(num), 0
+    for _ in range(400):
+        states = [
+            state(
+                10 * chance.lognormvariate(0, 0.15),
+                faults=chance.choice([0, 100, 400]),
+                others=chance.uniform(0, 0.4),
+                stolen=chance.uniform(0, 0.2),
+            )
+            for _ in range(num)
+        ]
+        scatter = scatter_of(states)
+        named += scatter is not None and scatter.cause is not None
+    assert named < 20
+
+
+def test_what_is_not_known_is_not_named():
+    """A system that does not tell what others used."""
+    states = [state(10 + number, others=None if number else 0.0) for number in range(6)]
+    assert scatter_of(states).cause is None
+
+
+def test_the_config_that_differs_most_stands_for_all():
+    """Configs whose processes are alike say nothing."""
+    assert widest({0: [state(10), state(10.2)], 1: [state(5)]}) is None
+    number, scatter = widest({0: [state(10), state(12)], 1: [state(5), state(9)]})
+    assert (number, scatter.high_s) == (1, 0.009)
+
+
+def test_a_state_is_a_call_s(measurement):
+    """Counters of samples of several calls, and shares of the time that they took; nothing is told of a device."""
+    usage = Usage(
+        cpu_s=(0.02,) * 3, page_faults=(20, 40, 30), involuntary_switches=(0, 3, 0), taken_s=0.03, stolen_s=0.01
+    )
+    samples = measurement.samples.model_copy(
+        update={"latency_s": (0.01,) * 3, "usage": usage, "calls_per_sample": 2}
+    )  # fmt: skip
+    on_cpu = measurement.environment.model_copy(update={"device": "cpu"})
+    found = state_of(measurement.model_copy(update={"samples": samples, "environment": on_cpu}))
+    assert found.page_faults == 15
+    assert found.switches == pytest.approx(50)
+    assert found.cores == pytest.approx(1)
+    assert found.others == pytest.approx(0.02 / 0.06)
+    assert found.stolen == pytest.approx(0.01 / 0.06)
+    on_gpu = measurement.environment.model_copy(update={"device": "NVIDIA H200"})
+    assert state_of(measurement.model_copy(update={"samples": samples, "environment": on_gpu})) is None
