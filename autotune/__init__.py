@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.api.callbacks import CallbackError
     from autotune.api.diagnosing import diagnose
     from autotune.api.result import TuneResult
-    from autotune.api.side_by_side import compare, verify
+    from autotune.api.side_by_side import compare, verify, verify_against
     from autotune.api.tuning import load_study, resume, tune
     from autotune.errors import AutotuneError, InputError
     from autotune.job.fallback import MismatchError
@@ -52,6 +52,7 @@ __all__ = [
     "stats",
     "tune",
     "verify",
+    "verify_against",
 ]
 
 _PLACES = {
@@ -68,6 +69,7 @@ _PLACES = {
     "resume": "autotune.api.tuning",
     "tune": "autotune.api.tuning",
     "verify": "autotune.api.side_by_side",
+    "verify_against": "autotune.api.side_by_side",
 }
 """Public name -> its module, which is imported when the name is asked for: a job that loads a config must not pay for
 the search."""

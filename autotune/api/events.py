@@ -1,8 +1,8 @@
-"""The events that callbacks receive. Those of a study come from `tuning`; two belong to calls outside of any study."""
+"""The events that callbacks receive. Those of a study come from `tuning`; three are of calls outside of any study."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.bench.workers import NeighboursFound, NeighboursStarted, WorkerChanged
@@ -40,6 +40,7 @@ __all__ = [
     "AnswerProven",
     "BlockMeasured",
     "BlockStarted",
+    "BothMeasured",
     "BudgetShort",
     "Callback",
     "ConfigProbed",
@@ -82,13 +83,22 @@ class PairMeasured:
 
 
 @dataclass(frozen=True)
+class BothMeasured:
+    """`verify_against`: the objective's values (seconds or bytes) in one block, by name: `untuned`, `tuned`,
+    `untuned-there`, `tuned-there`."""
+
+    objective: Objective
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class DiagnosisStep:
     """`diagnose`: what is about to be measured, in words."""
 
     what: str
 
 
-Event = of_a_study.Event | PairMeasured | DiagnosisStep
+Event = of_a_study.Event | PairMeasured | BothMeasured | DiagnosisStep
 Callback = Callable[[Event], object]
 """Called with every event, in the thread that runs the study, between two trials or while one runs. What it returns is
 not looked at."""

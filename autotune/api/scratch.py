@@ -27,6 +27,6 @@ def scratch() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def bench_in(folder: Path, variables: dict[str, str]) -> LocalBench:
-    """What runs them; a context manager."""
-    return LocalBench(variables, log=folder / "supervisor.log")
+def bench_in(folder: Path, variables: dict[str, str], python: Path | None = None) -> LocalBench:
+    """What runs them, with the interpreter of another environment if one is given; a context manager."""
+    return LocalBench(variables, log=folder / "supervisor.log", python=python)

@@ -76,8 +76,11 @@ class LocalBench(Bench):
         preload: bool | None = None,
         log: Path | None,
         on_queued: Callable[[], None] = lambda: None,
+        python: Path | None = None,
     ) -> None:
+        """`python`: the interpreter of another environment, in which all processes run."""
         self._variables = variables
+        self._python = python
         self._preload = preload
         self._log = log
         self._on_queued = cache(on_queued)
@@ -145,8 +148,9 @@ class LocalBench(Bench):
             preload = self._preload if self._preload is not None else not entry.holds_fresh
             modules = entry.preloaded_on(device) if preload else ()
             self._of_frameworks[framework] = _Supervised(
-                framework, self._variables, self._quiet, modules, log=self._log, on_queued=self._on_queued
-            )
+                framework, self._variables, self._quiet, modules,
+                log=self._log, on_queued=self._on_queued, python=self._python,
+            )  # fmt: skip
         return self._of_frameworks[framework]
 
 
@@ -204,8 +208,10 @@ class _Supervised:
         *,
         log: Path | None,
         on_queued: Callable[[], None],
+        python: Path | None = None,
     ) -> None:
         self._entry = entry_of(framework)
+        self._python = python
         self.quiet = quiet
         self._on_queued = on_queued
         self._framework = framework
@@ -222,8 +228,8 @@ class _Supervised:
         """From the first one on live processes are forks, though the framework's could be new Pythons."""
         self._is_prepared = False
         self._toolchain_s = _TOOLCHAIN_LIMIT_S
-        self._toolchain: tuple[Path | None] | None = None
-        """In a tuple: (None,) means that it cannot be made."""
+        self._toolchain: tuple[Path | None] | None = None if python is None else (None,)
+        """In a tuple: (None,) means that it cannot be made, as that of another environment's release."""
         self._making: tuple[Toolchain, _Process] | None = None
 
     def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits, *, fresh: bool) -> _Process:
@@ -405,7 +411,7 @@ class _Supervised:
             self._send_start(server, Limits(start=_IMPORT_LIMIT_S), FORK_SERVER, stops=False, echo=True)
 
     def _begin_supervisor(self) -> SupervisorProcess:
-        return SupervisorProcess.begin(self._modules, self._variables, self._log)
+        return SupervisorProcess.begin(self._modules, self._variables, self._log, self._python)
 
 
 class _Process(Process):

@@ -33,12 +33,14 @@ class SupervisorProcess:
         self._is_ready = False
 
     @classmethod
-    def begin(cls, modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> SupervisorProcess:
+    def begin(
+        cls, modules: Sequence[str], variables: Mapping[str, str], log: Path | None, python: Path | None = None
+    ) -> SupervisorProcess:
         """One that imports `modules`: a framework's, and that which imports its compiler. Raises SetupError.
 
-        `log` takes its stderr; None: it writes to this process's.
+        `log` takes its stderr; None: it writes to this process's. `python`: an interpreter in place of this one.
         """
-        return cls(start_when_possible(lambda: _popen(modules, variables, log)), modules)
+        return cls(start_when_possible(lambda: _popen(modules, variables, log, python)), modules)
 
     def wait_until_ready(self, limit_s: float) -> None:
         """It has imported the modules. Raises SetupError, and kills it, where that takes longer."""
@@ -82,7 +84,9 @@ class SupervisorProcess:
             _kill_session(self._process)
 
 
-def _popen(modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+def _popen(
+    modules: Sequence[str], variables: Mapping[str, str], log: Path | None, python: Path | None
+) -> subprocess.Popen[bytes]:
     added = {name: value for name, value in _PRELOAD_ONLY.items() if modules and name not in os.environ}
     environment = {
         **os.environ,
@@ -94,7 +98,7 @@ def _popen(modules: Sequence[str], variables: Mapping[str, str], log: Path | Non
     stderr = None if log is None else log.open("ab")
     try:
         return subprocess.Popen(
-            module_command("bench.supervisor", *modules),
+            module_command("bench.supervisor", *modules, python=python or sys.executable),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -31,13 +31,22 @@ def verify(
             help="Share of the promised speed-up that may be lost without being a regression, e.g. 0.05.",
         ),
     ] = 0.0,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ENVIRONMENT",
+            help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes there?",
+        ),
+    ] = None,
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
-    """Measure an exported config again on this machine.
+    """Measure an exported config again on this machine, or under another release.
 
     Exit status: 0 it holds, 1 regressed or wrong, 2 not measurable, 3 too noisy to tell.
     """
+    if against is not None:
+        return _verify_against(file, against, budget, report, as_json=as_json)
     from autotune.api.side_by_side import verify as verify_export
     from autotune.render.json import verification_document
     from autotune.render.side_by_side import verification_lines
@@ -48,6 +57,29 @@ def verify(
     print_result(verification_document(verification), verification_lines(verification), as_json=as_json)
     write_result(verification, report)
     return verification.exit_code
+
+
+def _verify_against(file: Path, against: Path, budget: str | None, report: Path | None, *, as_json: bool) -> int:
+    from autotune.answer.objectives import shown
+    from autotune.api.side_by_side import verify_against
+    from autotune.command_line import asked
+    from autotune.errors import InputError
+    from autotune.render.json import upgrade_document
+    from autotune.render.side_by_side import upgrade_lines
+
+    if report is not None:
+        raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
+
+    def say_values(event: Event) -> None:
+        if isinstance(event, BothMeasured):
+            say("  " + ", ".join(f"{name} {shown(event.objective, value)}" for name, value in event.values.items()))
+
+    from autotune.api.events import BothMeasured
+
+    stop_on_sigterm()
+    found = verify_against(file, against, budget=budget, callbacks=say_values)
+    print_result(upgrade_document(found), upgrade_lines(found), as_json=as_json)
+    return found.exit_code
 
 
 @app.command()

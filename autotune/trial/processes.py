@@ -41,13 +41,13 @@ _NO_RESOURCES = (errno.EAGAIN, errno.ENOMEM)
 Started = TypeVar("Started")
 
 
-def module_command(name: str, *arguments: str) -> list[str]:
+def module_command(name: str, *arguments: str, python: str | Path = sys.executable) -> list[str]:
     """The command line that runs a module of the package (`trial.worker.main`) as a program.
 
     It is started as a file, not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the
     stack, and `-m` adds a frame without one. Without `-P` modules of the package would hide Python's own.
     """
-    return [sys.executable, "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
+    return [str(python), "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
 
 
 def run_helper(folder: TrialFolder, helper: str) -> int:

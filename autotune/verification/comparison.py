@@ -178,30 +178,30 @@ def measure(
     """
     deadline = Deadline.after(budget.wall_s)
     folder = TrialFolder((pair.folder / "untuned").resolve())
-    request = _request(pair, budget, pair.untuned, "untuned")
+    request = request_of(pair, budget, pair.untuned, "untuned")
     untuned = run_through_crashes(bench, folder, request.limited_to(deadline.cap(request.limits)))
     if isinstance(untuned, Failure) and deadline.left_s() <= 0:
-        raise _too_little_time(budget)
+        raise too_little_time(budget)
     if isinstance(untuned, Failure):
         return ComparisonResult(None, failure=untuned, failed="untuned")
-    _require_same_model(pair.untuned, untuned)
+    require_same_model(pair.untuned, untuned)
     contest = BlockedRun(
         bench,
         pair.folder,
-        [Contestant(name, _request(pair, budget, side, name)) for name, side in _sides(pair).items()],
+        [Contestant(name, request_of(pair, budget, side, name)) for name, side in _sides(pair).items()],
         budget.confirmation.fit_for(pair.objective),
         pair.objective.value,
         seed=pair.untuned.workload.seed,
         on_block=lambda values: on_block(*values.values()) if len(values) == 2 else None,
         deadline=deadline,
     )
-    comparison = contest.run(_is_clear)
+    comparison = contest.run(is_clear)
     if comparison is None:
         for name, failure in contest.failures.items():
             return ComparisonResult(None, failure=failure, failed=name)
-        raise _too_little_time(budget)
+        raise too_little_time(budget)
     for name, side in _sides(pair).items():
-        _require_same_model(side, contest.blocks[0][name])
+        require_same_model(side, contest.blocks[0][name])
     return ComparisonResult(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
 
 
@@ -209,13 +209,14 @@ def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | N
     """How one process of `second` fails; None where it does not, or the untuned model does."""
     for name, side in {"untuned": pair.untuned, "second": pair.second}.items():
         folder = TrialFolder((pair.folder / name).resolve())
-        outcome = run_through_crashes(bench, folder, _request(pair, budget, side, name))
+        outcome = run_through_crashes(bench, folder, request_of(pair, budget, side, name))
         if isinstance(outcome, Failure):
             return outcome if name == "second" else None
     return None
 
 
-def _too_little_time(budget: Budget) -> SetupError:
+def too_little_time(budget: Budget) -> SetupError:
+    """What is raised where the time is up before there are blocks enough."""
     return SetupError(
         f"the time of {budget.wall_s:g} s does not hold a comparison of the two",
         tip=f"give more with {asked('budget')}",
@@ -226,7 +227,8 @@ def _sides(pair: PairedRun) -> dict[str, Side]:
     return {"first": pair.first, "second": pair.second}
 
 
-def _require_same_model(side: Side, measured: Measurement) -> None:
+def require_same_model(side: Side, measured: Measurement) -> None:
+    """Raises SetupError for another model than the one whose signature the side names."""
     if side.signature not in (None, measured.signature):
         raise SetupError(
             f"{side.workload.model} is not the model that was tuned: its parameters or inputs differ",
@@ -234,7 +236,8 @@ def _require_same_model(side: Side, measured: Measurement) -> None:
         )
 
 
-def _request(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialRequest:
+def request_of(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialRequest:
+    """The request of a side's processes, with caches of their own."""
     return TrialRequest(
         number=0,
         workload=side.workload,
@@ -251,7 +254,7 @@ def _request(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialReq
     )
 
 
-def _is_clear(comparison: Comparison) -> bool:
+def is_clear(comparison: Comparison) -> bool:
     """One of the two is proven faster, or neither even looks it."""
     both = comparison, comparison.inverse
     return any(verdict_of(way.speedups[0]) is Verdict.FASTER for way in both) or all(way.is_clear() for way in both)

@@ -15,7 +15,7 @@ import autotune
 from autotune import events
 from autotune.api.both import BothResult
 from autotune.api.diagnosing import Diagnosis
-from autotune.api.side_by_side import Comparison, Verification
+from autotune.api.side_by_side import Comparison, Upgrade, Verification
 from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.job.load import Loaded
 from autotune.job.recording import Recording
@@ -39,6 +39,8 @@ GROUPS: dict[str, list[Any]] = {
     "Measure again": [
         autotune.verify,
         Verification,
+        autotune.verify_against,
+        Upgrade,
         autotune.compare,
         Comparison,
         autotune.diagnose,

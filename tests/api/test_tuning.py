@@ -238,7 +238,7 @@ def test_the_same_name_with_other_settings_is_refused(tune, scripted):
     tune(study="s", trials=1)
     with pytest.raises(StoreError, match="different settings") as refused:
         tune(study="s", trials=1, constraints="compile <= 60s")
-    assert "study='NAME'" in refused.value.__notes__[0]
+    assert "study='s-2'" in refused.value.__notes__[0]
     assert "--" not in refused.value.tip, "a tip names arguments and not flags"
 
 

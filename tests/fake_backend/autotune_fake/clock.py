@@ -12,6 +12,8 @@ import random
 import time
 
 VARIABLE = "FAKE_CLOCK"
+SLOWER_VARIABLE = "FAKE_SLOWER"
+"""How many times as long simulated calls take: another release."""
 PROCESS_SCATTER = 0.003
 """How much longer all calls of a process take, as a share: half a normal distribution of this deviation."""
 CALL_SCATTER = 0.005
@@ -36,7 +38,7 @@ class SimulatedClock:
     def __init__(self) -> None:
         self._now_s = 0.0
         self._random = random.Random()
-        self._pace = self._longer(PROCESS_SCATTER)
+        self._pace = self._longer(PROCESS_SCATTER) * float(os.environ.get(SLOWER_VARIABLE, "1"))
 
     def __call__(self) -> float:
         return self._now_s

@@ -1,0 +1,153 @@
+"""What another environment changes: real processes of two interpreters; one is slower, or computes something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+import yaml
+
+import autotune
+from autotune.errors import InputError
+from autotune.render.side_by_side import upgrade_lines
+from autotune.study.budget import Budget
+from autotune.verification.upgrade import Environment
+from tests.conftest import QUICK_BUDGET, REPOSITORY, own_children
+
+MODEL = """
+import os
+import numpy as np
+
+def tiny(rows=4, seed=0):
+    weight = np.random.default_rng(seed).normal(size=(8, 8))
+    added = float(os.environ.get("ADDED", 0))
+    return (lambda x: x @ weight + added), np.random.default_rng(1).normal(size=(rows, 8))
+"""
+SLOW, FAST = {"execution": "eager", "latency_ms": 8}, {"execution": "compile", "behaviour": "right", "latency_ms": 2}
+
+
+@pytest.fixture
+def export(tmp_path):
+    """An exported file of a model, tuned from 8 ms to 2 ms a call."""
+
+    def write(**changes):
+        (tmp_path / "model.py").write_text(MODEL)
+        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+        content["workload"]["model"] = f"{tmp_path / 'model.py'}:tiny"
+        content.update(config=dict(FAST), untuned=dict(SLOW), **changes)
+        path = tmp_path / "best.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Another environment, whose processes have these variables."""
+
+    def make(**variables):
+        python = tmp_path / "other" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        set_them = "".join(f"export {name}={value}\n" for name, value in variables.items())
+        python.write_text(f'#!/bin/sh\n{set_them}exec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        return tmp_path / "other"
+
+    return make
+
+
+BUDGET = Budget.model_validate(QUICK_BUDGET.model_dump())
+
+
+def test_the_same_release(export, environment):
+    """Nothing is shown to be slower, and the config gains in both."""
+    found = autotune.verify_against(export(), environment(), budget=BUDGET)
+    assert (found.outcome, found.here) == ("holds", found.there)
+    here, there = found.gains
+    assert here.low > 1
+    assert there.low > 1
+    assert set(found.measured) == {"untuned", "tuned", "untuned-there", "tuned-there"}
+    assert not own_children()
+
+
+def test_a_release_that_is_slower(export, environment, cli, tmp_path):
+    """Each call takes half as long again there: the command says which model changes by how much, and exits with 1."""
+    path, other = export(), environment(FAKE_SLOWER="1.5")
+    budget = tmp_path / "budget.yaml"
+    budget.write_text(yaml.safe_dump(json.loads(BUDGET.model_dump_json())))
+    done = cli("verify", str(path), "--against", str(other), "--budget", str(budget))
+    assert done.returncode == 1, done.stdout + done.stderr
+    headline, releases, untuned, tuned, gain, *_ = done.stdout.splitlines()
+    assert headline.startswith("regressed: the model is slower under ")
+    assert releases.split()[-1] == "change"
+    assert untuned.split()[0] == "untuned"
+    assert tuned.split()[0] == "tuned"
+    assert gain.split()[0] == "gain"
+    assert "untuned-there" in done.stderr
+
+
+def test_a_release_that_computes_something_else(export, environment):
+    """The untuned model's outputs there are not those of here."""
+    found = autotune.verify_against(export(), environment(ADDED="1"), budget=BUDGET)
+    assert found.outcome == "wrong"
+    assert "the untuned model fails there (wrong_result at check)" in found.why
+    assert upgrade_lines(found) == [f"wrong: {found.why}"]
+
+
+def test_a_file_that_leaves_the_model_untuned(export, environment):
+    """The untuned model alone is compared."""
+    path = export()
+    content = yaml.safe_load(path.read_text())
+    content.update(config=content["untuned"], verdict="tie")
+    path.write_text(yaml.safe_dump(content))
+    found = autotune.verify_against(path, environment(FAKE_SLOWER="1.5"), budget=BUDGET)
+    assert (found.outcome, found.tuned) == ("regressed", None)
+    assert found.untuned.high < 1
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, "no Python is there"),
+        ("exit 3", "cannot run trials"),
+        ("echo no such module >&2; exit 1", "no such module"),
+    ],
+)
+def test_an_environment_that_is_of_no_use(tmp_path, script, words):
+    """In a sentence, before anything is measured."""
+    if script is not None:
+        (tmp_path / "bin").mkdir()
+        python = tmp_path / "bin" / "python"
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    with pytest.raises(InputError, match=words):
+        Environment.of(tmp_path, "fake")
+
+
+OTHER = os.environ.get("AUTOTUNE_OTHER_ENVIRONMENT")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(OTHER is None, reason="AUTOTUNE_OTHER_ENVIRONMENT names no environment with another torch")
+def test_two_releases_of_torch(tmp_path):
+    """A compiled model under both releases: outputs agree, and all that is compared is there."""
+    from autotune.models.torch.vit import vit
+    from benchmarks.made_up_export import made_up_export
+
+    built = vit(image=32, dim=32, depth=1, heads=2)
+    config = {"execution": "compile", "backend": "inductor", "mode": "default"}
+    content = made_up_export(built["model"], built["inputs"][0], config)
+    content["workload"] |= {"model": "vit", "arguments": {"image": 32, "dim": 32, "depth": 1, "heads": 2}}
+    num_parameters = sum(each.numel() for each in built["model"].parameters())
+    content["workload"]["signature"] |= {
+        "model_class": "autotune.models.torch.vit._ViT", "num_parameters": num_parameters, "items_per_call": 1
+    }  # fmt: skip
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    found = autotune.verify_against(tmp_path / "best.yaml", OTHER, budget="4m")
+    assert found.outcome != "wrong", found.why
+    assert found.here != found.there
+    assert all(measured.program is not None for measured in found.measured.values())
