@@ -12,6 +12,8 @@ _RATIOS = {
     "p90": " in the 90th percentile",
     "p99": " in the 99th percentile",
     "throughput": " the throughput",
+    "ttft": " to the first token",
+    "tpot": " for each further token",
 }
 _GAINS = {
     "memory": (" less peak memory", " more peak memory"),
@@ -23,6 +25,8 @@ _BETTER = {
     "p90": "be {more}faster in the 90th percentile than",
     "p99": "be {more}faster in the 99th percentile than",
     "throughput": "have {more}more throughput than",
+    "ttft": "be {more}faster to the first token than",
+    "tpot": "be {more}faster for each further token than",
     "memory": "need {more}less peak memory than",
     "compile": "give its first result {more}sooner than",
     "total": "need {more}less time for the whole job of {calls} calls than",
@@ -81,20 +85,18 @@ def to_be_better(objective: Objective, margin: str = "") -> str:
 def described(objective: Objective, value: float, record: TrialRecord) -> str:
     """The confirmed value of the objective, and beside it what its trial measured of the rest."""
     latency_s, memory = record.measurement.latency.p50, num_bytes(record.measurement.peak_memory_bytes)
-    match objective.quantity:
-        case "memory":
-            return f"peak memory {shown(objective, value)}, {seconds(latency_s)} a call"
-        case "compile":
-            return f"first result after {shown(objective, value)}, {seconds(latency_s)} a call, memory {memory}"
-        case "total":
-            calls = count(objective.num_calls)
-            return f"{shown(objective, value)} for {calls} calls, {seconds(latency_s)} a call, memory {memory}"
-        case "throughput":
-            return f"{amount(1 / value, '')} items a second, memory {memory}"
-        case "latency":
-            return f"{shown(objective, value)} a call, memory {memory}"
-        case _:
-            return f"{shown(objective, value)} a call ({objective.name}), memory {memory}"
+    value_text, name = shown(objective, value), objective.name
+    if objective.quantity == "throughput":
+        return f"{amount(1 / value, '')} items a second, memory {memory}"
+    beside = {
+        "memory": f"peak memory {value_text}, {seconds(latency_s)} a call",
+        "compile": f"first result after {value_text}, {seconds(latency_s)} a call, memory {memory}",
+        "total": f"{value_text} for {count(objective.num_calls)} calls, {seconds(latency_s)} a call, memory {memory}",
+        "latency": f"{value_text} a call, memory {memory}",
+        "ttft": f"first token after {value_text}, memory {memory}",
+        "tpot": f"{value_text} for each further token, memory {memory}",
+    }
+    return beside.get(objective.quantity, f"{value_text} a call ({name}), memory {memory}")
 
 
 def as_good_as(objective: Objective) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.apply.compile_model import place_of
+from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend, DeviceReport
 from autotune.backends.registry import framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
@@ -39,7 +40,8 @@ from autotune.trial.worker.main import leave, traced
 from autotune.trial.worker.stages import StageReporter
 from autotune.trial.worker.subject import built_for, records_gradients
 from autotune.workload.arguments import Arguments
-from autotune.workload.components import pipeline_of
+from autotune.workload.build import Built
+from autotune.workload.components import Pipeline, pipeline_of
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 
@@ -175,18 +177,16 @@ def _declared(argument: str) -> dict[str, Any]:
     problem = backend.check_model(model)
     if problem is not None:
         raise InputError(f"{workload.model} returned as the model {problem}")
-    if workload.task != "infer":
+    if workload.task == "train":
         return {}
     regions = backend.regions
+    if built.prompts is not None:
+        return _of_generation(workload, model, backend).model_dump(mode="json")
     if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
         return Declaration(padding=tuple(built.padding), tiers=dict(built.tiers)).model_dump(mode="json")
     pipeline = pipeline_of(model)
     if pipeline is not None:
-        record = ComponentRecord(workload.model, backend.place(model), pipeline, backend)
-        components = record.components(_placed(built.inputs, backend))
-        require_regions(workload.model, built.regions or (), components)
-        repeated = repeated_in(pipeline, components, backend)
-        return Declaration(regions=built.regions, repeated=repeated, components=components).model_dump(mode="json")
+        return _of_pipeline(workload, built, pipeline, backend).model_dump(mode="json")
     for region in built.regions or ():
         try:
             regions.check_region(model, region)
@@ -207,8 +207,29 @@ def _declared(argument: str) -> dict[str, Any]:
     return declaration.model_dump(mode="json")
 
 
+def _of_pipeline(workload: Workload, built: Built, pipeline: Pipeline, backend: Backend) -> Declaration:
+    """What is to know of a model of several. Raises InputError."""
+    record = ComponentRecord(workload.model, backend.place(backend.as_model(built.model)), pipeline, backend)
+    components = record.components(_placed(built.inputs, backend))
+    require_regions(workload.model, built.regions or (), components)
+    repeated = repeated_in(pipeline, components, backend)
+    return Declaration(regions=built.regions, repeated=repeated, components=components)
+
+
 def _placed(inputs: Arguments, backend: Backend) -> Arguments:
     return inputs.with_leaves([backend.place(leaf) for leaf in inputs.leaves()])
+
+
+def _of_generation(workload: Workload, model: Any, backend: Backend) -> Declaration:
+    """What is to know of a model that generates text. Raises InputError for one that does not."""
+    generation, regions = require(backend.generation, asked("task", "generate")), backend.regions
+    problem = generation.check_generating(model)
+    if problem is not None:
+        raise InputError(f"{workload.model} returned as the model {problem}")
+    return Declaration(
+        repeated=None if regions is None else repeated_blocks(regions.modules(model), backend.parameters),
+        plain_decoder=generation.why_untunable(model) is None,
+    )
 
 
 _ANSWERS: dict[str, Callable[[str], Any]] = {

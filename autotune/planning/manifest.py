@@ -225,7 +225,7 @@ def _read_declaration(workload: Workload, question: Question, limits: LimitsNow)
         except (InputError, SetupError):
             require_device(workload.framework, named, limits)
             raise
-    return declaration if workload.task == "infer" else Declaration()
+    return Declaration() if workload.task == "train" else declaration
 
 
 def require_same_question(manifest: Manifest) -> None:

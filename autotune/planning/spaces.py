@@ -79,7 +79,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         preset=question.preset,
         tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
-        known=known_shapes(workload, declared.padding),
+        known=known_shapes(workload, declared.padding) | ({"plain decoder"} if declared.plain_decoder else set()),
         process_settings=question.process_settings,
         own_loop=question.own_loop and question.task == "train",
         records_gradients=declared.records_gradients,

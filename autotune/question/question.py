@@ -192,8 +192,9 @@ class Question(Record):
     )
     objective: Texts = ask(
         (),
-        "latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict is about "
-        "the first, the Pareto front about all. [latency; with shapes total:1000]",
+        "latency (the median), p90, p99, throughput, memory, compile or total:CALLS, of generated text ttft and tpot "
+        "(the first token, each further one); repeatable: the verdict is about the first, the Pareto front about all. "
+        "[latency; with shapes total:1000]",
         by="anybody",
     )
     constraints: Texts = ask((), 'E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.', by="anybody")

@@ -33,6 +33,8 @@ class Declaration(Record):
     """Its quality levels by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
+    plain_decoder: bool = False
+    """It generates text, and its steps can be tuned: it has no encoder."""
     records_gradients: bool = False
     """In each of its calls: the model differentiates within itself, or an input requires gradients."""
     components: tuple[Component, ...] = ()

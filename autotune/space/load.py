@@ -32,8 +32,8 @@ class Circumstances:
     tolerance: float = math.inf
     """Relative error of outputs that the study accepts; 0: everything that changes numerics is left out."""
     num_cores: int = 1
-    known: frozenset[Need] = frozenset({"one shape"})
-    """Known conditions on the shapes that the model is called with."""
+    known: frozenset[Need] = frozenset({"one shape", "plain decoder"})
+    """Known conditions on the model and the shapes that it is called with."""
     process_settings: bool = False
     """The job allows settings that affect its whole process."""
     own_loop: bool = False

@@ -43,9 +43,9 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 """How deep a space is searched: each preset includes those before it."""
 
 
-Need = Literal["one shape", "traffic", "padding", "batch"]
+Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder"]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
-padded, or a batch dimension (see `planning.shapes`)."""
+padded, or a batch dimension (see `planning.shapes`). Or on a model that generates text: its steps can be tuned."""
 
 
 class Conditions(Record):

@@ -37,6 +37,11 @@ def check_generating(model: Any) -> str | None:
     return f"a {type(model).__name__}, which has no `generate` as the models of Hugging Face transformers have it"
 
 
+def why_untunable(model: Any) -> str | None:
+    """See `Generation`."""
+    return generation.problem_of(model)
+
+
 def tune_generation(model: Any, config: Config, changes: UndoLog, *, longest: int) -> None:
     """See `Generation`. With `cache: transformers` it is Hugging Face's static cache, and its own compiling."""
     asked = {name: value for name, value in config.root.items() if value is not None}
