@@ -155,6 +155,23 @@ def test_every_page_is_in_the_navigation() -> None:
     assert all(parts.values())
 
 
+def test_the_recording_is_that_of_its_text() -> None:
+    """`python docs/site/recording.py` draws it; it is small and loads nothing."""
+    recording = of_the_site("recording")
+    drawn = recording.PICTURE.read_text(encoding="utf-8")
+    assert drawn == recording.picture(recording.TEXT.read_text(encoding="utf-8"))
+    assert len(drawn) < 100_000
+    assert "url(http" not in drawn
+    assert all(len(line) <= recording.COLUMNS for line in recording.TEXT.read_text(encoding="utf-8").splitlines())
+
+
+def test_the_first_page_is_short() -> None:
+    """At most 140 lines, with the status before the first picture."""
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 140
+    assert 0 < page.index("**Status:") < page.index("![")
+
+
 def test_the_reference_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands, Python API and knobs stand on their pages as in the code of now; `make reference` writes them anew."""
     monkeypatch.setattr(sys, "path", [*sys.path])
