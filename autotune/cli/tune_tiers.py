@@ -112,7 +112,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
     if noisy:
         say(
             f"noisy: processes of {', '.join(noisy)} differ by more than {NOISY:.0%} in their 99th percentile; "
-            "stop other programs and run the same command again"
+            "run the same command again"
         )
     if as_json:
         content = tiers.model_dump(mode="json", by_alias=True)

@@ -94,7 +94,7 @@ def _judgement(
         return "holds", f"it is {better} than the untuned model here too"
     return "unclear", (
         f"it is neither shown to be {better} than the untuned model today nor shown to have lost what was promised; "
-        "stop other programs and try again"
+        "runs of one config differ too much here, try again"
     )
 
 
