@@ -60,10 +60,11 @@ class _Verdict:
             return self._untried()
         if self.field.failed:
             return self._without_winner("none is left")
-        if not any(record.counts for record in others):
+        is_alias = any(record.state == "measured" for record in others)
+        was_late = self.reason is StopReason.TIME
+        if not any(record.counts for record in others) or (was_late and not is_alias):
             return self._untried()
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
-        is_alias = any(record.state == "measured" for record in others)
         return self._without_winner(aliases if is_alias else "no other config gave a measurement")
 
     def _note_failures(self) -> None:

@@ -330,6 +330,17 @@ class TestTooLittle:
         _figures(r"no other config was measured: a trial of one did not fit in the (\d+) s left", confirmation)
         assert [each.config for each in study.records()] == [UNTUNED]
 
+    def test_nothing_but_failures(self, study, tune, measurement):
+        """The time ended the search when only wrong results had been seen: that nothing is faster is not known."""
+        wrong = Failure(reason="wrong_result", stage="check", error="relative error 3")
+        study.tell(study.ask(UNTUNED, 60.0), measurement)
+        study.tell(study.ask(compiled(0), 60.0), wrong)
+        confirmation = tune(3)
+        assert study.num_recorded() > 1
+        assert stop_of(tune) is StopReason.TIME
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why.startswith("no other config was measured")
+
     def test_not_even_the_untuned_model(self, study, tune):
         """It was cut off, which blames nobody; with more time the same study goes on."""
         with pytest.raises(InputError, match="the time of 3 s does not hold"):
