@@ -29,7 +29,7 @@ _LEAST_CORRELATION = {3: 0.9999, 4: 0.990, 5: 0.959, 6: 0.917, 7: 0.875, 8: 0.83
 """Number of processes -> the correlation that chance exceeds in one of 200 cases; then `_LEAST_SHARE` is more."""
 _FAULT_S = 1e-6
 """What a page fault costs, with the page's clearing: measured were 1.4 to 1.5 us in a virtual machine."""
-_LEAST_CORES = 0.1
+LEAST_CORES = 0.1
 """Others, or a hypervisor, that had less than so much more of a core in one process than in another explain nothing."""
 
 
@@ -82,6 +82,13 @@ class Scatter(Record):
     """Share of the scatter that the cause explains, by a straight line; None for fewer than three processes."""
     most: NonNegativeFloat | None = None
     """The largest amount of the cause: page faults a call, or cores."""
+    others: NonNegativeFloat | None = None
+    """The most cores that other programs used beside one of them, whatever the cause; None where it is not known."""
+
+    @property
+    def is_beside_others(self) -> bool:
+        """Other programs were seen, be they the cause or not."""
+        return (self.others or 0.0) >= LEAST_CORES
 
 
 def state_of(measurement: Measurement) -> ProcessState | None:
@@ -113,11 +120,12 @@ def scatter_of(states: Sequence[ProcessState]) -> Scatter | None:
     latencies_s = [state.latency_s for state in states]
     if len(states) < 2 or max(latencies_s) < (1 + SCATTERS) * min(latencies_s):
         return None
-    plain = Scatter(low_s=min(latencies_s), high_s=max(latencies_s), num_processes=len(states))
+    others = max((state.others for state in states if state.others is not None), default=None)
+    plain = Scatter(low_s=min(latencies_s), high_s=max(latencies_s), num_processes=len(states), others=others)
     shares: dict[Cause, float | None] = {}
     for cause in Cause:
         amounts = [amount for state in states if (amount := state.amount(cause)) is not None]
-        if len(amounts) < len(states) or (cause is not Cause.FAULTS and max(amounts) - min(amounts) < _LEAST_CORES):
+        if len(amounts) < len(states) or (cause is not Cause.FAULTS and max(amounts) - min(amounts) < LEAST_CORES):
             continue
         if (share := _explained(amounts, latencies_s, _PRICES[cause])) is not None:
             shares[cause] = share

@@ -73,6 +73,14 @@ def test_what_is_not_known_is_not_named():
     assert scatter_of(states).cause is None
 
 
+def test_other_programs_that_were_there_are_told_though_they_explain_nothing():
+    """They used as much beside the fast process as beside the slow one."""
+    scatter = scatter_of([state(10, others=1.7), state(14, others=1.8)])
+    assert scatter.cause is None
+    assert scatter.is_beside_others
+    assert not scatter_of([state(10), state(14)]).is_beside_others
+
+
 def test_the_config_that_differs_most_stands_for_all():
     """Configs whose processes are alike say nothing."""
     assert widest({0: [state(10), state(10.2)], 1: [state(5)]}) is None

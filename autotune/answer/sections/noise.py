@@ -54,7 +54,10 @@ class NoiseSection(Section):
         if answer.scatter is not None and (is_wide or answer.scatter[1].cause is not None):
             yield "scatter", scatter_in_words(*answer.scatter)
         if is_wide:
-            cause = None if answer.scatter is None else answer.scatter[1].cause
+            scatter = None if answer.scatter is None else answer.scatter[1]
+            cause = None if scatter is None else scatter.cause
+            if scatter is not None and cause is None and scatter.is_beside_others:
+                cause = Cause.OTHERS
             todo = [] if cause is None else [remedy(cause)]
             todo += ["`resume`"] if answer.verdict is Verdict.UNDECIDED else []
             what = "runs of the same config differ on this machine"
@@ -99,7 +102,12 @@ def scatter_in_words(trial: int, scatter: Scatter) -> str:
     most = scatter.most or 0.0
     match scatter.cause:
         case None:
-            return f"{told}: nothing that is recorded explains it"
+            seen = (
+                f", beside other programs that used up to {scatter.others:.2g} cores"
+                if scatter.is_beside_others
+                else ""
+            )
+            return f"{told}{seen}: nothing that is recorded explains it"
         case Cause.FAULTS:
             why = f"up to {most:,.0f} page faults a call, since the C library gives memory back to the system"
         case Cause.OTHERS:
