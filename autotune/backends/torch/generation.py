@@ -386,7 +386,7 @@ class Generation:
             None if is_open or not is_own else cache.form,
             tuple((name, _seen(value, is_open)) for name, value in kwargs.items() if name != "past_key_values"),
             torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled(device_of(self._model).type),
+            torch.is_autocast_enabled(self._ids(kwargs).device.type),
         )
 
 
