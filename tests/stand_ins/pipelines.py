@@ -179,6 +179,17 @@ def texts(seed: int = 0) -> tuple[Any, tuple[list[str]]]:
     return pipe, (["a good one", "not a good one"],)
 
 
+def writer(seed: int = 0) -> tuple[Any, Any]:
+    """A pipeline of transformers that generates text."""
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.GPT2Config(vocab_size=28, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    pipe = transformers.pipeline("text-generation", model=model, tokenizer=_letters(), device="cpu")
+    return pipe, (("abc",), {"max_new_tokens": 4, "do_sample": False})
+
+
 def images(seed: int = 0) -> dict[str, Any]:
     """A classifier of images of transformers."""
     import transformers

@@ -172,6 +172,13 @@ class TestDiffusers:
 class TestTransformers:
     """Pipelines as they are."""
 
+    def test_one_that_generates_text_has_a_task_of_its_own(self, pipeline):
+        """A decoder with a cache, whatever it is asked for."""
+        pytest.importorskip("transformers")
+        with pytest.raises(InputError, match="model is called with a cache of the calls before") as refused:
+            declared(pipeline("writer"))
+        assert "generate" in refused.value.tip
+
     @pytest.mark.parametrize("name", ["texts", "images"])
     def test_a_pipeline_has_one_component(self, pipeline, name):
         """The model; texts and numbers are what is compared."""

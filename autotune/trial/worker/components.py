@@ -22,6 +22,7 @@ from autotune.workload.arguments import Arguments
 from autotune.workload.components import Pipeline
 from autotune.workload.regions import repeated_blocks
 
+_CACHE = "past_key_values"
 MOST_SHAPES = 8
 """Sets of shapes that a component is called with. One of more grows with each call, as a text does."""
 
@@ -34,6 +35,8 @@ class _Called:
     is_deep: bool
     """It consists of modules. A layer alone, such as the one before a decoder, is left as it is."""
     shapes: set[tuple[TensorSpec, ...]] = field(default_factory=set)
+    has_cache: bool = False
+    """It is given keys and values of the calls before, as in each step of a generation."""
     calls: int = 0
     seconds: float = 0.0
 
@@ -57,6 +60,7 @@ class ComponentRecord:
         with self._backend.inference():
             first = self._numbers(inputs.call(self._model))
             result, total_s = self._watched(partial(inputs.call, self._model))
+        self._require_few_shapes()
         is_alike = self._numbers(result) == first
         self._require_repeatable(is_alike or self._backend.random_state() == before)
         self._require_numbers(result)
@@ -65,7 +69,6 @@ class ComponentRecord:
                 f"{self._name}: the call calls none of {', '.join(self._pipeline.parts)}",
                 tip="let it call those that it is given, call(parts, ...), and not others of the same kind",
             )
-        self._require_few_shapes()
         found = [
             Component(path=path, calls=called.calls, share=called.seconds / total_s, signature=called.signature)
             for path, called in self._called.items()
@@ -90,6 +93,7 @@ class ComponentRecord:
             is_deep = len(require(self._backend.regions, "components").modules(module)) > 1
             self._called[path] = _Called(signature, is_deep)
         self._called[path].shapes.add(specs)
+        self._called[path].has_cache |= (arguments.keyword or {}).get(_CACHE) is not None
         self._begun_s = self._now()
 
     def _ended(self, path: str) -> None:
@@ -125,9 +129,10 @@ class ComponentRecord:
 
     def _require_few_shapes(self) -> None:
         for path, called in self._called.items():
-            if len(called.shapes) > MOST_SHAPES:
+            if called.has_cache or len(called.shapes) > MOST_SHAPES:
+                how = "a cache of the calls before" if called.has_cache else f"inputs of {len(called.shapes)} shapes"
                 raise InputError(
-                    f"{self._name}: {path} is called with inputs of {len(called.shapes)} shapes, as where text grows",
+                    f"{self._name}: {path} is called with {how}, as where text grows",
                     tip=f"a model that generates text is tuned as such: {asked('task', 'generate')}",
                 )
 
