@@ -87,7 +87,11 @@ def program(backend: Backend, model: Any, config: Config) -> str | None:
     backend gives no digest."""
     parts = ConfigParts.of(config)
     digest = None if backend.program is None else backend.program(model, parts.settings)
-    content = [digest, parts.variants, *(further for further in (parts.new_shapes, parts.variables) if further)]
+    content = [
+        digest,
+        parts.variants,
+        *(further for further in (parts.new_shapes, parts.variables, parts.generation) if further),
+    ]
     if digest is None or not any(content[1:]):
         return digest
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -21,6 +21,10 @@ NEW_SHAPE_KNOBS = (SHAPES, *STRATEGY_NUMBERS, "recompile_limit")
 """All that decides what becomes of a call of a shape that was not seen before."""
 
 
+GENERATION_KNOBS = ("cache", "cache_length", "prefill")
+"""What decides which step of generated text runs which code: two configs may share the code and not that."""
+
+
 @dataclass(frozen=True)
 class ConfigParts:
     """The parts of a config; each knob is in one of `settings`, `variants`, `strategy_numbers` and `variables`."""
@@ -67,6 +71,11 @@ class ConfigParts:
         """What decides about calls of a shape that was not seen before."""
         known = {**self.settings.root, **self.strategy_numbers}
         return {name: known[name] for name in NEW_SHAPE_KNOBS if name in known}
+
+    @property
+    def generation(self) -> dict[str, Scalar]:
+        """How steps of generated text go to the code that is there."""
+        return {name: self.settings[name] for name in GENERATION_KNOBS if name in self.settings.knobs()}
 
     @property
     def of_one_shape(self) -> Config:
