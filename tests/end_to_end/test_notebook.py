@@ -120,4 +120,4 @@ def test_the_example_runs(run, no_toolchain, tmp_path):
     done = run(example)
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert (tmp_path / "best.yaml").exists()
-    assert done.cells[-2].outputs[0]["data"]["text/plain"] == "torch.Size([64, 256])"
+    assert done.cells[-2].outputs[0]["data"]["text/plain"] == "torch.Size([8, 10])"
