@@ -241,8 +241,11 @@ def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
     config = space.walk(choose)
     if not config.matches(settings) or not space.holds(config):
         named = " ".join(f"{asked('knobs')} {name}={value}" for name, value in settings.items())
+        offered = [knob for knob in space.knobs if knob.name in settings]
+        known = "; ".join(f"{knob.name} takes {', '.join(map(str, knob.values))}" for knob in offered)
+        known = known or f"the knobs are {', '.join(knob.name for knob in space.knobs)}"
         raise InputError(
             f"{named}: not in the search space for {space.framework} here",
-            tip=f"the default config is: {default}; `{command('spaces')}` lists knobs and values",
+            tip=f"{known}; `{command('spaces')}` lists knobs and values",
         )
     return config
