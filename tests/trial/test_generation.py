@@ -12,6 +12,9 @@ import pytest
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
+from autotune.errors import InputError
+from autotune.planning.manifest import make_manifest
+from autotune.question.question import Question
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.continuations import Continuations
 from autotune.trial.worker.calls.text_gate import TextGate, Texts, Tops
@@ -158,6 +161,37 @@ def test_a_planted_fault_is_found(reference: Texts, fault: Tune, where: str) -> 
 def test_the_untuned_model_is_right(reference: Texts) -> None:
     """In another process's place it gives the same, at the edges of buckets too."""
     assert max(Run(BUCKETED, around_forward(nothing)).judge(reference)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "t5"])
+def test_a_static_cache_in_buckets_is_right(name: str) -> None:
+    """Positions that are learnt, rotary ones, and relative ones behind an encoder: at the edges of buckets as well."""
+    config = Config({"execution": "eager", "cache": "static", "cache_length": 64})
+    run = Run(config, name=name)
+    assert max(run.judge(Run(UNTUNED, name=name).reference())) < 1e-5
+    assert run.calls.generated is not None
+    assert run.calls.generated.num_recompiles == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"task": "generate", "framework": "mindspore"}, "text generation is tuned in PyTorch only"),
+        (
+            {"task": "generate", "framework": "torch", "shapes": "batch=1,2"},
+            "has its lengths as prompts",
+        ),
+        (
+            {"task": "infer", "framework": "torch", "objective": "ttft"},
+            "only generated text has a first",
+        ),
+        ({"framework": "torch", "constraints": "tpot <= 1s"}, "only generated text has a first"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked: dict[str, Any], message: str) -> None:
+    """In one sentence, before anything is built."""
+    with pytest.raises(InputError, match=message):
+        make_manifest(Question.of({"build": ("hf:llama",), "device": "cpu", **asked}))
 
 
 def test_steady_passes_are_told_by_token() -> None:

@@ -40,6 +40,11 @@ def build(
     model, _ = build_to_call(name, head=_head(name), size=size, seed=seed, **wanted)
     if not getattr(model, "can_generate", lambda: False)():
         raise InputError(f"{asked('build', SCHEME + name)}: {type(model).__name__} generates no text")
+    settings: Any = model.generation_config
+    config: Any = model.config
+    if config.is_encoder_decoder and settings.decoder_start_token_id is None:
+        # All encoder-decoders of the Hub say how a text begins, some model types do not: T5's begin with padding.
+        settings.decoder_start_token_id = settings.pad_token_id or 0
     return {"model": model, "generate": {"prompts": lengths, "new_tokens": new_tokens, "batch": batch}}
 
 
@@ -63,8 +68,8 @@ def _head(name: str) -> str:
 
 
 def _positions(name: str, most: int, fields: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Room for all tokens, where a tiny model would have less."""
+    """Room for all tokens, where a tiny model would have less, and for the edges of buckets."""
     field = "max_position_embeddings"
     config: Any = transformers.AutoConfig.for_model(name) if name in transformers.CONFIG_MAPPING else None
     own = getattr(config, field, None)
-    return {field: most + 64} if own is not None and field not in fields else {}
+    return {field: max(most, 256) + 64} if own is not None and field not in fields else {}
