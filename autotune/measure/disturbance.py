@@ -48,7 +48,7 @@ def disturbance_of(measurement: Measurement) -> str | None:
     if usage.taken_s is None:
         # Where the system does not say: the process used less than one core although it was not waiting.
         return f"other programs ran while it was timed: {interrupted}" if sum(usage.cpu_s) < 0.9 * wall_s else None
-    taken = usage.taken_s / wall_s
+    taken = usage.taken_s / (usage.watched_s or wall_s)
     if taken < TAKEN_SHARE:
         return None
     return f"other programs used {taken:.1f} of {environment.num_cores} cores while it was timed: {interrupted}"
@@ -60,6 +60,10 @@ class LoadMeter:
     def __init__(self, own_s: Callable[[], float | None], stat: Path = STAT) -> None:
         self._own_s, self._stat = own_s, stat
         self._begun, self._stolen_before_s = self._read(), stolen_cpu_s(stat)
+
+    def wall_s(self) -> float | None:
+        """Seconds so far; None where the system does not report busy ones."""
+        return None if self._begun is None else time.monotonic() - self._begun[0]
 
     def taken_s(self) -> float | None:
         """CPU seconds that others used on the usable cores so far; None where the system does not report it."""

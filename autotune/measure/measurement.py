@@ -177,6 +177,8 @@ class Usage(Record):
     taken_s: NonNegativeFloat | None = None
     """CPU seconds of the usable cores that others (programs, the hypervisor) used while all of these samples were
     taken. None where the system does not report it. Source: /proc/stat."""
+    watched_s: NonNegativeFloat | None = None
+    """Wall seconds of these readings: of the samples and of what lies between them."""
     stolen_s: NonNegativeFloat | None = None
     """CPU seconds that were kept from this process meanwhile, by the hypervisor (a part of `taken_s`) or a quota of its
     control group. None where that was not recorded. Source: /proc/stat, cpu.stat."""

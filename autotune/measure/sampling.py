@@ -194,6 +194,7 @@ class SampleLog:
     cpu_s: list[float] = field(default_factory=list)
     page_faults: list[int] = field(default_factory=list)
     involuntary_switches: list[int] = field(default_factory=list)
+    watched_s: list[float | None] = field(default_factory=list)
     by_others_s: list[float | None] = field(default_factory=list)
     stolen_s: list[float | None] = field(default_factory=list)
     parts_s: list[tuple[float, ...]] = field(default_factory=list)
@@ -207,6 +208,7 @@ class SampleLog:
         self.device.begin(len(self.latency_s))
         yield
         self.device.end(len(self.latency_s))
+        self.watched_s.append(meter.wall_s())
         self.by_others_s.append(meter.taken_s())
         self.stolen_s.append(meter.stolen_s())
 
@@ -266,6 +268,7 @@ class SampleLog:
                 page_faults=without(self.page_faults, dropped),
                 involuntary_switches=without(self.involuntary_switches, dropped),
                 taken_s=_total(self.by_others_s),
+                watched_s=_total(self.watched_s),
                 stolen_s=_total(self.stolen_s),
             )
         return Samples(

@@ -98,13 +98,14 @@ def state_of(measurement: Measurement) -> ProcessState | None:
         return None
     num_calls = samples.calls_per_sample
     wall_s = num_calls * sum(samples.latency_s)
+    watched_s = usage.watched_s or wall_s
     return ProcessState(
         latency_s=measurement.latency.p50,
         page_faults=statistics.median(usage.page_faults) / num_calls,
         switches=sum(usage.involuntary_switches) / wall_s,
         cores=sum(usage.cpu_s) / wall_s,
-        others=None if usage.taken_s is None else max(usage.taken_s - (usage.stolen_s or 0.0), 0.0) / wall_s,
-        stolen=None if usage.stolen_s is None else usage.stolen_s / wall_s,
+        others=None if usage.taken_s is None else max(usage.taken_s - (usage.stolen_s or 0.0), 0.0) / watched_s,
+        stolen=None if usage.stolen_s is None else usage.stolen_s / watched_s,
     )
 
 
