@@ -382,8 +382,9 @@ def _two_layers() -> torch.nn.Module:
 def test_a_device_s_dropout_draws_in_the_order_of_its_input(monkeypatch):
     """Releases up to 2.11 lay its input out anew, and so draw other numbers than the untuned step."""
     lowering = importlib.import_module("torch._inductor.lowering")
-    monkeypatch.setattr(importlib.import_module("torch._inductor.config"), "fallback_random", False)
     dropout = torch.ops.aten.native_dropout.default
     monkeypatch.delitem(lowering._maybe_layout_constraints, dropout, raising=False)
-    draw_as_uncompiled()
+    # Not by monkeypatch, which leaves the option deleted.
+    with importlib.import_module("torch._inductor.config").patch(fallback_random=False):
+        draw_as_uncompiled()
     assert lowering._maybe_layout_constraints[dropout] is lowering.constrain_to_fx_strides

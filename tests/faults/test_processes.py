@@ -200,7 +200,7 @@ class TestMachine:
     @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
     def test_no_room_for_a_trial(self, tmp_path, make_request, monkeypatch, fresh):
         """The supervisor could be started and no trial: the same sentence, and the supervisor serves on."""
-        monkeypatch.setattr(supervisor_process, "module_command", lambda *_: [sys.executable, "-c", _NO_FORK])
+        monkeypatch.setattr(supervisor_process, "module_command", lambda *_, **__: [sys.executable, "-c", _NO_FORK])
         with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             for number in range(2):
                 outcome = trials.run(TrialFolder(tmp_path / f"{number}"), make_request(), fresh=fresh)
