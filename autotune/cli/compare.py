@@ -61,6 +61,7 @@ def verify(
 
 def _verify_against(file: Path, against: Path, budget: str | None, report: Path | None, *, as_json: bool) -> int:
     from autotune.answer.objectives import shown
+    from autotune.api.events import BothMeasured
     from autotune.api.side_by_side import verify_against
     from autotune.command_line import asked
     from autotune.errors import InputError
@@ -73,8 +74,6 @@ def _verify_against(file: Path, against: Path, budget: str | None, report: Path 
     def say_values(event: Event) -> None:
         if isinstance(event, BothMeasured):
             say("  " + ", ".join(f"{name} {shown(event.objective, value)}" for name, value in event.values.items()))
-
-    from autotune.api.events import BothMeasured
 
     stop_on_sigterm()
     found = verify_against(file, against, budget=budget, callbacks=say_values)

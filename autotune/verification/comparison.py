@@ -12,7 +12,7 @@ from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import SetupError
 from autotune.measure.accuracy import ReferencePrecision
-from autotune.measure.measurement import Failure, Measurement, Signature
+from autotune.measure.measurement import Failure, Measurement, Outcome, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
 from autotune.planning.models import make_workload
@@ -177,14 +177,9 @@ def measure(
     Raises SetupError for another model than the one whose signature a side names, and for too little time.
     """
     deadline = Deadline.after(budget.wall_s)
-    folder = TrialFolder((pair.folder / "untuned").resolve())
-    request = request_of(pair, budget, pair.untuned, "untuned")
-    untuned = run_through_crashes(bench, folder, request.limited_to(deadline.cap(request.limits)))
-    if isinstance(untuned, Failure) and deadline.left_s() <= 0:
-        raise too_little_time(budget)
+    untuned = untuned_outcome(pair, bench, budget, deadline, "untuned")
     if isinstance(untuned, Failure):
         return ComparisonResult(None, failure=untuned, failed="untuned")
-    require_same_model(pair.untuned, untuned)
     contest = BlockedRun(
         bench,
         pair.folder,
@@ -203,6 +198,19 @@ def measure(
     for name, side in _sides(pair).items():
         require_same_model(side, contest.blocks[0][name])
     return ComparisonResult(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
+
+
+def untuned_outcome(pair: PairedRun, bench: Bench, budget: Budget, deadline: Deadline, name: str) -> Outcome:
+    """One process of the untuned model, in the folder `name`, which leaves the reference. Raises SetupError for another
+    model than the one that was tuned, and where the time was up before it ended."""
+    request = request_of(pair, budget, pair.untuned, name)
+    folder = TrialFolder((pair.folder / name).resolve())
+    outcome = run_through_crashes(bench, folder, request.limited_to(deadline.cap(request.limits)))
+    if isinstance(outcome, Measurement):
+        require_same_model(pair.untuned, outcome)
+    elif deadline.left_s() <= 0:
+        raise too_little_time(budget)
+    return outcome
 
 
 def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | None:

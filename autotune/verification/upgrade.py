@@ -15,11 +15,12 @@ import os
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from autotune.backends.registry import framework_version
 from autotune.bench.bench import Bench, Running, Waits
 from autotune.command_line import asked
 from autotune.errors import InputError, SetupError
@@ -32,17 +33,17 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import package_path
 from autotune.trial.request import TrialRequest
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.tuning.attempts import run_through_crashes
 from autotune.tuning.blocks import BlockedRun, Contestant
 from autotune.verification.comparison import (
     PairedRun,
     is_clear,
     paired_run_of,
     request_of,
-    require_same_model,
     sides_of,
     too_little_time,
+    untuned_outcome,
 )
+from autotune.verification.verify import EXIT_CODES, Fate
 
 Name = Literal["untuned", "tuned", "untuned-there", "tuned-there"]
 _THERE = "-there"
@@ -94,7 +95,7 @@ class Upgrade:
     """`outcome` is `holds`, `regressed`, `wrong` (something fails there, or gives other outputs) or `unclear`; `why` is
     a sentence. Speed-ups are None where something failed, and of a tuned model where the file is the untuned one."""
 
-    outcome: Literal["holds", "regressed", "wrong", "unclear"]
+    outcome: Fate
     why: str
     here: str
     """Release of the framework."""
@@ -113,7 +114,7 @@ class Upgrade:
 
     @property
     def exit_code(self) -> int:
-        return {"holds": 0, "regressed": 1, "wrong": 1, "unclear": 3}[self.outcome]
+        return EXIT_CODES[self.outcome]
 
 
 class BothEnvironments(Bench):
@@ -140,14 +141,9 @@ class BothEnvironments(Bench):
         self._here.new_block()
         self._there.new_block()
 
-    def quiet(self) -> AbstractContextManager[None]:
-        return self._quiet()
-
     @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(self._here.quiet())
-            stack.enter_context(self._there.quiet())
+    def quiet(self) -> Iterator[None]:
+        with self._here.quiet(), self._there.quiet():
             yield
 
     def drop(self, started: Sequence[Running]) -> None:
@@ -170,15 +166,10 @@ def upgrade(
     untuned, answer = sides_of(tuned)
     pair = paired_run_of(tuned, untuned, untuned, answer, folder)
     deadline = Deadline.after(budget.wall_s)
-    request = request_of(pair, budget, untuned, "reference")
-    seen = run_through_crashes(
-        bench, TrialFolder((folder / "reference").resolve()), request.limited_to(deadline.cap(request.limits))
-    )
+    seen = untuned_outcome(pair, bench, budget, deadline, "reference")
     if isinstance(seen, Failure):
-        if deadline.left_s() <= 0:
-            raise too_little_time(budget)
         raise SetupError(f"the untuned model could not be measured: {seen.error}", tip=f"full log: {seen.evidence}")
-    require_same_model(untuned, seen)
+    here = framework_version(tuned.framework)
     sides = {"untuned": untuned, "tuned": answer} if not tuned.is_untuned else {"untuned": untuned}
     names = [*sides, *(f"{name}{_THERE}" for name in sides)]
     contest = BlockedRun(
@@ -194,10 +185,10 @@ def upgrade(
     contest.run(lambda _: _Rows(contest, pair).are_clear)
     if contest.failures:
         name = next(name for name in names if name in contest.failures)
-        return _of_failure(name, contest.failures[name], tuned.environment.framework_version, there)
+        return _of_failure(name, contest.failures[name], here, there)
     if len(contest.blocks) < contest.plan.first_look:
         raise too_little_time(budget)
-    return _Rows(contest, pair).answer(was_faster=tuned.verdict is Verdict.FASTER, here=_release(pair), there=there)
+    return _Rows(contest, pair).answer(was_faster=tuned.verdict is Verdict.FASTER, here=here, there=there)
 
 
 def _of_failure(name: str, failure: Failure, here: str, there: str) -> Upgrade:
@@ -206,12 +197,6 @@ def _of_failure(name: str, failure: Failure, here: str, there: str) -> Upgrade:
         raise SetupError(f"the {name} model fails here: {failure.error}", tip=f"full log: {failure.evidence}")
     what = f"the {name.removesuffix(_THERE)} model fails there ({failure.reason} at {failure.stage})"
     return Upgrade("wrong", f"{what}: {failure.error}", here, there)
-
-
-def _release(pair: PairedRun) -> str:
-    from autotune.backends.registry import framework_version
-
-    return framework_version(pair.untuned.workload.framework)
 
 
 @dataclass(frozen=True)
@@ -257,9 +242,7 @@ class _Rows:
         return Upgrade(outcome, why, here, there, self.pair.objective, untuned, tuned, gains, values, blocks[0])
 
 
-def _judged(
-    change: Speedup, gain: Speedup | None, *, was_faster: bool, there: str
-) -> tuple[Literal["holds", "regressed", "unclear"], str]:
+def _judged(change: Speedup, gain: Speedup | None, *, was_faster: bool, there: str) -> tuple[Fate, str]:
     """`regressed` needs proof, and so has a gain that was promised."""
     if was_faster and gain is not None and gain.high < 1:
         return "regressed", f"under {there} the config is slower than the untuned model"

@@ -16,12 +16,16 @@ from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of, sides_of
 
+Fate = Literal["holds", "regressed", "wrong", "unclear"]
+"""What becomes of an exported answer: shown, refuted, failing or computing something else, or none of these."""
+EXIT_CODES: dict[Fate, int] = {"holds": 0, "regressed": 1, "wrong": 1, "unclear": 3}
+
 
 @dataclass(frozen=True)
 class Verification:
     """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
 
-    outcome: Literal["holds", "regressed", "wrong", "unclear"]
+    outcome: Fate
     why: str
     promised: Speedup | None
     result: ComparisonResult | None
@@ -32,7 +36,7 @@ class Verification:
     @property
     def exit_code(self) -> int:
         """2 stays for what could not be measured at all."""
-        return {"holds": 0, "regressed": 1, "wrong": 1, "unclear": 3}[self.outcome]
+        return EXIT_CODES[self.outcome]
 
 
 def verify(

@@ -38,7 +38,7 @@ from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import module_command
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker.accuracy_check import WrongResultError, reference_tolerance
+from autotune.trial.worker.accuracy_check import reference_tolerance
 from autotune.trial.worker.calls.steps import Steps
 from autotune.trial.worker.subject import build_subject, paired_with
 
@@ -146,6 +146,4 @@ def _follows(failure: Failure) -> bool:
 
 def _error_of(failure: Failure, rank: int) -> Exception:
     text = f"rank {rank}: {failure.error}"
-    if failure.reason is Reason.WRONG_RESULT:
-        return WrongResultError(text, failure.relative_error or float("nan"))
     return SetupError(text) if failure.reason is Reason.SETUP else RuntimeError(text)
