@@ -3,7 +3,7 @@
     taskset -c 0,1 python benchmarks/generation.py
 
 Models are tuned by `tune --task generate` and exported. Then `generation_job.py` generates in each way, in fresh
-processes that take turns. The section has no record yet: it is measured on a quiet machine before it is published.
+processes that take turns.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _cells(record: Generated) -> list[str]:
     return [record.model, *rates, f"{record.share:.2f}x"]
 
 
-GENERATION = Benchmark("generation", "Generated text", __doc__, Generated, cases, run, judge, section, options)
+BENCHMARK = Benchmark("generation", "Generated text", __doc__, Generated, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    GENERATION.main()
+    BENCHMARK.main()
