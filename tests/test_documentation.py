@@ -288,12 +288,14 @@ def problem_of_pytest(arguments: list[str]) -> str | None:
 
 _OTHERS = {
     "python": problem_of_python,
+    "python3": problem_of_python,
     "pip": problem_of_pip,
     "make": problem_of_make,
     "pytest": problem_of_pytest,
     "docker": lambda _: None,
     "cd": lambda _: None,
     "export": lambda _: None,
+    "source": lambda _: None,
     "git": lambda _: None,
 }
 """Program -> why its arguments cannot be right."""
