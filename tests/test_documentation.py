@@ -461,6 +461,7 @@ def test_few_blocks_are_not_executed() -> None:
             "Kubernetes",
             "torch",
             "mlflow",
+            "tensorboard",
             "a trainer",
             "an environment with another release",
         )

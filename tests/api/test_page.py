@@ -36,7 +36,7 @@ def test_the_examples_run(tune, scripted, scripted_pairs, tmp_path, monkeypatch,
 def test_the_other_examples_are_python_and_say_why_they_do_not_run():
     """Each names what it needs."""
     skipped = [(why, code) for why, code in blocks() if why is not None]
-    assert {why for why, _ in skipped} == {"needs torch", "needs mlflow"}
+    assert {why for why, _ in skipped} == {"needs torch", "needs mlflow", "needs tensorboard"}
     for _, code in skipped:
         compile(code, "python-api.md", "exec")
 
