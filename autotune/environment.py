@@ -20,6 +20,8 @@ RECORDED_PACKAGES = (
     "torch",
     "torch-npu",
     "triton",
+    "zentorch",
+    "openvino",
     "mindspore",
     "transformers",
     "numpy",

@@ -23,6 +23,8 @@ from autotune.workload.traffic import Shapes
 
 _COMPILERS = ("triton", "torch-npu")
 """Packages that make the code of an accelerator, next to the framework."""
+_BROUGHT = ("zentorch", "openvino")
+"""Values of the knob `backend` that are packages of the same name."""
 
 
 def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
@@ -32,6 +34,7 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     release = framework_version(tuned.framework)
     found = [_difference(tuned.framework, tuned.environment.framework_version, release)]
     found += _device_differences(tuned.environment, here)
+    found.append(_compiler_difference(tuned, here))
     if structure_sha256(backend.parameters(model)) != tuned.workload.signature.structure_sha256:
         found.append(f"a {tuned.workload.signature.model_class} with other parameters than this {type(model).__name__}")
     return [difference for difference in found if difference is not None]
@@ -111,6 +114,14 @@ def _device_differences(then: Environment, here: Environment) -> list[str | None
         ]
     found.append(_known_difference("the driver", then.driver, here.driver))
     return [*found, *(_difference(name, then.packages.get(name), here.packages.get(name)) for name in _COMPILERS)]
+
+
+def _compiler_difference(tuned: TunedConfig, here: Environment) -> str | None:
+    """The package that brings the compiler which the config names."""
+    name = tuned.config.get("backend")
+    if name not in _BROUGHT:
+        return None
+    return _difference(str(name), tuned.environment.packages.get(str(name)), here.packages.get(str(name), "none"))
 
 
 def _difference(what: str, then: object, here: object) -> str | None:

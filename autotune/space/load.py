@@ -15,7 +15,7 @@ from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
-from autotune.space.schema import PRESETS, Conditions, ForbidEntry, KnobEntry, Need, Pattern, Preset, SpaceFile
+from autotune.space.schema import PRESETS, RELEASE, Conditions, ForbidEntry, KnobEntry, Need, Pattern, Preset, SpaceFile
 from autotune.space.space import Knob, SearchSpace, is_among
 from autotune.workload.workload import Device, Task
 
@@ -53,7 +53,7 @@ class Circumstances:
             and self.task in conditions.tasks
             and SpecifierSet(conditions.versions).contains(self.version, prereleases=True)
             and PRESETS.index(conditions.preset) <= PRESETS.index(self.preset)
-            and all(map(_is_installed, conditions.packages_on(self.device)))
+            and all(map(self._is_installed, conditions.packages_on(self.device)))
             and SpecifierSet(conditions.python).contains(self.python, prereleases=True)
             and conditions.cores <= self.num_cores
             and conditions.error <= self.tolerance
@@ -62,6 +62,11 @@ class Circumstances:
             and not (self.own_loop and conditions.whole_step)
             and not (self.records_gradients and conditions.unrecorded)
         )
+
+    def _is_installed(self, package: str) -> bool:
+        requirement = Requirement(package.replace(RELEASE, ".".join(self.version.split(".")[:2])))
+        version = package_version(requirement.name)
+        return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def read_space_file(path: Path) -> SpaceFile:
@@ -87,12 +92,6 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
         if because := space.forbidden(config):
             raise InputError(f"{path}: key forbid: rules out {config}, which every study needs ({because})")
     return space
-
-
-def _is_installed(package: str) -> bool:
-    requirement = Requirement(package)
-    version = package_version(requirement.name)
-    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Annotated, Literal, get_args
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -27,9 +28,13 @@ def _specifier(text: str) -> str:
 VersionRange = Annotated[str, AfterValidator(_specifier)]
 
 
+RELEASE = "{release}"
+"""In a package's range of releases: the framework's own, as 2.14."""
+
+
 def _requirement(text: str) -> str:
     try:
-        Requirement(text)
+        Requirement(text.replace(RELEASE, "0.0"))
     except InvalidRequirement:
         raise ValueError(f"{text!r} is not a package such as 'torch_npu' or 'torch_npu>=2.9'") from None
     return text
@@ -84,20 +89,41 @@ class ValueEntry(Conditions):
     because: str = ""
 
 
+class RegisteredEntry(Conditions):
+    """Names that installed packages give in a group of entry points, each a value that is offered under conditions."""
+
+    registered: str
+    because: str = ""
+
+    def entries(self) -> list[ValueEntry]:
+        """Those that are installed, in the order of the alphabet."""
+        conditions = self.model_dump(exclude={"registered"}, exclude_unset=True)
+        names = sorted(metadata.entry_points(group=self.registered).names)
+        return [ValueEntry(value=name, **conditions) for name in names]
+
+
 class KnobEntry(Conditions):
     """A knob as written in the file."""
 
     doc: HttpUrl
     about: str = ""
-    values: list[ValueEntry | Scalar] = Field(min_length=1)
+    values: list[ValueEntry | RegisteredEntry | Scalar] = Field(min_length=1)
     when: Pattern = {}
     default: Scalar
     untuned: Scalar = None
     runtime: bool = False
     """It changes how compiled code runs, not the code: configs that differ only in it compile to the same code."""
 
+    def written(self) -> list[ValueEntry | RegisteredEntry]:
+        """Values with their conditions, as the file has them."""
+        return [value if isinstance(value, Conditions) else ValueEntry(value=value) for value in self.values]
+
     def entries(self) -> list[ValueEntry]:
-        return [value if isinstance(value, ValueEntry) else ValueEntry(value=value) for value in self.values]
+        """Values with their conditions, those that are registered here among them."""
+        named = [entry for entry in self.written() if isinstance(entry, ValueEntry)]
+        known = {entry.value for entry in named}
+        groups = [entry for entry in self.written() if isinstance(entry, RegisteredEntry)]
+        return [*named, *(entry for group in groups for entry in group.entries() if entry.value not in known)]
 
 
 class ForbidEntry(Record):

@@ -25,7 +25,7 @@ import which_mode
 from autotune.cli import app
 from autotune.config import Scalar
 from autotune.space.load import read_space_file
-from autotune.space.schema import Conditions, KnobEntry, ValueEntry
+from autotune.space.schema import Conditions, KnobEntry, RegisteredEntry, ValueEntry
 from autotune.workload.workload import Task
 from benchmarks.evidence import table, with_section
 
@@ -80,15 +80,18 @@ def knobs(framework: str) -> str:
 def _rows(name: str, entry: KnobEntry) -> Iterator[list[str]]:
     about = [_cell(entry.about), *([f"With {_pattern(entry)}."] if entry.when else [])]
     first, meaning = f"[`{name}`]({entry.doc})", ". ".join(each.rstrip(".") for each in about if each)
-    for (preset, offered), values in groupby(entry.entries(), key=lambda value: _offered(entry, value)):
+    for (preset, offered), values in groupby(entry.written(), key=lambda value: _offered(entry, value)):
         several = list(values)
         because = _cell("; ".join(dict.fromkeys(each.because for each in several if each.because)))
-        shown = ", ".join(_value(each.value, entry) for each in several)
+        shown = ", ".join(_value(each, entry) for each in several)
         yield [first, shown, ". ".join(filter(None, (meaning, because))), preset, offered]
         first, meaning = "", ""
 
 
-def _value(value: Scalar, entry: KnobEntry) -> str:
+def _value(written: ValueEntry | RegisteredEntry, entry: KnobEntry) -> str:
+    if isinstance(written, RegisteredEntry):
+        return f"each entry point of `{written.registered}`"
+    value = written.value
     is_default = value == entry.default and type(value) is type(entry.default)
     return f"`{_word(value)}`{' (default)' if is_default else ''}"
 
@@ -102,7 +105,7 @@ def _pattern(entry: KnobEntry) -> str:
     return ", ".join(f"`{knob}={' or '.join(map(_word, values))}`" for knob, values in wanted.items())
 
 
-def _offered(knob: Conditions, value: ValueEntry) -> tuple[str, str]:
+def _offered(knob: Conditions, value: Conditions) -> tuple[str, str]:
     """The preset that begins to try it, and under which conditions it is tried; those of the knob and of the value."""
     presets = ["quick", "standard", "exhaustive"]
     preset = max(knob.preset, value.preset, key=presets.index)

@@ -16,11 +16,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from autotune.backends.torch import npu, precision, regions
+from autotune.backends.torch import npu, precision, regions, third_party
 from autotune.backends.torch.compiled_step import ClonedOutputs, CompiledStep, DerivableStep, backward_entries
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
@@ -93,9 +94,10 @@ def prepare(
     `derivable`: what is compiled gets a `DerivableStep` around it.
     """
     if settings.freezes and is_sharded(model):  # They are put together for each call anew, and no constants.
+        knob = "backend" if settings.is_unknown else "freezing"
         raise InvalidConfigError(
-            "knob freezing: the model's weights are sharded over several processes (FSDP), and cannot become constants",
-            tip="apply a config without freezing, or one to the model before it is sharded",
+            f"knob {knob}: the model's weights are sharded over several processes (FSDP), and cannot become constants",
+            tip=f"apply a config without this {knob}, or one to the model before it is sharded",
         )
     arguments = _arguments(settings)
     if arguments is not None and one_shape:
@@ -106,7 +108,12 @@ def prepare(
         entries = _entries(model, settings)
         if derivable or attempts is not None:
             entries += backward_entries(twice=derivable)
-        compile_ = _compiler(settings, arguments, entries, weights, attempts)
+        if settings.is_third_party:
+            entries += third_party.entries_of(settings)
+            arguments["backend"] = third_party.backend_for(settings, arguments["backend"], model, weights)
+            compile_ = compiler(arguments, entries, attempts)
+        else:
+            compile_ = _compiler(settings, arguments, entries, weights, attempts)
     _set_in_process(settings, changes)
 
     def wrap(step: Any) -> Any:
@@ -133,8 +140,13 @@ def _compiler(
         entries = [*entries, *WITHOUT_ADDRESSES, *cache_entries()]
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
-        arguments["backend"] = ConstantsSeen(options, weights.add)
+        arguments["backend"] = ConstantsSeen(partial(_by_inductor, options), weights.add)
     return compiler(arguments, entries, attempts)
+
+
+def _by_inductor(options: dict[str, Any], graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch._inductor.compile(graph, inputs, options=options)
+    return compiled
 
 
 def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
@@ -189,6 +201,8 @@ def _arguments(settings: Settings) -> dict[str, Any] | None:
         return None
     if settings.attention is not None:
         require_order()
+    if settings.is_third_party:
+        return {**compile_arguments(settings, {}), "backend": third_party.function_of(settings)}
     if settings.backend != "torchair":  # It has no name in torch.
         _refuse_unknown_backend(settings.backend)
     if settings.backend in ("torchair", "npugraph_ex"):

@@ -32,6 +32,7 @@ from autotune.backends.torch import (
     proxy,
     regions,
     shapes,
+    third_party,
     training,
 )
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs
@@ -300,7 +301,7 @@ class TorchBackend(Backend):
         if not settings.compiles_anything:
             note = self.already_compiled
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0, note=note)
-        said = counters.diagnosis()
+        said = third_party.as_told(settings, counters.diagnosis())
         if self._device.type != "cpu" and (uncaptured := counters.uncaptured_note()):
             said = said.model_copy(update={"note": "; ".join(filter(None, [said.note, uncaptured]))})
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.

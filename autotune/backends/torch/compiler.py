@@ -96,10 +96,13 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: Atte
 
 
 class ConstantsSeen:
-    """A backend for torch.compile: inductor, which tells what it makes constants of before it does."""
+    """A backend for torch.compile, which tells what it makes constants of before it does."""
 
-    def __init__(self, options: dict[str, Any], tell: Callable[[list[torch.Tensor]], object]) -> None:
-        self._options = options
+    def __init__(
+        self, compile_graph: Callable[..., Callable[..., Any]], tell: Callable[[list[torch.Tensor]], object]
+    ) -> None:
+        """`compile_graph`: the backend that does it, of a graph and inputs."""
+        self._compile_graph = compile_graph
         self._tell = tell
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -111,8 +114,7 @@ class ConstantsSeen:
         for name, constant in constants.items():
             owner, _, attribute = name.rpartition(".")
             setattr(graph.get_submodule(owner), attribute, aliases[id(constant)])
-        compiled: Callable[..., Any] = torch._inductor.compile(graph, inputs, options=self._options)
-        return compiled
+        return self._compile_graph(graph, inputs)
 
 
 def _attributes(graph: torch.fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:

@@ -22,7 +22,7 @@ from autotune.backends.torch.regions import compiled_paths, left_paths, newest_c
 
 def program(model: torch.nn.Module, settings: Settings) -> str | None:
     """The digest; None where the emitted code cannot be had."""
-    if settings.compiled and settings.backend != "inductor":
+    if not settings.through_inductor:
         return None
     code = emitted_code() if settings.compiles_anything else []
     if code is None:

@@ -61,6 +61,7 @@ def _as_transformers_does(model: Any, config: Config, changes: UndoLog, longest:
     length = config.get(generation.CACHE_LENGTH)
     others = [
         settings.freezes,
+        settings.is_third_party,
         settings.autocast,
         settings.attention,
         settings.region != Region(),

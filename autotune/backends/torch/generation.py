@@ -32,7 +32,7 @@ from torch.nn.attention import sdpa_kernel
 from autotune.backends.capabilities import GenerationGuard, Phase
 from autotune.backends.torch import regions
 from autotune.backends.torch.apply import prepare
-from autotune.backends.torch.knobs import Settings, settings_of
+from autotune.backends.torch.knobs import Settings, require_for_generation, settings_of
 from autotune.backends.torch.precision import order_of
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.shapes import function_of_its_own
@@ -167,6 +167,7 @@ class Generation:
         if self._knobs.prefill != "eager" and model.config.is_encoder_decoder:
             raise InvalidConfigError(f"knob {PREFILL}: a model with an encoder begins its text with one token")
         settings = settings_of(config)
+        require_for_generation(settings)
         self._decode = Programs(model, settings, changes, most_programs)
         self._prefill = Programs(model, _of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs)
         self._has_open_decode = settings.dynamic is True

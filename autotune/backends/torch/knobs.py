@@ -39,6 +39,9 @@ DYNAMIC: dict[str, bool | None] = {
 }
 """Value of the knob `shapes` -> torch.compile's `dynamic`. What else a strategy does is not torch's: `strategy`."""
 
+_OPEN = ("dynamic", "marked", "bounded")
+"""Values of the knob `shapes` under which code is for several shapes."""
+
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
 
@@ -54,12 +57,24 @@ class Goes(Enum):
     COMPILER = "torch._inductor.config, set while this model is compiled: dynamo reads it"
     DYNAMO = "torch._dynamo.config, set while this model is compiled"
     FUNCTORCH = "torch._functorch.config, set while this model is compiled: AOTAutograd reads it"
+    OPENVINO = "options= of torch.compile, for OpenVINO's backend"
     PROCESS = "a setting of the process"
     OTHER = "something that is made for this model"
 
 
 _SWITCH: tuple[Scalar, ...] = (False, True)
-_OF_THE_COMPILER = (Goes.ARGUMENT, Goes.INDUCTOR, Goes.COMPILER, Goes.DYNAMO, Goes.FUNCTORCH)
+_OF_THE_COMPILER = (Goes.ARGUMENT, Goes.INDUCTOR, Goes.COMPILER, Goes.DYNAMO, Goes.FUNCTORCH, Goes.OPENVINO)
+_OF_INDUCTOR = (Goes.INDUCTOR, Goes.COMPILER)
+
+_WELL_KNOWN = ("inductor", "aot_eager", "cudagraphs", "npugraph_ex", "npugraphs", "torchair")
+"""Backends of PyTorch and of torch_npu. Any other is brought by another package, or by the user."""
+_THROUGH_INDUCTOR = ("inductor", "zentorch")
+"""Backends whose graphs inductor compiles: what it emits, caches and counts is all of the program."""
+BROUGHT_BY = {"zentorch": "zentorch", "openvino": "openvino.torch"}
+"""Backend -> the module whose import registers it, of packages whose ways are known."""
+_OF_ONE_SHAPE = ("openvino",)
+"""Backends whose code is for one shape. OpenVINO's compiles a graph again, within itself, for each shape that it gets,
+and stacks these in each other."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +90,17 @@ class Knob:
     """What it takes; None: whatever PyTorch takes."""
     compile_only: bool = False
     """It means nothing to an eager model. All settings of the compiler are so without it."""
-    inductor_only: bool = False
-    """It means nothing to other backends of torch.compile. All entries of inductor's config are so without it."""
+    only_for: tuple[str, ...] = ()
+    """Backends of torch.compile to which it means something; none: all, and inductor for the entries of its config."""
 
     @property
     def needs_compile(self) -> bool:
         return self.compile_only or self.goes in _OF_THE_COMPILER
 
     @property
-    def needs_inductor(self) -> bool:
-        return self.inductor_only or self.goes in (Goes.INDUCTOR, Goes.COMPILER)
+    def backends(self) -> tuple[str, ...]:
+        """Those that it is for; none: all."""
+        return self.only_for or (("inductor",) if self.goes in _OF_INDUCTOR else ())
 
 
 KNOBS: dict[str, Knob] = {
@@ -92,10 +108,13 @@ KNOBS: dict[str, Knob] = {
     KNOB: Knob(Goes.OTHER, compile_only=True),
     SHAPES: Knob(Goes.ARGUMENT, "dynamic", values=tuple(DYNAMIC)),
     "backend": Knob(Goes.ARGUMENT),
-    "mode": Knob(Goes.ARGUMENT, inductor_only=True),
+    "mode": Knob(Goes.ARGUMENT, only_for=("inductor",)),
     "dynamic": Knob(Goes.ARGUMENT, values=(None, False, True)),
     "fullgraph": Knob(Goes.ARGUMENT, values=_SWITCH),
-    "torchair_mode": Knob(Goes.OTHER, compile_only=True),
+    "torchair_mode": Knob(Goes.OTHER, compile_only=True, only_for=("torchair",)),
+    "openvino_device": Knob(Goes.OPENVINO, "device", only_for=("openvino",)),
+    "openvino_precision": Knob(Goes.OPENVINO, "precision", values=("f32", "bf16", "f16"), only_for=("openvino",)),
+    "openvino_cache": Knob(Goes.OPENVINO, "cache", values=_SWITCH, only_for=("openvino",)),
     "scope": Knob(Goes.OTHER, values=("model", "loss"), compile_only=True),
     "cpp_wrapper": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
     "max_autotune_gemm": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
@@ -115,6 +134,7 @@ KNOBS: dict[str, Knob] = {
     "emulate_precision_casts": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
     "weight_prepack": Knob(Goes.INDUCTOR, "cpp.weight_prepack", plain=True, values=_SWITCH),
     "decompose_tanh": Knob(Goes.INDUCTOR, "cpp.use_decompose_tanh", plain=False, values=_SWITCH),
+    "zentorch_freezing": Knob(Goes.COMPILER, "freezing", plain=False, values=_SWITCH, only_for=("zentorch",)),
     "freezing": Knob(Goes.COMPILER, plain=False, values=_SWITCH),
     "allow_rnn": Knob(Goes.DYNAMO, plain=False, values=_SWITCH),
     "recompile_limit": Knob(Goes.DYNAMO, plain=8, values=(8, 64)),
@@ -164,6 +184,8 @@ class Settings:
     dynamo_options: dict[str, Scalar] = field(default_factory=dict)
     """Entries of dynamo's config."""
     torchair_mode: str | None = None
+    openvino: dict[str, Scalar] = field(default_factory=dict)
+    """What OpenVINO's backend is asked for: `device`, `precision`, `cache`."""
     autocast: str | None = None
     """Element type that torch.autocast computes in."""
     attention: str | None = None
@@ -189,9 +211,24 @@ class Settings:
         return self.compiled or self.optimizer_compiled
 
     @property
+    def is_third_party(self) -> bool:
+        """The backend is neither PyTorch's nor torch_npu's."""
+        return self.compiled and self.backend not in _WELL_KNOWN
+
+    @property
+    def through_inductor(self) -> bool:
+        """What runs is what inductor emits, or nothing is compiled."""
+        return not self.compiled or self.backend in _THROUGH_INDUCTOR
+
+    @property
+    def is_unknown(self) -> bool:
+        """Nobody promises what inductor keeps: see `third_party`."""
+        return self.is_third_party and not self.through_inductor
+
+    @property
     def freezes(self) -> bool:
-        """The weights become constants of the compiled code, which is for inference only."""
-        return bool(self.compiler_options.get("freezing"))
+        """The weights become constants of the compiled code, or may become some, which is for inference only."""
+        return self.is_unknown or bool(self.compiler_options.get("freezing"))
 
 
 def settings_of(config: Config) -> Settings:
@@ -209,6 +246,7 @@ def settings_of(config: Config) -> Settings:
         compiler_options=_entries(config, Goes.COMPILER),
         dynamo_options={**_limit(config), **_entries(config, Goes.DYNAMO)},
         torchair_mode=_text(config, "torchair_mode"),
+        openvino=_entries(config, Goes.OPENVINO),
         autocast=AUTOCASTS.get(str(precision)),
         attention=_text(config, "sdpa"),
         matmul_precision=_text(config, "matmul_precision"),
@@ -225,10 +263,21 @@ def settings_of(config: Config) -> Settings:
 
 def require_for_training(settings: Settings) -> None:
     """Raises InvalidConfigError for what is for inference only."""
+    if settings.is_third_party:
+        raise InvalidConfigError(f"knob backend: {settings.backend} is for inference: it promises no gradients")
     if settings.freezes:
         raise InvalidConfigError("knob freezing: frozen weights cannot be trained")
     if settings.region != Region():
         raise InvalidConfigError(f"knob {KNOB}: is for inference; in a training step `scope` says what is compiled")
+
+
+def require_for_generation(settings: Settings) -> None:
+    """Raises InvalidConfigError for a backend that may not do what a step of generating text does."""
+    if settings.is_unknown:
+        raise InvalidConfigError(
+            f"knob backend: {settings.backend} is not for generating text: a step changes its cache in place, which "
+            "it does not promise to do"
+        )
 
 
 def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[str, Any]:
@@ -268,11 +317,13 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
         if values is not None and not config.matches({name: values}):
             raise InvalidConfigError(f"knob {name}: {config[name]!r} is none of {', '.join(map(str, values))}")
     backend = config.get("backend", "inductor")
-    if backend != "torchair" and "torchair_mode" in config.root:
-        raise InvalidConfigError("knob torchair_mode: is for backend=torchair only")
     for name in config.knobs():
-        if backend != "inductor" and row_of(name).needs_inductor:
-            raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
+        backends = row_of(name).backends
+        if backends and backend not in backends:
+            raise InvalidConfigError(f"knob {name}: is for backend={' or '.join(backends)} only")
+    opens = SHAPES if config.get(SHAPES) in _OPEN else "dynamic" if config.get("dynamic") else None
+    if backend in _OF_ONE_SHAPE and opens is not None:
+        raise InvalidConfigError(f"knob {opens}: code of {backend} is for one shape")
 
 
 def _region(config: Config) -> Region:
@@ -286,11 +337,16 @@ def _region(config: Config) -> Region:
 
 def _compile_knobs(config: Config) -> dict[str, Any]:
     knobs = {name: config[name] for name in config.knobs() if row_of(name).goes is Goes.ARGUMENT and name != SHAPES}
-    if SHAPES not in config.root:
-        return knobs
-    if "dynamic" in knobs:
-        raise InvalidConfigError(f"knob dynamic: {SHAPES} says it already")
-    return {**knobs, "dynamic": DYNAMIC[str(config[SHAPES])]}
+    if SHAPES in config.root:
+        if "dynamic" in knobs:
+            raise InvalidConfigError(f"knob dynamic: {SHAPES} says it already")
+        knobs["dynamic"] = DYNAMIC[str(config[SHAPES])]
+    backend = knobs.get("backend")
+    # AMD's advice for convolutions, which zentorch leaves to inductor where a size may become dynamic.
+    static = backend in _OF_ONE_SHAPE or (backend == "zentorch" and SHAPES not in config.root)
+    if static and knobs.get("dynamic") is None:
+        knobs["dynamic"] = False
+    return knobs
 
 
 def _limit(config: Config) -> dict[str, Scalar]:

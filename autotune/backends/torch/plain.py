@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 from autotune.backends.protocol import PlainCode
-from autotune.backends.torch.knobs import SHAPES, Settings, settings_of
+from autotune.backends.torch.knobs import BROUGHT_BY, SHAPES, Settings, settings_of
 from autotune.config import Config
 from autotune.workload.regions import Region
 from autotune.workload.workload import Device, Task
@@ -38,6 +38,8 @@ def _arguments(settings: Settings) -> Iterator[str]:
         yield f"dynamic={settings.dynamic}"
     if settings.fullgraph:
         yield "fullgraph=True"
+    if settings.openvino:
+        yield f"options={{{', '.join(_options_of_openvino(settings))}}}"
     mode = None if settings.mode == "default" else settings.mode
     if settings.options:
         entries = [f"{_written(name)}: {_written(value)}" for name, value in settings.options.items()]
@@ -47,8 +49,17 @@ def _arguments(settings: Settings) -> Iterator[str]:
         yield f"mode={_written(mode)}"
 
 
+def _options_of_openvino(settings: Settings) -> Iterator[str]:
+    if "device" in settings.openvino:
+        yield f'"device": {_written(settings.openvino["device"])}'
+    if "precision" in settings.openvino:
+        yield f'"config": {{"INFERENCE_PRECISION_HINT": {_written(settings.openvino["precision"])}}}'
+
+
 def _before(settings: Settings) -> Iterator[str]:
     """Statements that come first."""
+    if settings.backend in BROUGHT_BY:
+        yield f"import {BROUGHT_BY[settings.backend]}"
     entries = (settings.compiler_options, settings.dynamo_options, settings.functorch_options)
     for module, options in zip(_MODULES, entries, strict=True):
         if options:
@@ -63,7 +74,10 @@ def _before(settings: Settings) -> Iterator[str]:
 
 
 def _beside(settings: Settings, device: Device) -> Iterator[str]:
-    if settings.freezes:
+    if settings.is_unknown:
+        yield f"call it under torch.no_grad(): {settings.backend} may make constants of the weights"
+        yield "copy what a call gives: the next one may overwrite it"
+    elif settings.freezes:
         yield "call it under torch.no_grad(): freezing makes constants of the weights"
     if settings.autocast is not None:
         kind = {"gpu": "cuda", "ascend": "npu"}.get(device, device)

@@ -104,9 +104,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 def versions(model: torch.nn.Module, config: Config, changes: UndoLog) -> TorchVersions | None:
-    """See `PerShape`. None where parts of the model are compiled or left, each for whatever calls it."""
+    """See `PerShape`. None where parts of the model are compiled or left, each for whatever calls it, and where a
+    backend may let go of nothing that it made."""
     settings = settings_of(config)
-    if not settings.compiled or settings.region != Region():
+    if not settings.compiled or settings.region != Region() or settings.is_unknown:
         return None
     # A version sees one shape alone: what would be made dynamic by itself never is.
     setup = prepare(model, settings, changes, one_shape=True)
