@@ -13,7 +13,10 @@ from importlib import metadata
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import yaml
 
+import autotune
+from autotune import environment
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.torch.plain import plain_code
 from autotune.backends.undo import UndoLog
@@ -23,6 +26,7 @@ from autotune.errors import InvalidConfigError, UnsuitableCallError
 from autotune.planning.spaces import bundled_space
 from autotune.space import load as space_load
 from autotune.space.load import Circumstances, load_space
+from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
 
@@ -236,6 +240,55 @@ def test_the_answer_as_code():
         'options={"device": "CPU", "config": {"INFERENCE_PRECISION_HINT": "bf16"}})'
     )
     assert any("overwrite" in note for note in code.beside)
+
+
+# A job.
+
+
+def applied(folder, model, backend, *, policy=None, **environment):
+    """What `apply` gives for an export of this backend, which was measured here but for what is named."""
+    path = export(folder / "best.yaml", "torch", {**COMPILE, "backend": backend}, model, [torch.ones(2, 4)])
+    content = yaml.safe_load(path.read_text())
+    content["environment"] |= environment
+    path.write_text(yaml.safe_dump(content))
+    return autotune.load(path).apply(model, **(policy or {}))
+
+
+def test_a_job_gets_what_the_untuned_model_gives(rude, tmp_path, caplog):
+    """Outputs that are kept, weights that are trained on, gradients: with one warning once the weights have changed."""
+    model = model_of()
+    tuned = applied(tmp_path, model, rude)
+    with torch.no_grad():
+        first, second = tuned(torch.ones(2, 4)), tuned(torch.zeros(2, 4))
+        assert autotune.stats(tuned).state == "tuned"
+        assert torch.equal(first, model(torch.ones(2, 4)))
+        assert torch.equal(second, model(torch.zeros(2, 4)))
+    tuned(torch.ones(2, 4)).sum().backward()
+    assert model.weight.grad is not None
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with torch.no_grad():
+        assert torch.equal(tuned(torch.ones(2, 4)), model(torch.ones(2, 4)))
+    assert autotune.stats(tuned).state == "untuned"
+    assert "weights changed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({}, "was tuned for openvino 2026.4.1, here none; the model stays untuned"),
+        ({"on_mismatch": "apply"}, "openvino is not installed; the model stays untuned; pip install openvino"),
+    ],
+    ids=["", "whatever differs"],
+)
+def test_a_job_without_the_package_stays_untuned(monkeypatch, tmp_path, caplog, policy, words):
+    """One sentence of why."""
+    there = environment.installed_packages()
+    monkeypatch.setattr(environment, "installed_packages", lambda: {"torch": there["torch"]})
+    monkeypatch.setattr(third_party, "package_version", lambda distribution: None)
+    model = model_of()
+    tuned = applied(tmp_path, model, "openvino", policy=policy, packages={**there, "openvino": "2026.4.1"})
+    assert tuned is model
+    assert words in caplog.records[-1].message
 
 
 # The space: who is offered what.
