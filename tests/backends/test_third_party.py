@@ -123,7 +123,7 @@ def test_weights_around_a_function_are_watched(rude):
     """A function's model is around it, and none of its own parameters."""
     model = model_of()
     backend = TorchBackend()
-    given = backend.as_model(lambda x: model(x) + 1)
+    given = backend.as_model(lambda x: model(x) + 1).eval()
     step = backend.compile(given, Config({**COMPILE, "backend": rude}), UndoLog())
     with torch.no_grad():
         step(torch.ones(2, 4))
@@ -194,7 +194,7 @@ def test_a_graph_with_outputs_that_were_given(rude):
 
     given = torch.ones(2)
     with torch.no_grad():
-        same, more = step_of(Passes(), backend=rude)(given)
+        same, more = step_of(Passes().eval(), backend=rude)(given)
     assert same is given
     assert more.tolist() == [2.0, 2.0]
 
@@ -260,7 +260,7 @@ def test_a_job_gets_what_the_untuned_model_gives(rude, tmp_path, caplog):
     tuned = applied(tmp_path, model, rude)
     with torch.no_grad():
         first, second = tuned(torch.ones(2, 4)), tuned(torch.zeros(2, 4))
-        assert autotune.stats(tuned).state == "tuned"
+        assert autotune.stats(tuned).state == "settling"
         assert torch.equal(first, model(torch.ones(2, 4)))
         assert torch.equal(second, model(torch.zeros(2, 4)))
     tuned(torch.ones(2, 4)).sum().backward()
@@ -394,7 +394,7 @@ def test_a_processor_without_avx512_is_one_sentence(installed):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_what_a_package_sets_is_put_back(installed, frozen):
+def test_what_a_package_sets_is_put_back(installed, monkeypatch, frozen):
     """Its import turns a setting of dynamo off, and each compile leaves a pass behind, for what is compiled next."""
     seen = []
 
@@ -404,17 +404,18 @@ def test_what_a_package_sets_is_put_back(installed, frozen):
         return graph
 
     def register():
-        dynamo_config.inline_inbuilt_nn_modules = False
+        dynamo_config.allow_rnn = True
         dynamo.register_backend(compiled, name="zentorch")
 
     installed(register)
+    monkeypatch.setattr(third_party, "_INLINE", "allow_rnn")
     before = inductor_config.joint_custom_post_pass, inductor_config.fx_graph_cache
     model = model_of()
     with torch.no_grad():
         step = step_of(model, backend="zentorch", zentorch_freezing=frozen)
         assert torch.equal(step(torch.ones(2, 4)), model(torch.ones(2, 4)))
     assert seen == [(frozen, 2 if frozen else 0)]
-    assert dynamo_config.inline_inbuilt_nn_modules
+    assert not dynamo_config.allow_rnn
     assert (inductor_config.joint_custom_post_pass, inductor_config.fx_graph_cache) == before
     assert not inductor_config.freezing
     if frozen:
@@ -449,9 +450,10 @@ def openvino():
     dynamo.reset()
     yield module
     dynamo.reset()
-    execute = sys.modules["openvino.frontend.pytorch.torchdynamo.execute"]
-    execute.clear_caches()
-    execute.req_cache.clear()
+    execute = sys.modules.get("openvino.frontend.pytorch.torchdynamo.execute")
+    if execute is not None:
+        execute.clear_caches()
+        execute.req_cache.clear()
 
 
 def test_openvino_for_real(openvino):
@@ -465,7 +467,6 @@ def test_openvino_for_real(openvino):
         first, second = step(given), step(given * 2)
         torch.testing.assert_close(first, model(given), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(second, model(given * 2), rtol=1e-4, atol=1e-5)
-    assert dynamo_config.inline_inbuilt_nn_modules
     said = backend.diagnose(model, config)
     assert said.compiled
     assert said.note.startswith("OpenVINO runs 1 of 1 parts")

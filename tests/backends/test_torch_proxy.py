@@ -142,3 +142,17 @@ class TestItsClass:
         assert issubclass(type(tuned), type(model))
         with pytest.raises((AttributeError, pickle.PicklingError)):
             pickle.dumps(tuned)  # As of any class within a function.
+
+
+@pytest.mark.parametrize("release", ["2.13", "2.14"])
+def test_a_call_under_symbolic_tracing_is_recorded_as_the_models(monkeypatch, release):
+    """The release says in its own way that `torch.fx` is at work: one flag, or from 2.14 on one for each thread."""
+    private = torch.fx._symbolic_trace
+    monkeypatch.delattr(private, "_get_is_fx_tracing" if release == "2.13" else "_is_fx_tracing_flag", raising=False)
+    if release == "2.13":
+        monkeypatch.setattr(private, "_is_fx_tracing_flag", True, raising=False)
+    else:
+        monkeypatch.setattr(private, "_get_is_fx_tracing", lambda: True, raising=False)
+    model, tuned, calls = made()
+    assert torch.equal(tuned(X), model(X))
+    assert not calls

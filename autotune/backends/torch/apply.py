@@ -111,9 +111,7 @@ def prepare(
         if settings.is_third_party:
             entries += third_party.entries_of(settings)
             arguments["backend"] = third_party.backend_for(settings, arguments["backend"], model, weights)
-            compile_ = compiler(arguments, entries, attempts)
-        else:
-            compile_ = _compiler(settings, arguments, entries, weights, attempts)
+        compile_ = _compiler(settings, arguments, entries, weights, attempts)
     _set_in_process(settings, changes)
 
     def wrap(step: Any) -> Any:
@@ -133,7 +131,7 @@ def _compiler(
     weights: FrozenWeights | None,
     attempts: Attempts | None,
 ) -> Compile:
-    if weights is not None:
+    if weights is not None and not settings.is_third_party:
         # Imports the compiler, which the first compile pays.
         from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass, cache_entries
 

@@ -129,16 +129,19 @@ class _Around:
         return original(instance) is self._model
 
 
+def _is_fx_tracing() -> bool:
+    """Asked by `torch.fx`'s own function (2.13), PyTorch writes a warning. From 2.14 on each thread has a flag."""
+    private: Any = _symbolic_trace
+    return bool(private._get_is_fx_tracing() if hasattr(private, "_get_is_fx_tracing") else private._is_fx_tracing_flag)
+
+
 def _is_read_by_dynamo() -> bool:
     return TracingContext.try_get() is not None
 
 
 def _is_recorded() -> bool:
     return bool(
-        torch.compiler.is_dynamo_compiling()
-        or _symbolic_trace._is_fx_tracing_flag  # Asked by its function (2.13), PyTorch writes a warning.
-        or torch._C._is_tracing()
-        or _num_dispatch_modes()
+        torch.compiler.is_dynamo_compiling() or _is_fx_tracing() or torch._C._is_tracing() or _num_dispatch_modes()
     )
 
 

@@ -20,7 +20,9 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,8 @@ from autotune.measure.diagnosis import Diagnosis
 
 _DYNAMO, _INDUCTOR = "torch._dynamo.config", "torch._inductor.config"
 _INLINE = "inline_inbuilt_nn_modules"
-"""Whether dynamo makes weights inputs of a graph. OpenVINO turns it off for the whole process when it is imported."""
+"""Whether dynamo makes weights inputs of a graph. OpenVINO turns it off for the whole process when it is imported;
+from 2.13 on nothing reads it, and whoever touches it is warned."""
 _OPENVINO = "openvino.frontend.pytorch.torchdynamo"
 _JOINT_PASS = "joint_custom_post_pass"
 """Where zentorch puts its own pass whenever it compiles, for whatever inductor compiles from then on."""
@@ -56,6 +59,8 @@ class _Package:
     """What it takes beside a graph and inputs, when a graph is compiled."""
     entries: Callable[[], list[Entry]]
     """What is set while a model is compiled, and put back."""
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """In which a graph is given to it."""
 
 
 def function_of(settings: Settings) -> CompileGraph:
@@ -91,7 +96,11 @@ def backend_for(
     package = _PACKAGES.get(settings.backend)
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        compiled = function(graph, inputs, **({} if package is None else package.arguments(settings)))
+        if package is None:
+            compiled = function(graph, inputs)
+        else:
+            with package.around():
+                compiled = function(graph, inputs, **package.arguments(settings))
         return compiled if settings.through_inductor else _one_by_one(compiled)
 
     if weights is None:
@@ -132,17 +141,25 @@ def _import(name: str) -> None:
             f"knob backend: {name} is not installed", tip=f"pip install {name} (docs/other-backends.md)"
         )
     dynamo = importlib.import_module(_DYNAMO)
-    before = getattr(dynamo, _INLINE, None)
+    before = {setting: getattr(dynamo, setting) for setting in _live(dynamo)}
     try:
-        importlib.import_module(BROUGHT_BY[name])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            importlib.import_module(BROUGHT_BY[name])
     except Exception as error:  # A library of it may be of another release of PyTorch.
         raise InvalidConfigError(
             f"knob backend: {name} {release} cannot be imported here: {quoted(error)}",
             tip="docs/other-backends.md says which release of it fits which of PyTorch",
         ) from error
     finally:
-        if before is not None:
-            setattr(dynamo, _INLINE, before)
+        for setting, value in before.items():
+            setattr(dynamo, setting, value)
+
+
+def _live(dynamo: Any) -> list[str]:
+    """The setting that OpenVINO turns off, in a release that reads it."""
+    entry = dynamo._config.get(_INLINE)
+    return [] if entry is None or getattr(entry, "deprecated", False) else [_INLINE]
 
 
 def _one_by_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +218,7 @@ def _entries_of_zentorch() -> list[Entry]:
 
 def _without_device(settings: Settings) -> str | None:
     device = settings.openvino.get("device", "CPU")
-    devices: list[str] = importlib.import_module("openvino").Core().available_devices  # type: ignore[attr-defined]
+    devices: list[str] = importlib.import_module("openvino").Core().available_devices
     return None if device in devices else f"openvino_device: there is no {device!r} here, only {', '.join(devices)}"
 
 
@@ -221,11 +238,18 @@ def _arguments_of_openvino(settings: Settings) -> dict[str, Any]:
 
 
 def _entries_of_openvino() -> list[Entry]:
+    dynamo = importlib.import_module(_DYNAMO)
     return [
+        *((dynamo, setting, True) for setting in _live(dynamo)),
         (importlib.import_module(_INDUCTOR), "freezing", True),
-        (importlib.import_module(_DYNAMO), _INLINE, True),
         (importlib.import_module(f"{_OPENVINO}.backend"), "compile_fx", _refused),
     ]
+
+
+def _traced_apart() -> AbstractContextManager[Any]:
+    """It traces the graph once more. In dynamo's own tracing a weight may be no attribute."""
+    apart: AbstractContextManager[Any] = torch._guards.tracing(None)
+    return apart
 
 
 def _refused(*_: Any, **__: Any) -> Any:
@@ -250,5 +274,5 @@ def _parts_of_openvino() -> tuple[str, bool]:
 
 _PACKAGES: dict[str, _Package] = {
     "zentorch": _Package(_without_avx512, lambda _: {}, _entries_of_zentorch),
-    "openvino": _Package(_without_device, _arguments_of_openvino, _entries_of_openvino),
+    "openvino": _Package(_without_device, _arguments_of_openvino, _entries_of_openvino, _traced_apart),
 }
