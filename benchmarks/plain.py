@@ -20,6 +20,7 @@ import ctypes
 import importlib
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
@@ -55,7 +56,8 @@ OPTIONS = {
 OTHERS = frozenset(
     {
         "execution", "backend", "mode", "dynamic", "fullgraph", "threads", "allocator", "matmul_precision", "freezing",
-        "allow_rnn", "precision", "memory_format", "inference_mode", "region",
+        "allow_rnn", "precision", "memory_format", "inference_mode", "region", "cores", "openmp",
+        "env.KMP_BLOCKTIME", "env.OMP_PROC_BIND", "env.OMP_WAIT_POLICY",
     }
 )  # fmt: skip
 """Knobs that are set below in ways of their own."""
@@ -75,6 +77,23 @@ def known(config: dict[str, Any], further: frozenset[str] = frozenset()) -> dict
     if unknown:
         raise SystemExit(f"not known to this script: {', '.join(sorted(unknown))}")
     return config
+
+
+PRELOADS = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4", "iomp": "libiomp5.so"}
+
+
+def start_anew(config: dict[str, Any]) -> None:
+    """What a process has from its start on: this script begins once more with it."""
+    wanted = {name[4:]: str(value) for name, value in config.items() if name.startswith("env.") and value is not None}
+    libraries = [PRELOADS[value] for value in (config.get("allocator"), config.get("openmp")) if value in PRELOADS]
+    if libraries:
+        wanted["LD_PRELOAD"] = ":".join(libraries)
+    if config.get("allocator") == "huge_pages":
+        wanted["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+    cores = sorted(os.sched_getaffinity(0))[: config.get("cores")]
+    if set(cores) != os.sched_getaffinity(0) or any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.sched_setaffinity(0, cores)
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
 
 
 def set_process(config: dict[str, Any]) -> None:
@@ -240,6 +259,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     given = parser.parse_args()
 
+    default = {"execution": "compile" if given.default_compile else "eager"}
+    config = settings_of(given.settings) if given.settings else default
+    start_anew(config)
     import torch
 
     if given.device == "npu":
@@ -247,8 +269,6 @@ def main() -> None:
     sizes = sizes_of(given.size)
     model, inputs = (on_device(each, given.device) for each in build(given.model, given.seed, sizes))
     other_inputs = on_device(build(given.model, given.seed + 1, sizes)[1], given.device)
-    default = {"execution": "compile" if given.default_compile else "eager"}
-    config = settings_of(given.settings) if given.settings else default
     set_process(config)
     step = under(config, model)
     with torch.inference_mode() if config.get("inference_mode") else torch.no_grad():

@@ -32,6 +32,7 @@ from benchmarks.plain import (
     on_device,
     set_process,
     sizes_of,
+    start_anew,
     waiting,
 )
 
@@ -109,9 +110,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     given = parser.parse_args()
 
+    config = settings_of(given.settings)
+    start_anew(config)
     if given.device == "npu":
         importlib.import_module("torch_npu")
-    config = settings_of(given.settings)
     parts = function_of(given.model, "autotune.models.torch.training")(seed=0, **sizes_of(given.size))
     step = torch_on(given.device, parts, config)
     start = time.perf_counter()

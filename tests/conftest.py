@@ -50,6 +50,7 @@ from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.worker.main import leave
+from autotune.workload.process_start import library_file
 from autotune.workload.workload import Workload
 from autotune_fake import clock
 from tests import FAKE_BACKEND
@@ -577,6 +578,16 @@ def write(tmp_path: Path, exported: dict[str, Any]) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def jemalloc(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A real allocator to preload, which this process and its children find."""
+    path = library_file("allocator", "jemalloc")
+    if path is None:
+        pytest.skip("no jemalloc is installed")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(path.parent))
+    return path
 
 
 @pytest.fixture

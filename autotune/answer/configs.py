@@ -43,10 +43,10 @@ def as_plain_code(config: Config, manifest: Manifest) -> PlainCode | None:
         )
     except InvalidConfigError:
         return None
-    if found is None or not parts.variables:
+    if found is None or not parts.start:
         return found
-    variables = (f"set {name}={value} before the process starts" for name, value in parts.variables.items())
-    return PlainCode(found.line, (*found.beside, *variables))
+    started = (f"start the process with {text}" for text in parts.start.texts())
+    return PlainCode(found.line, (*found.beside, *started))
 
 
 def _short(name: str, value: Scalar) -> str:

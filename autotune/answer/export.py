@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked
+from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
@@ -43,6 +44,7 @@ from autotune.tuned.tuned_config import (
 )
 from autotune.tuning.field import confirmed_caches
 from autotune.tuning.session import trial_request
+from autotune.workload.process_start import ProcessStart
 from autotune.workload.traffic import Shapes
 
 
@@ -152,6 +154,7 @@ def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmati
         untuned=figures_of(untuned),
         speedup=exported.speedup,
         process_pairs=exported.pairs,
+        without_start=_without_start(answer, record.config),
         noise_floor=answer.noise_floor and answer.noise_floor.spread,
         compile_warm_s=confirmation.compile_warm_s if is_answer else None,
         break_even_calls=answer.break_even_of(record),
@@ -159,6 +162,16 @@ def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmati
         not_varied=untuned.measurement.not_varied,
         assumed=untuned.measurement.assumed,
     )
+
+
+def _without_start(answer: StudyResult, config: Config) -> Figures | None:
+    """The trial that differs from the config in nothing but that its process was started as any other."""
+    parts = ConfigParts.of(config)
+    if not parts.start:
+        return None
+    twin = replace(parts, start=ProcessStart())
+    twins = (record for record in answer.measured if ConfigParts.of(record.config) == twin)
+    return next(map(figures_of, twins), None)
 
 
 def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:

@@ -83,14 +83,14 @@ def versions_under(
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:
     """`Backend.program` with the config's variants, which do not show in what is not compiled, the knobs of a shape
-    strategy, which decide about calls that are still to come, and the variables that libraries go by. None where the
+    strategy, which decide about calls that are still to come, and what the process was started with. None where the
     backend gives no digest."""
     parts = ConfigParts.of(config)
     digest = None if backend.program is None else backend.program(model, parts.settings)
     content = [
         digest,
         parts.variants,
-        *(further for further in (parts.new_shapes, parts.variables, parts.generation) if further),
+        *(further for further in (parts.new_shapes, parts.start.facts, parts.generation) if further),
     ]
     if digest is None or not any(content[1:]):
         return digest

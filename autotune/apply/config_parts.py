@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autotune.config import Config, Scalar
-from autotune.workload.process_variables import PREFIX as ENV
-from autotune.workload.process_variables import text_of
+from autotune.workload.process_start import ProcessStart
 from autotune.workload.regions import Region
 from autotune.workload.variants import PREFIX
 
@@ -27,34 +26,33 @@ GENERATION_KNOBS = ("cache", "cache_length", "prefill")
 
 @dataclass(frozen=True)
 class ConfigParts:
-    """The parts of a config; each knob is in one of `settings`, `variants`, `strategy_numbers` and `variables`."""
+    """The parts of a config; each knob is in one of `settings`, `variants`, `strategy_numbers` and `start`."""
 
     settings: Config
     """What a backend is given."""
     variants: dict[str, str]
     """Variant -> its value."""
     strategy_numbers: dict[str, Scalar]
-    variables: dict[str, str] = field(default_factory=dict)
-    """Environment variable -> the value that the process has to be started with."""
+    start: ProcessStart = field(default_factory=ProcessStart)
+    """What the process has to be started with."""
 
     @classmethod
     def of(cls, config: Config) -> ConfigParts:
-        """The parts of a config, told apart by the names of its knobs."""
+        """The parts of a config, told apart by the names of its knobs. Raises InvalidConfigError for a start
+        that no config may ask for."""
+        knobs = {**config.root}
+        start = ProcessStart.taken_from(knobs)
         settings: dict[str, Scalar] = {}
         variants: dict[str, str] = {}
         numbers: dict[str, Scalar] = {}
-        variables: dict[str, str] = {}
-        for name, value in config.root.items():
+        for name, value in knobs.items():
             if name.startswith(PREFIX):
                 variants[name.removeprefix(PREFIX)] = str(value)
-            elif name.startswith(ENV):
-                if value is not None:
-                    variables[name.removeprefix(ENV)] = text_of(value)
             elif name in STRATEGY_NUMBERS:
                 numbers[name] = value
             else:
                 settings[name] = value
-        return cls(Config(settings), variants, numbers, variables)
+        return cls(Config(settings), variants, numbers, start)
 
     @property
     def has_region(self) -> bool:

@@ -33,7 +33,7 @@ class Commands(TyperGroup):
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "Find": ("tune", "resume", "diagnose"),
         "Look": ("show", "report", "explain", "compare", "run"),
-        "Ship": ("export", "verify"),
+        "Ship": ("export", "launch", "verify"),
         "What is here": ("studies", "models", "spaces", "doctor"),
     }
     """Heading of the help -> the commands below it."""

@@ -30,6 +30,7 @@ from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError, Together, put_back
 from autotune.job.generation import GuardedGeneration, stats_of
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
+from autotune.job.launch import lacks, lacks_around, tip_of
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
 from autotune.job.ranks import DECISION_S, Answer, JointCalls, Pact, Rehearsal, pact_of
@@ -210,13 +211,15 @@ class Application:
             what = "inference" if tuned.texts is None else "generation of text"
             raise MismatchError(f"{self._loaded.path} was tuned for {what}", tip=f"tune with {asked('task', 'train')}")
         self._require_allowed(tuned, backend)
+        is_started = self._require_started(tuned)
         differing = differences(tuned, backend, self._model)
         if differing:
             self._require_accepted(tuned, differing)
         if tuned.texts is not None:
             return self._generating(tuned, tuned.texts, backend)
         start = self._warm_start(tuned, backend)
-        terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
+        fits, unchecked = is_started and not differing, start is not None and start.unchecked
+        terms = self._terms(tuned, backend, fits=fits, unchecked_caches=unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
         fallback = self._fallback_to(untuned)
         functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
@@ -301,13 +304,18 @@ class Application:
                 f"{self._loaded.path} sets {', '.join(parts.options)}, for which no bundled search space has a knob",
                 tip="allow it with apply(model, compiler_options=True), if you know who made the file",
             )
-        for name, value in parts.variables.items():
-            if os.environ.get(name) != value:
-                raise MismatchError(
-                    f"{self._loaded.path} was measured with the environment variable {name}={value}, here it is "
-                    f"{os.environ.get(name, 'not set')}",
-                    tip=f"start the job with {name}={value}: a file sets no variable",
-                )
+
+    def _require_started(self, tuned: TunedConfig) -> bool:
+        """Whether this process was started as the config asks: no file can change that now. Raises MismatchError where
+        it was not, unless the job takes that."""
+        around, lacking = lacks_around(self._loaded.path, tuned), lacks(self._loaded.path, tuned)
+        if lacking is not None and self._policy.on_mismatch != "apply":
+            raise MismatchError(lacking, tip=tip_of(self._loaded.path))
+        if lacking is not None:
+            self._recorder.note("mismatch", f"{lacking}: applied anyway, the speed-up is not proven here")
+        if around is not None:
+            self._recorder.note("mismatch", around)
+        return lacking is None
 
     def _stand_in(
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], fallback: Fallback

@@ -24,7 +24,7 @@ from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.workload.process_variables import PREFIX, require_variable
+from autotune.workload.process_start import PREFIX, available, require_variable
 from autotune.workload.workload import Device, Task, Workload
 
 
@@ -81,6 +81,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         num_cores=num_usable_cores(),
         known=known_shapes(workload, declared.padding) | ({"plain decoder"} if declared.plain_decoder else set()),
         process_settings=question.process_settings,
+        starts=available() if question.process_settings else frozenset(),
         own_loop=question.own_loop and question.task == "train",
         records_gradients=declared.records_gradients,
     )

@@ -174,7 +174,7 @@ class Question(Record):
     process_settings: bool = ask(
         False,
         "Also try settings of the whole process (threads, allocator, matmul precision, ...); the job has to allow them "
-        "with apply(model, process_settings=True).",
+        "with apply(model, process_settings=True), or to be started with `launch`.",
     )
     own_loop: bool = ask(
         False,

@@ -36,6 +36,8 @@ class Circumstances:
     """Known conditions on the model and the shapes that it is called with."""
     process_settings: bool = False
     """The job allows settings that affect its whole process."""
+    starts: frozenset[str] = frozenset()
+    """What the job's process can be started with; see `Start`."""
     own_loop: bool = False
     """The job hands no step over: it calls the model in a training loop of its own."""
     records_gradients: bool = False
@@ -59,6 +61,7 @@ class Circumstances:
             and conditions.error <= self.tolerance
             and self.known.issuperset(conditions.needs)
             and (self.process_settings or not conditions.process)
+            and (conditions.start is None or conditions.start in self.starts)
             and not (self.own_loop and conditions.whole_step)
             and not (self.records_gradients and conditions.unrecorded)
         )

@@ -53,6 +53,10 @@ Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder"]
 padded, or a batch dimension (see `planning.shapes`). Or on a model that generates text: its steps can be tuned."""
 
 
+Start = Literal["variables", "cores", "jemalloc", "tcmalloc", "iomp"]
+"""What a process can be started with: environment variables, a core set, a library that is loaded before all others."""
+
+
 class Conditions(Record):
     """Conditions under which a knob, or one of its values, is offered."""
 
@@ -72,6 +76,9 @@ class Conditions(Record):
     needs: list[Need] = []
     process: bool = False
     """It affects the whole process, including other models in it: offered only if the job allows that."""
+    start: Start | None = None
+    """A process can be started so: offered only if the job lets its process be started anew, and where this machine has
+    what it takes."""
     whole_step: bool = False
     """It is about more of a training step than the model's call: not offered where the job keeps its own loop."""
     unrecorded: bool = False

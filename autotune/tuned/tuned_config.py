@@ -110,6 +110,9 @@ class Evidence(Record):
     comparing."""
     process_pairs: tuple[tuple[float, float], ...]
     """(untuned, tuned) values of the objective in each block, in seconds or bytes."""
+    without_start: Figures | None = None
+    """A trial of the same config in a process that was started as any other; None: none was made, or the config asks
+    for no start of its own."""
     noise_floor: float | None
     """Share by which two processes of the untuned model differed on that machine."""
     compile_warm_s: float | None

@@ -131,6 +131,7 @@ def _conditions(*both: Conditions) -> Iterator[str]:
     yield from dict.fromkeys(need for each in both for need in each.needs)
     if any(each.process for each in both):
         yield "`--process-settings`"
+    yield from dict.fromkeys(f"a process can be started with {each.start}" for each in both if each.start)
     if any(each.whole_step for each in both):
         yield "not with `--own-loop`"
     if any(each.unrecorded for each in both):

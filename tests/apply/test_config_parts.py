@@ -55,4 +55,4 @@ def test_variables_and_options_are_told_apart() -> None:
     )
     assert parts.settings == Config({"execution": "compile", "inductor.dce": True})
     assert parts.options == ("inductor.dce",)
-    assert parts.variables == {"KMP_BLOCKTIME": "0"}
+    assert parts.start.variables == {"KMP_BLOCKTIME": "0"}

@@ -1002,7 +1002,8 @@ class TestAFileIsNotCode:
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         model, tuned = made(), answer({**CAPTURED, "env.OMP_WAIT_POLICY": "passive"})
         assert tuned.apply(model) is model
-        assert "start the job with OMP_WAIT_POLICY=passive" in warned(caplog)[0]
+        assert "OMP_WAIT_POLICY=passive (here it is not set)" in warned(caplog)[0]
+        assert "best.yaml -- COMMAND" in warned(caplog)[0]
         assert "OMP_WAIT_POLICY" not in os.environ
         monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
         assert tuned.apply(model) is not model

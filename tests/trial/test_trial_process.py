@@ -18,6 +18,7 @@ from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import MARK_VARIABLE, module_command, repeat_command
 from autotune.trial.request import Limits
+from autotune.workload.process_start import library_file
 from tests import FAKE_BACKEND
 from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
@@ -160,6 +161,50 @@ def test_variables_of_a_config_stand_in_the_child(tmp_path, make_request, model_
         assert isinstance(held.finish(), Measurement)
         runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
     assert (tmp_path / "none").exists()
+
+
+def test_a_trial_has_the_libraries_and_cores_of_its_config(tmp_path, make_request, model_file, jemalloc):
+    """It starts its Python anew, also in a fork and in a process that waits for its turns; other configs have neither.
+    What it was is on record."""
+    model_file.write_text(
+        "import os, numpy as np\ndef tiny():\n    maps = open('/proc/self/maps').read()\n"
+        "    found = f\"{'jemalloc' in maps}-{len(os.sched_getaffinity(0))}\"\n"
+        f"    open(os.path.join({str(tmp_path)!r}, found), 'w').close()\n    return (lambda x: x), np.ones((2, 2))\n"
+    )
+    plain = f"False-{len(os.sched_getaffinity(0))}"
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
+        runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        (tmp_path / plain).unlink()
+        config = {"behaviour": "right", "allocator": "jemalloc", "cores": 1}
+        found = runner.run(TrialFolder(tmp_path / "0"), make_request(config))
+        assert isinstance(found, Measurement)
+        assert (found.environment.num_cores, found.environment.inherited["LD_PRELOAD"]) == (1, str(jemalloc))
+        assert (tmp_path / "True-1").exists()
+        held = runner.hold(TrialFolder(tmp_path / "1"), make_request(config))
+        held.turn()
+        assert isinstance(held.finish(), Measurement)
+        assert not (tmp_path / plain).exists()
+        runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
+    assert (tmp_path / plain).exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"openmp": "iomp"}, "started no process with iomp preloaded"),
+        ({"cores": 4096}, "started no process with cores: 4096"),
+        ({"env.LD_PRELOAD": "x.so"}, "no config may ask for this variable"),
+    ],
+    ids=str,
+)
+def test_a_start_that_cannot_be_had(tmp_path, make_request, config, words):
+    """The trial fails with a sentence, and is not measured without it."""
+    if library_file("openmp", "iomp") is not None and "openmp" in config:
+        pytest.skip("it is installed")
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
+        runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        outcome = runner.run(TrialFolder(tmp_path / "0"), make_request({"behaviour": "right", **config}))
+    assert (outcome.reason, words in outcome.error) == (Reason.INVALID, True), outcome.error
 
 
 def test_the_plain_command_repeats_the_trial(tmp_path, make_request):

@@ -25,6 +25,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
+from autotune.environment import usable_cpus
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
@@ -35,6 +36,7 @@ from autotune.trial.worker import reference, same_numbers, team
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.measure import Supervision, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
+from autotune.workload.process_start import ProcessStart
 
 _RESTARTED = "AUTOTUNE_RESTARTED"
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -65,7 +67,7 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     helps = arguments[1:]
     temporary = None
     if not helps:
-        _require_variables(request, folder)
+        _require_start(request, folder)
         temporary = _use_temporary_folder(request, folder)
     progress = StageReporter(folder)
     turns, gate = (_turns(name, progress) for name in (TURN_FD_VARIABLE, GATE_FD_VARIABLE))
@@ -75,7 +77,8 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
         if reference.is_missing(request):
             return status
     supervision = Supervision(turns, gate, ahead)
-    job = _HELPERS[helps[0]](request, folder, progress) if helps else partial(measure, request, progress, supervision)
+    measuring = partial(_measured, request, progress, supervision)
+    job = _HELPERS[helps[0]](request, folder, progress) if helps else measuring
     outcome = run(job, request, progress, folder, ahead)
     if outcome is not None:
         folder.write_outcome(outcome)
@@ -122,15 +125,33 @@ def _turns(variable: str, progress: StageReporter) -> Turns | None:
     return None if pipe is None else Turns(pipe, progress)
 
 
-def _require_variables(request: TrialRequest, folder: TrialFolder) -> None:
-    """Restart this Python if a variable that is declared, or a knob of the config, is not set: some are read only when
-    a process starts."""
+def _require_start(request: TrialRequest, folder: TrialFolder) -> None:
+    """Restart this Python if a variable that is declared is not set, or the config asks for another start: variables,
+    preloaded libraries and a core set are read only when a process starts. Such a trial is no fork of a process that
+    has imported its framework, and imports it itself."""
+    try:
+        start = ConfigParts.of(request.config).start
+    except AutotuneError:
+        start = ProcessStart()  # `_measured` says it.
     # PYTHONPATH is left out: this package must come first. Restart only once: Python changes some variables itself.
-    wanted = {**request.variables, **ConfigParts.of(request.config).variables}
-    missing = {n: v for n, v in wanted.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
-    if missing and os.environ.pop(_RESTARTED, None) is None:
+    missing = {n: v for n, v in request.variables.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
+    wanted = {**missing, **start.environment({**os.environ, **missing})}
+    cores = start.core_set()
+    if (wanted or cores not in (None, usable_cpus())) and os.environ.pop(_RESTARTED, None) is None:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
         command = module_command("trial.worker.main", str(folder.path))
-        os.execve(sys.executable, command, {**os.environ, **missing, _RESTARTED: "1"})
+        os.execve(sys.executable, command, {**os.environ, **wanted, _RESTARTED: "1"})
+
+
+def _measured(
+    request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend
+) -> Measurement:
+    """What the trial is. Raises InvalidConfigError where this machine does not start a process as the config asks."""
+    lacking = ConfigParts.of(request.config).start.lacking()
+    if lacking:
+        raise InvalidConfigError(f"this machine started no process with {'; '.join(lacking)}")
+    return measure(request, progress, supervision, backend)
 
 
 def _use_temporary_folder(request: TrialRequest, folder: TrialFolder) -> Path | None:

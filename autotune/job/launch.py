@@ -1,0 +1,137 @@
+"""`launch`: a job's process started as those of the study were, in front of the job's own command.
+
+What a process has to be started with is of two kinds. The config may ask for it: a study has proven that, and `apply`
+leaves the model untuned in a process that lacks it. Or all processes of the study had it, the untuned model's too:
+then the speed-up is proven under it, and a process that lacks it is told so.
+
+The command takes this process's place, so that signals, standard input and the exit status are the job's own. All that
+a process is started with is inherited by those that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from autotune.apply.config_parts import ConfigParts
+from autotune.command_line import FACE_VARIABLE, command
+from autotune.errors import AutotuneError
+from autotune.tuned.tuned_config import TunedConfig
+from autotune.workload.process_start import PRELOAD, ProcessStart, may_be_set
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit statuses of a shell for a command that it cannot start."""
+
+
+def surroundings(tuned: TunedConfig) -> ProcessStart:
+    """The variables that all processes of the study had, as far as a file may have them set."""
+    had = {**tuned.environment.inherited, **tuned.environment.variables}
+    asked_for = ConfigParts.of(tuned.config).start.variables
+    known = {name: value for name, value in had.items() if name not in asked_for and may_be_set(name, value)}
+    return ProcessStart(known)
+
+
+def lacks(path: str, tuned: TunedConfig) -> str | None:
+    """What the config asks for that this process was not started with, and what that costs as far as it is known."""
+    lacking = ConfigParts.of(tuned.config).start.lacking()
+    if not lacking:
+        return None
+    found = f"{path} was measured in a process that was started with {'; '.join(lacking)}"
+    best, without, speedup = tuned.evidence.best, tuned.evidence.without_start, tuned.evidence.speedup
+    if speedup is not None:
+        found += f", on which its speed-up of {speedup.median:.3g} rests"
+    if without is not None:
+        ratio = without.latency_s.p50 / best.latency_s.p50
+        found += f"; without that a call took {ratio:.2f} times as long in a trial of the study"
+    return found
+
+
+def lacks_around(path: str, tuned: TunedConfig) -> str | None:
+    """What all processes of the study were started with and this one was not."""
+    lacking = surroundings(tuned).lacking()
+    if not lacking:
+        return None
+    return (
+        f"{path} was measured in processes that were started with {'; '.join(lacking)}: what that costs was not "
+        f"measured; {tip_of(path)}"
+    )
+
+
+def tip_of(path: str) -> str:
+    """What a user types in front of the command of a job."""
+    return f"start the job with: {command('launch', path)} -- COMMAND"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the process of a job is started."""
+
+    variables: dict[str, str]
+    """To be set, beside those that are there."""
+    cores: frozenset[int] | None
+    """None: those that this process has."""
+    started_with: tuple[str, ...]
+    """In words."""
+    remarks: tuple[str, ...]
+    """What of the file cannot be had here, or may not be set by one, a sentence for each."""
+
+    @classmethod
+    def of(cls, tuned: TunedConfig, given: Mapping[str, str]) -> Launch:
+        """As the file says, for a process that would have the `given` variables. Raises InvalidConfigError for a
+        file that asks for what none may."""
+        own, around = ConfigParts.of(tuned.config).start, surroundings(tuned)
+        if tuned.is_untuned:
+            own = ProcessStart()
+        start = ProcessStart({**around.variables, **own.variables}, own.libraries, own.cores)
+        missing = start.unavailable()
+        if missing:
+            missing.append("the job starts without that, and apply() leaves its model untuned")
+        by_config = {*own.variables, *([PRELOAD] if own.libraries else [])}
+        had = {**tuned.environment.inherited, **tuned.environment.variables}
+        unset = [
+            f"the study's processes had {name}={value}, which no file may set: set it in front of this command"
+            for name, value in had.items()
+            if not may_be_set(name, value) and name not in by_config and given.get(name) != value
+        ]
+        return cls(start.environment(given), start.core_set(), tuple(start.texts()), (*missing, *unset))
+
+    def line(self, job: Sequence[str] = ("COMMAND",)) -> str:
+        """The same for a shell, a unit file or a container, without this package."""
+        variables = [f"{name}={value}" for name, value in self.variables.items()]
+        words = ["env", *variables] if variables else []
+        if self.cores is not None:
+            words += ["taskset", "-c", ",".join(map(str, sorted(self.cores)))]
+        return shlex.join([*words, *job])
+
+    def execute(self, job: Sequence[str], given: Mapping[str, str]) -> NoReturn:
+        """Be the job from now on. Raises CannotStartError where its command cannot be started."""
+        environment = {name: value for name, value in given.items() if name != FACE_VARIABLE}
+        before = os.sched_getaffinity(0) if self.cores is not None else None
+        if self.cores is not None:
+            os.sched_setaffinity(0, self.cores)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        # Python ignores it, which the job would inherit.
+        handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        try:
+            os.execvpe(job[0], list(job), {**environment, **self.variables})
+        except OSError as error:
+            signal.signal(signal.SIGPIPE, handler)
+            if before is not None:
+                os.sched_setaffinity(0, before)
+            raise CannotStartError(job[0], error) from None
+
+
+class CannotStartError(AutotuneError):
+    """The command of a job cannot be started; the exit status is a shell's."""
+
+    exit_code = NOT_EXECUTABLE
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"cannot start {program}: {error.strerror}")
+        self.exit_code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

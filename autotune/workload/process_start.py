@@ -1,0 +1,334 @@
+"""`ProcessStart`: what a process has to be started with, as knobs of a config: environment variables, libraries that
+are loaded before all others, a core set.
+
+A library reads a variable when it is loaded, an allocator serves a process from its first byte, and a runtime counts
+its cores once. So none of this can be set in a process that runs: a trial starts its Python anew, and a job has to be
+started so, which `autotune launch` does. In the job nothing is set: it looks at what it was started with (decision 81).
+
+    knob           value                     the process is started with
+    env.NAME       a number, or a word       the variable, if it is one of `VARIABLES`
+    allocator      jemalloc, tcmalloc        the library in LD_PRELOAD
+                   huge_pages                glibc's own allocator, told by GLIBC_TUNABLES to ask for huge pages
+    openmp         iomp                      Intel's OpenMP in LD_PRELOAD: it serves code that was built for GNU's
+    cores          C                         C of its cores: one thread of each core first, neighbours first
+
+A file names no path, command or code here: variables take numbers or one of a few words, and a library is one of a few
+names, which is looked for in the folders of this machine's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.command_line import asked
+from autotune.config import Scalar
+from autotune.environment import usable_cpus
+from autotune.errors import InputError, InvalidConfigError, did_you_mean
+
+PREFIX = "env."
+"""What the name of a knob begins with that is a variable."""
+CORES = "cores"
+PRELOAD = "LD_PRELOAD"
+
+MOST = 2**31 - 1
+
+_SWITCH = ("true", "false")
+VARIABLES: dict[str, tuple[str, ...] | None] = {
+    "OMP_DYNAMIC": _SWITCH,
+    "OMP_PROC_BIND": (*_SWITCH, "master", "primary", "close", "spread"),
+    "OMP_PLACES": ("threads", "cores", "sockets"),
+    "OMP_WAIT_POLICY": ("active", "passive"),
+    "GOMP_SPINCOUNT": None,
+    "KMP_BLOCKTIME": None,
+    "MKL_DYNAMIC": _SWITCH,
+    "ONEDNN_DEFAULT_FPMATH_MODE": ("STRICT", "BF16", "F16", "TF32", "ANY"),
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": None,
+    "MALLOC_ARENA_MAX": None,
+    "MALLOC_MMAP_THRESHOLD_": None,
+    "MALLOC_TRIM_THRESHOLD_": None,
+    "CUDA_DEVICE_MAX_CONNECTIONS": None,
+    "NVIDIA_TF32_OVERRIDE": ("0", "1"),
+    "TASK_QUEUE_ENABLE": ("0", "1", "2"),
+}
+"""Variable -> the words that it takes; None: a number from 0 on."""
+_OF_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Variables that no config asks for, since there is a knob, and that processes are started with all the same."""
+
+_OWN_KNOBS = {
+    **dict.fromkeys(_OF_THREADS, "the knob threads"),
+    **{"TORCHINDUCTOR_": "the knob inductor.NAME", "TORCHDYNAMO_": "the knob dynamo.NAME"},
+}
+"""Variable, or the beginning of its name -> what is there for it."""
+
+
+@dataclass(frozen=True)
+class _Library:
+    """A library that may be loaded before all others."""
+
+    files: tuple[str, ...]
+    """Its names as a file; the first that is found is taken."""
+    symbol: str
+    """A function that the process then has from it. One that Python itself does not call: in a program that is linked
+    at a fixed place, as Debian's Python, such a function seems to be the program's own."""
+
+
+LIBRARIES: dict[tuple[str, str], _Library] = {
+    ("allocator", "jemalloc"): _Library(("libjemalloc.so.2", "libjemalloc.so"), "malloc_usable_size"),
+    ("allocator", "tcmalloc"): _Library(
+        ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so"),
+        "malloc_usable_size",
+    ),
+    ("openmp", "iomp"): _Library(("libiomp5.so",), "GOMP_parallel"),
+}
+"""Knob and value -> the library."""
+_BY_VARIABLE: dict[tuple[str, str], tuple[str, str]] = {
+    ("allocator", "huge_pages"): ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+}
+"""Knob and value -> the variable that means it, whose name and value no file can give."""
+_KNOBS = frozenset(knob for knob, _ in (*LIBRARIES, *_BY_VARIABLE))
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """What a process has to be started with. Nothing of it is false."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Knob -> the library's name."""
+    cores: int | None = None
+    """The number of cores that the process may use; None: those that it is given."""
+
+    @classmethod
+    def taken_from(cls, knobs: MutableMapping[str, Scalar]) -> ProcessStart:
+        """What the knobs ask of a start; they are taken away. Raises InvalidConfigError for what no config may ask
+        for."""
+        variables: dict[str, str] = {}
+        libraries: dict[str, str] = {}
+        cores: int | None = None
+        for name, value in [*knobs.items()]:
+            pair = (name, str(value))
+            if name.startswith(PREFIX) and value is not None:
+                _require(name, value)
+                variables[name.removeprefix(PREFIX)] = text_of(value)
+            elif pair in _BY_VARIABLE:
+                variables.update([_BY_VARIABLE[pair]])
+            elif pair in LIBRARIES:
+                libraries[name] = pair[1]
+            elif name == CORES and value is not None:
+                cores = _number_of_cores(value)
+            elif value is not None or not (name.startswith(PREFIX) or name == CORES or name in _KNOBS):
+                continue
+            del knobs[name]
+        return cls(variables, libraries, cores)
+
+    def __bool__(self) -> bool:
+        return bool(self.variables or self.libraries or self.cores)
+
+    @property
+    def facts(self) -> dict[str, Scalar]:
+        """All of it as plain data, by names that tell what they are."""
+        cores: dict[str, Scalar] = {} if self.cores is None else {CORES: self.cores}
+        return {**self.variables, **self.libraries, **cores}
+
+    def texts(self) -> list[str]:
+        """All of it, a phrase for each, as a user would say it."""
+        return [
+            *(f"{name}={value}" for name, value in self.variables.items()),
+            *(f"{value} preloaded" for value in self.libraries.values()),
+            *([] if self.cores is None else [f"{self.cores} {'core' if self.cores == 1 else 'cores'}"]),
+        ]
+
+    def lacking(self) -> list[str]:
+        """What of it this process does not have, a phrase for each that says what is here instead."""
+        lacking = [
+            f"{name}={value} (here it is {os.environ.get(name, 'not set')})"
+            for name, value in self.variables.items()
+            if os.environ.get(name) != value
+        ]
+        for pair in self.libraries.items():
+            library = LIBRARIES[pair]
+            loaded = Path(file_of(library.symbol) or "").name
+            if not loaded.startswith(tuple(name.partition(".so")[0] for name in library.files)):
+                lacking.append(f"{pair[1]} preloaded (here {loaded or 'nothing'} is)")
+        num_cores = len(usable_cpus())
+        if self.cores is not None and num_cores != self.cores:
+            lacking.append(f"{CORES}: {self.cores} (here {num_cores})")
+        return lacking
+
+    def unavailable(self) -> list[str]:
+        """What of it no process can be started with on this machine, a sentence for each."""
+        sentences = [
+            f"{value} is not installed here: none of {', '.join(LIBRARIES[knob, value].files)} was found"
+            for knob, value in self.libraries.items()
+            if library_file(knob, value) is None
+        ]
+        if self.libraries and not sys.platform.startswith("linux"):
+            sentences = [f"{value} cannot be preloaded on {sys.platform}" for value in self.libraries.values()]
+        num_cores = len(usable_cpus())
+        if self.cores is not None and (num_cores < self.cores or not hasattr(os, "sched_setaffinity")):
+            sentences.append(f"a set of {self.cores} cores cannot be had here, of {num_cores}")
+        return sentences
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The variables to set for a process that would have `given` ones, as far as this machine has what they name.
+        What was preloaded anyway still is, behind it."""
+        found = [path for pair in self.libraries.items() if (path := library_file(*pair)) is not None]
+        wanted = dict(self.variables)
+        already = given.get(PRELOAD, "")
+        new = [str(path) for path in found if str(path) not in already.replace(" ", ":").split(":")]
+        if new:
+            wanted[PRELOAD] = ":".join(filter(None, [*new, already]))
+        return {name: value for name, value in wanted.items() if given.get(name) != value}
+
+    def core_set(self) -> frozenset[int] | None:
+        """The cores for a process that may use this one's; None: all of them, or there are too few."""
+        if self.cores is None:
+            return None
+        return next(iter(core_sets(self.cores)), None)
+
+
+def require_variable(knob: str, value: Scalar) -> None:
+    """Raises InputError if a config may not ask for this variable, or not for this value. Null asks for nothing."""
+    name = knob.removeprefix(PREFIX)
+    for beginning, instead in _OWN_KNOBS.items():
+        if name.startswith(beginning):
+            raise InputError(f"knob {knob}: no config may ask for this variable", tip=f"use {instead}")
+    if name not in VARIABLES:
+        raise InputError(
+            f"knob {knob}: no config may ask for this variable",
+            tip=f"{did_you_mean(name, VARIABLES)}{asked('env', {'NAME': 'VALUE'})} sets any variable for all processes "
+            "of a study",
+        )
+    if value is None:
+        return
+    words, text = VARIABLES[name], text_of(value)
+    if words is None and not _is_number(text):
+        raise InputError(f"knob {knob}: {text!r} is no number from 0 to {MOST}")
+    if words is not None and text not in words:
+        raise InputError(f"knob {knob}: {text!r} is none of {', '.join(words)}", tip=did_you_mean(text, words) or None)
+
+
+def _require(knob: str, value: Scalar) -> None:
+    """Also for a config that never was in a search space, such as that of a file."""
+    try:
+        require_variable(knob, value)
+    except InputError as error:
+        raise InvalidConfigError(str(error), tip=error.tip) from None
+
+
+def may_be_set(name: str, value: str) -> bool:
+    """Whether a file may have a process started with this variable."""
+    words = VARIABLES.get(name)
+    if words is not None:
+        return value in words
+    return (name in VARIABLES or name in _OF_THREADS) and _is_number(value)
+
+
+def text_of(value: Scalar) -> str:
+    """A knob's value as the variable has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and int(text) <= MOST
+
+
+def _number_of_cores(value: Scalar) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise InvalidConfigError(f"knob {CORES}: {value!r} is no number of cores")
+    return value
+
+
+# Libraries of this machine.
+
+
+def library_file(knob: str, value: str) -> Path | None:
+    """Where the library is that this value of a knob asks for; None where it is not installed."""
+    folders = [*dict.fromkeys(_folders())]
+    for name in LIBRARIES[knob, value].files:
+        for folder in folders:
+            path = folder / name
+            # The loader takes a list of paths, which are told apart by colons and spaces.
+            if path.is_file() and not set(" :") & set(str(path)):
+                return path
+    return None
+
+
+def available() -> frozenset[str]:
+    """What processes can be started with here: `variables`, `cores`, and the names of libraries."""
+    if not sys.platform.startswith("linux"):
+        return frozenset({"variables"})
+    return frozenset({"variables", "cores", *(value for knob, value in LIBRARIES if library_file(knob, value))})
+
+
+def _folders() -> Iterator[Path]:
+    """Where libraries are looked for: as the loader does, then beside this Python and in its packages."""
+    yield from (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/"))
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    system = [Path("/usr/local/lib"), Path("/usr/lib64"), Path("/lib64"), Path("/usr/lib"), Path("/lib")]
+    yield from (folder / str(multiarch) for folder in system if multiarch)
+    yield from system
+    yield Path(sys.prefix) / "lib"  # A wheel of Intel's, and conda, put theirs here.
+    ray = importlib.util.find_spec("ray")
+    yield from (Path(folder) / "core" for folder in (ray.submodule_search_locations or () if ray else ()))
+
+
+def file_of(symbol: str) -> str | None:
+    """The file from which this process has the function, by its own search order; None where that cannot be told."""
+    try:
+        # Not what a library sees that was loaded later: what code finds that was linked without a name.
+        address = ctypes.cast(getattr(ctypes.CDLL(None), symbol), ctypes.c_void_p).value
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except (AttributeError, OSError, TypeError):
+        return None
+    for line in lines:
+        span, *_, path = line.split(maxsplit=5)
+        first, _, end = span.partition("-")
+        if address is not None and int(first, 16) <= address < int(end, 16):
+            return path if path.startswith("/") else None
+    return None
+
+
+# Core sets.
+
+
+def core_sets(size: int, usable: frozenset[int] | None = None) -> list[frozenset[int]]:
+    """As many disjoint sets of so many cores as there are, of those that this process may use. One thread of each core
+    comes before the second one, and cores of one memory node stand together."""
+    cpus = sorted(usable_cpus() if usable is None else usable, key=lambda cpu: (_rank(cpu), _node(cpu), cpu))
+    return [frozenset(cpus[first : first + size]) for first in range(0, len(cpus) - size + 1, size)]
+
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def _rank(cpu: int) -> int:
+    """The place of a processor among the threads of its core."""
+    try:
+        text = (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+        return sorted(_listed(text)).index(cpu)
+    except (OSError, ValueError):
+        return 0
+
+
+def _node(cpu: int) -> int:
+    try:
+        names: Any = (path.name for path in (_CPUS / f"cpu{cpu}").iterdir())
+        return min((int(name[4:]) for name in names if name.startswith("node") and name[4:].isdecimal()), default=0)
+    except OSError:
+        return 0
+
+
+def _listed(text: str) -> Iterator[int]:
+    """The numbers of a list as the kernel writes it: `0-3,8`."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)

@@ -1,0 +1,227 @@
+"""`launch`: the job's process has what the study's had, is the job's own in all else, and `apply` looks at what is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.job.launch import Launch, lacks, lacks_around, surroundings
+from autotune.tuned.tuned_config import load_tuned
+from autotune.workload import process_start
+from tests.conftest import REPOSITORY
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+JEMALLOC = {"execution": "eager", "allocator": "jemalloc", "cores": 1}
+FOUND = """
+import json, os, subprocess, sys
+def found(pid):
+    status = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status"))
+    return {
+        "preloaded": "libjemalloc" in open(f"/proc/{pid}/maps").read(),
+        "cores": status["Cpus_allowed_list"].strip(),
+        "ignored": status["SigIgn"].strip(),
+        "face": b"AUTOTUNE_FACE" in open(f"/proc/{pid}/environ", "rb").read(),
+    }
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(json.dumps([found("self"), found(child.pid)]))
+child.communicate(b"\\n")
+"""
+
+
+@pytest.fixture
+def answer(write: Callable[..., Path]) -> Callable[..., Path]:
+    """Write an export with this config, whose processes had these declared and these inherited variables."""
+
+    def make(config: dict[str, Any], declared: dict[str, str] | None = None, **inherited: str) -> Path:
+        def change(content: dict[str, Any]) -> None:
+            content["config"] = config
+            content["environment"].update(variables=declared or {}, inherited=inherited)
+
+        return write(change)
+
+    return make
+
+
+@pytest.fixture
+def launch() -> Run:
+    """Run `launch` with these arguments."""
+
+    def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(REPOSITORY / "cli.py"), "launch", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
+
+    return run
+
+
+class TestTheProcess:
+    def test_has_the_library_and_the_cores(self, answer: Callable[..., Path], launch: Run, jemalloc: Path) -> None:
+        """By what the kernel says of it, and so has a process that it starts. Signals are as without `launch`, and no
+        variable of this tool's own is left."""
+        plain = subprocess.run([sys.executable, "-c", FOUND], capture_output=True, text=True, check=True)
+        result = launch(answer(JEMALLOC), "--", sys.executable, "-c", FOUND)
+        assert result.returncode == 0, result.stderr
+        (itself, child), (without, _) = json.loads(result.stdout), json.loads(plain.stdout)
+        assert itself["preloaded"]
+        assert not without["preloaded"]
+        assert itself["cores"].isdecimal(), "one core"
+        assert (itself["ignored"], itself["face"]) == (without["ignored"], False)
+        assert (child["preloaded"], child["cores"]) == (True, itself["cores"])
+        assert "started with jemalloc preloaded, 1 core, and so is all that it starts" in result.stderr
+
+    def test_is_the_jobs_own(self, answer: Callable[..., Path], launch: Run) -> None:
+        """Standard input, output, arguments that look like flags, and the exit status go through."""
+        code = "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(7)"
+        path = answer({"execution": "eager"})
+        for command in (["--"], []):
+            result = launch(path, *command, sys.executable, "-c", code, "--port", "-h", input="given")
+            assert (result.returncode, result.stdout) == (7, "['--port', '-h'] given\n")
+
+    def test_gets_its_signals(self, answer: Callable[..., Path]) -> None:
+        """It has the number of the process that was started, so that whoever started it can stop it."""
+        code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(9)); print(1, flush=True); signal.pause()"
+        command = [sys.executable, str(REPOSITORY / "cli.py"), "launch", str(answer({"execution": "eager"})), "--"]
+        with subprocess.Popen([*command, sys.executable, "-c", code], stdout=subprocess.PIPE) as job:
+            assert job.stdout is not None
+            job.stdout.readline()
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(30) == 9
+
+    def test_that_cannot_be_started(self, answer: Callable[..., Path], launch: Run, tmp_path: Path) -> None:
+        """The exit status is a shell's."""
+        plain = tmp_path / "plain.txt"
+        plain.touch()
+        path = answer(JEMALLOC | {"allocator": None})
+        assert launch(path, "--", "no-such-program").returncode == 127
+        result = launch(path, "--", plain)
+        assert result.returncode == 126
+        assert f"cannot start {plain}: Permission denied" in result.stderr
+
+    def test_has_what_the_study_declared(self, answer: Callable[..., Path], launch: Run) -> None:
+        """And what its user had set, as far as a file may set it. The rest is said."""
+        path = answer(
+            {"execution": "eager", "env.OMP_WAIT_POLICY": "passive"}, {"OMP_NUM_THREADS": "3", "PYTHONSTARTUP": "x.py"},
+            MALLOC_ARENA_MAX="2", LD_PRELOAD="./evil.so", OMP_DISPLAY_ENV="true",
+        )  # fmt: skip
+        names = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "PYTHONSTARTUP", "LD_PRELOAD")
+        code = f"import os; print([os.environ.get(name) for name in {names}])"
+        without = {name: value for name, value in os.environ.items() if name not in names}
+        result = launch(path, "--", sys.executable, "-c", code, env=without)
+        assert result.stdout == "['passive', '3', '2', None, None]\n"
+        for name in ("PYTHONSTARTUP=x.py", "LD_PRELOAD=./evil.so", "OMP_DISPLAY_ENV=true"):
+            assert f"{name}, which no file may set" in result.stderr
+
+    @pytest.mark.parametrize("config", [{"env.LD_PRELOAD": "./evil.so"}, {"cores": "0; id"}], ids=str)
+    def test_of_a_file_that_asks_for_more(
+        self, answer: Callable[..., Path], launch: Run, config: dict[str, str]
+    ) -> None:
+        """Nothing is started."""
+        result = launch(answer({"execution": "eager", **config}), "--", "echo", "started")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "Traceback" not in result.stderr
+
+    def test_of_an_untuned_answer(self, answer: Callable[..., Path]) -> None:
+        """Nothing is asked for by a config that is not used."""
+        path = answer(JEMALLOC)
+        path.write_text(path.read_text().replace("verdict: faster", "verdict: no_clear_winner"))
+        start = Launch.of(load_tuned(path), {})
+        assert (start.variables, start.cores) == ({}, None)
+
+
+class TestWithoutACommand:
+    def test_a_line_for_a_shell_does_the_same(self, answer: Callable[..., Path], launch: Run, jemalloc: Path) -> None:
+        """For a unit file or a container without this package."""
+        result = launch(answer(JEMALLOC))
+        assert result.stdout.endswith(" COMMAND\n")
+        command = shlex.split(result.stdout)[:-1]
+        done = subprocess.run([*command, sys.executable, "-c", FOUND], capture_output=True, text=True, check=True)
+        (itself, _) = json.loads(done.stdout)
+        assert itself["preloaded"]
+        assert itself["cores"].isdecimal()
+
+
+class TestWhatIsNotHere:
+    def test_the_job_starts_without_it(
+        self, answer: Callable[..., Path], launch: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And a sentence says so: a job's result comes first."""
+        result = launch(answer({"execution": "eager", "cores": 4096}), "--", "echo", "started")
+        assert (result.returncode, result.stdout) == (0, "started\n")
+        assert "a set of 4096 cores cannot be had here" in result.stderr
+        assert "apply() leaves its model untuned" in result.stderr
+        monkeypatch.setattr(process_start, "_folders", lambda: iter([]))
+        remarks = Launch.of(load_tuned(answer(JEMALLOC)), {}).remarks
+        assert remarks[0].startswith("jemalloc is not installed here")
+
+    def test_a_process_says_what_it_lacks(self, answer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        """And what that costs: the speed-up, and what the same config took without, if a trial was made of it."""
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        path = answer({"execution": "eager", "cores": 4096}, OMP_NUM_THREADS="77")
+        content = yaml.safe_load(path.read_text())
+        best = content["evidence"]["best"]
+        without = {**best, "latency_s": {name: 1.5 * value for name, value in best["latency_s"].items()}}
+        content["evidence"]["without_start"] = without
+        path.write_text(yaml.safe_dump(content))
+        tuned = load_tuned(path)
+        said = lacks("best.yaml", tuned)
+        assert said is not None
+        assert "started with cores: 4096 (here " in said
+        assert "its speed-up of " in said
+        assert "without that a call took 1.50 times as long" in said
+        around = lacks_around("best.yaml", tuned)
+        assert around is not None
+        assert "OMP_NUM_THREADS=77 (here it is not set): what that costs was not measured" in around
+        monkeypatch.setenv("OMP_NUM_THREADS", "77")
+        assert lacks_around("best.yaml", tuned) is None
+        assert surroundings(tuned).variables == {"OMP_NUM_THREADS": "77"}
+
+
+JOB = """
+import logging, sys
+sys.path.insert(0, {repository!r})
+import torch, autotune
+from tests.conformance.torch_kit import X, made
+model = made()
+tuned = autotune.load(sys.argv[1]).apply(model, on_mismatch=sys.argv[2])
+with torch.no_grad():
+    assert torch.allclose(tuned(X), made()(X))
+print(autotune.stats(tuned).state)
+"""
+
+
+@pytest.mark.parametrize(("launched", "policy"), [(True, "raise"), (False, "retune-hint"), (False, "apply")])
+def test_a_job_from_end_to_end(tmp_path: Path, launch: Run, jemalloc: Path, launched: bool, policy: str) -> None:
+    """Launched, its model is tuned without a word. Else it stays untuned, or is tuned where the job insists; one line
+    says what the process lacks, and how to start it."""
+    torch = pytest.importorskip("torch")
+    from tests.conformance.torch_kit import X, made
+    from tests.stand_ins.exports import export
+
+    path = export(tmp_path / "best.yaml", "torch", {**JEMALLOC, "precision": None}, made(), [X])
+    content = yaml.safe_load(path.read_text())
+    content["environment"]["num_cores"] = 1
+    path.write_text(yaml.safe_dump(content))
+    script = tmp_path / "job.py"
+    script.write_text(textwrap.dedent(JOB.format(repository=str(REPOSITORY))))
+    job = [sys.executable, str(script), str(path), policy]
+    if launched:
+        result = launch(path, "--", *job)
+        assert (result.returncode, result.stdout) == (0, "tuned\n"), result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+        return
+    result = subprocess.run(job, capture_output=True, text=True, check=True)
+    assert result.stdout == ("tuned\n" if policy == "apply" else "untuned\n")
+    first = result.stderr.splitlines()[0]
+    assert "started with jemalloc preloaded (here libc.so.6 is); cores: 1 (here " in first
+    assert ("applied anyway" if policy == "apply" else "launch") in first
+    assert torch.__version__

@@ -1,0 +1,189 @@
+"""What a process is started with: which knobs ask for it, what this machine has of it, and what a process lacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InvalidConfigError
+from autotune.workload import process_start
+from autotune.workload.process_start import (
+    ProcessStart,
+    available,
+    core_sets,
+    file_of,
+    library_file,
+    may_be_set,
+)
+from tests.conftest import REPOSITORY
+
+
+def test_knobs_of_the_start_are_taken_from_the_others() -> None:
+    """A variable, a library, the number of cores; null asks for nothing; every other knob stays."""
+    knobs = {
+        "execution": "compile",
+        "threads": None,
+        "env.OMP_DYNAMIC": False,
+        "env.KMP_BLOCKTIME": None,
+        "allocator": "jemalloc",
+        "openmp": None,
+        "cores": 2,
+    }
+    start = ProcessStart.taken_from(knobs)
+    assert start == ProcessStart({"OMP_DYNAMIC": "false"}, {"allocator": "jemalloc"}, 2)
+    assert knobs == {"execution": "compile", "threads": None}
+    assert start.texts() == ["OMP_DYNAMIC=false", "jemalloc preloaded", "2 cores"]
+
+
+def test_what_a_process_can_be_told_later_is_no_start() -> None:
+    """`keep` is a setting of glibc's allocator in a running process."""
+    knobs = {"allocator": "keep"}
+    assert not ProcessStart.taken_from(knobs)
+    assert knobs == {"allocator": "keep"}
+
+
+def test_huge_pages_are_a_variable_of_glibc() -> None:
+    """Its name and value stand here, and a knob cannot give them."""
+    assert ProcessStart.taken_from({"allocator": "huge_pages"}).variables == {
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"
+    }
+    with pytest.raises(InvalidConfigError, match=r"env\.GLIBC_TUNABLES: no config may ask"):
+        ProcessStart.taken_from({"env.GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
+
+
+@pytest.mark.parametrize("knob", [{"env.LD_PRELOAD": "./evil.so"}, {"env.OMP_PROC_BIND": "$(id)"}, {"env.PATH": "."}])
+def test_a_config_asks_for_no_other_variable(knob: dict[str, str]) -> None:
+    """Also one that never was in a search space: it may come from a file."""
+    with pytest.raises(InvalidConfigError, match="knob env"):
+        ProcessStart.taken_from({**knob})
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "2", 1.5])
+def test_a_core_set_has_a_size(value: object) -> None:
+    """A whole number from 1."""
+    with pytest.raises(InvalidConfigError, match="knob cores"):
+        ProcessStart.taken_from({"cores": value})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("OMP_NUM_THREADS", "4", True),
+        ("OMP_PROC_BIND", "close", True),
+        ("OMP_PROC_BIND", "x; rm", False),
+        ("MALLOC_ARENA_MAX", "-1", False),
+        ("LD_PRELOAD", "/lib/x.so", False),
+        ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", False),
+        ("PYTHONSTARTUP", "x.py", False),
+    ],
+)
+def test_what_a_file_may_have_set(name: str, value: str, expected: bool) -> None:
+    """Numbers and known words of known variables: none that names a file or a command."""
+    assert may_be_set(name, value) is expected
+
+
+class TestLibraries:
+    """Looked for by name in the folders of this machine, and loaded before what is there."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        (tmp_path / "libiomp5.so").touch()
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:relative")
+        return tmp_path
+
+    def test_the_loaders_folders_come_first(self, folder: Path) -> None:
+        """As in any program."""
+        assert library_file("openmp", "iomp") == folder / "libiomp5.so"
+        assert "iomp" in available()
+
+    def test_it_comes_before_what_is_preloaded(self, folder: Path) -> None:
+        """And is not asked for twice."""
+        start, path = ProcessStart(libraries={"openmp": "iomp"}), str(folder / "libiomp5.so")
+        assert start.environment({}) == {"LD_PRELOAD": path}
+        assert start.environment({"LD_PRELOAD": "/a.so /b.so"}) == {"LD_PRELOAD": f"{path}:/a.so /b.so"}
+        assert start.environment({"LD_PRELOAD": f"/a.so:{path}"}) == {}
+
+    def test_a_path_that_the_loader_would_split_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It takes a list of paths, told apart by spaces and colons."""
+        (tmp_path / "a b").mkdir()
+        (tmp_path / "a b" / "libiomp5.so").touch()
+        monkeypatch.setattr(process_start, "_folders", lambda: iter([tmp_path / "a b"]))
+        assert library_file("openmp", "iomp") is None
+
+    def test_one_that_is_not_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The sentence names the files that were looked for."""
+        monkeypatch.setattr(process_start, "_folders", lambda: iter([]))
+        start = ProcessStart(libraries={"allocator": "tcmalloc"})
+        assert "tcmalloc" not in available()
+        assert start.environment({}) == {}
+        (said,) = start.unavailable()
+        assert said.startswith("tcmalloc is not installed here: none of libtcmalloc_minimal.so.4")
+
+
+class TestThisProcess:
+    """What it was started with, by what it really has."""
+
+    def test_lacks_what_was_not_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each with what is here instead."""
+        monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+        start = ProcessStart({"OMP_WAIT_POLICY": "passive"}, {"allocator": "tcmalloc"}, 10_000)
+        assert start.lacking() == [
+            "OMP_WAIT_POLICY=passive (here it is active)",
+            f"tcmalloc preloaded (here {Path(file_of('malloc_usable_size') or '').name} is)",
+            f"cores: 10000 (here {len(os.sched_getaffinity(0))})",
+        ]
+        monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+        assert not ProcessStart({"OMP_WAIT_POLICY": "passive"}, cores=len(os.sched_getaffinity(0))).lacking()
+
+    def test_a_library_that_was_loaded_later_serves_nothing(self, jemalloc: Path) -> None:
+        """Only one that is loaded before all others has the process's memory."""
+        code = (
+            "import ctypes, sys\n"
+            f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
+            "from autotune.workload.process_start import ProcessStart\n"
+            "ctypes.CDLL(sys.argv[1])\n"
+            "print(len(ProcessStart(libraries={'allocator': 'jemalloc'}).lacking()))\n"
+        )
+        for preloaded, expected in (("", "1"), (str(jemalloc), "0")):
+            child = subprocess.run(
+                [sys.executable, "-c", code, str(jemalloc)],
+                env={**os.environ, "LD_PRELOAD": preloaded},
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert child.stdout.strip() == expected
+
+
+class TestCoreSets:
+    """Disjoint sets of one size."""
+
+    def test_are_as_many_as_there_are(self) -> None:
+        """What is left over is in none."""
+        assert core_sets(2, frozenset({3, 1, 5, 7, 9})) == [frozenset({1, 3}), frozenset({5, 7})]
+        assert core_sets(3, frozenset({0, 1})) == []
+
+    def test_take_one_thread_of_each_core_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Then the second ones; and cores of one memory node together, however they are numbered."""
+        # Two nodes, whose processors are numbered in turns, of two cores with two threads each.
+        for cpu in range(8):
+            folder = tmp_path / f"cpu{cpu}"
+            (folder / "topology").mkdir(parents=True)
+            (folder / "topology" / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+            (folder / f"node{cpu % 2}").mkdir()
+        monkeypatch.setattr(process_start, "_CPUS", tmp_path)
+        every = frozenset(range(8))
+        assert core_sets(2, every) == [frozenset(each) for each in ({0, 2}, {1, 3}, {4, 6}, {5, 7})]
+        assert core_sets(4, every) == [frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7})]
+
+    def test_a_range_as_the_kernel_writes_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neighbours are a range there."""
+        for cpu in range(4):
+            (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
+            (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(
+                f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}"
+            )
+        monkeypatch.setattr(process_start, "_CPUS", tmp_path)
+        assert core_sets(2, frozenset(range(4)))[0] == frozenset({0, 2})
