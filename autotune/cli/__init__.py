@@ -18,7 +18,7 @@ from autotune.command_line import command
 from autotune.errors import OUTPUT, naming
 
 # In the order in which `--help` shows them.
-for _commands in ("tune", "show", "studies", "report", "compare", "launch", "studies_folder", "listings"):
+for _commands in ("tune", "show", "studies", "report", "compare", "studies_folder", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 

@@ -1,14 +1,15 @@
-"""The commands on a recorded study: explain, run, export."""
+"""The commands on a recorded study: explain, run, export; and launch, which starts a job under its export."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
-from autotune.cli.flags import AsJson, Storage, StudiesDir, StudyName
+from autotune.cli.flags import AsJson, GroupedCommand, Storage, StudiesDir, StudyName, examples
 from autotune.errors import NoUsableTrialError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
@@ -106,6 +107,8 @@ def export(
     from autotune.answer import export as exports
     from autotune.answer.configs import config_text
     from autotune.api.studies import studies_at
+    from autotune.apply.config_parts import ConfigParts
+    from autotune.job.launch import tip_of
 
     opened = studies_at(studies_dir, storage).open(study)
     tuned = exports.export(opened, output, trial, with_cache=with_cache)
@@ -115,6 +118,8 @@ def export(
         print_line(line)
     if tuned.is_untuned:
         print_line("apply() will return the model untouched")
+    elif ConfigParts.of(tuned.config).start:
+        print_line(tip_of(str(output)))
     return _add_cache(opened, tuned, output) if with_cache else 0
 
 
@@ -136,3 +141,36 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
         f"{seconds(artifact.compile_s)} instead of {seconds(artifact.compile_cold_s)}"
     )
     return 0
+
+
+# What stands behind the file is the job's, whatever it looks like.
+@app.command(
+    cls=GroupedCommand,
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples("launch best.yaml -- python serve.py --port 8000", "launch best.yaml"),
+)
+@with_exit_status
+def launch(
+    file: Annotated[Path, typer.Argument(help="An exported YAML file.", metavar="FILE")],
+    job: Annotated[
+        list[str] | None,
+        typer.Argument(help="The job's command, behind two dashes; without it the line for a shell is printed."),
+    ] = None,
+) -> None:
+    """Start a job as its study's processes were started.
+
+    Variables, preloaded libraries and cores are those of the file. The job takes the place of this process, and what it
+    starts inherits all that.
+    """
+    from autotune.job.launch import Launch
+    from autotune.tuned.tuned_config import load_tuned
+
+    start = Launch.of(load_tuned(file), os.environ)
+    for remark in start.remarks:
+        say(f"{file}: {remark}")
+    command = (job or [])[1:] if (job or [])[:1] == ["--"] else job
+    if not command:
+        print_line(start.line())
+        return
+    say(f"{file}: started with {', '.join(start.started_with) or 'nothing of its own'}, and so is all that it starts")
+    start.execute(command, os.environ)

@@ -22,7 +22,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.command_line import FACE_VARIABLE, command
 from autotune.errors import AutotuneError
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.workload.process_start import PRELOAD, ProcessStart, may_be_set
+from autotune.workload.process_start import PRELOAD, ProcessStart, library_file, may_be_set
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a shell for a command that it cannot start."""
@@ -87,8 +87,10 @@ class Launch:
         own, around = ConfigParts.of(tuned.config).start, surroundings(tuned)
         if tuned.is_untuned:
             own = ProcessStart()
-        start = ProcessStart({**around.variables, **own.variables}, own.libraries, own.cores)
-        missing = start.unavailable()
+        missing = own.unavailable()
+        found = {knob: value for knob, value in own.libraries.items() if library_file(knob, value) is not None}
+        cores = own.core_set()
+        start = ProcessStart({**around.variables, **own.variables}, found, None if cores is None else own.cores)
         if missing:
             missing.append("the job starts without that, and apply() leaves its model untuned")
         by_config = {*own.variables, *([PRELOAD] if own.libraries else [])}
@@ -98,10 +100,10 @@ class Launch:
             for name, value in had.items()
             if not may_be_set(name, value) and name not in by_config and given.get(name) != value
         ]
-        return cls(start.environment(given), start.core_set(), tuple(start.texts()), (*missing, *unset))
+        return cls(start.environment(given), cores, tuple(start.texts()), (*missing, *unset))
 
     def line(self, job: Sequence[str] = ("COMMAND",)) -> str:
-        """The same for a shell, a unit file or a container, without this package."""
+        """What does this in a shell, a unit file or a container, without this package."""
         variables = [f"{name}={value}" for name, value in self.variables.items()]
         words = ["env", *variables] if variables else []
         if self.cores is not None:
