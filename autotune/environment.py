@@ -47,9 +47,11 @@ class Environment(BaseModel):
     processor: str
     vector_instructions: str | None = None
     """Those of the processor, see `vector_instructions`; None where the system does not say."""
-    num_cores: int
-    """Cores that this process may use (affinity and the container's quota), not the machine's total."""
+    num_cores: int | float
+    """Cores that this process may use (affinity and the container's quota, which may be a fraction), not the machine's
+    total."""
     memory_bytes: int
+    """That this process may use: the machine's, or less where a container has a limit."""
     governor: str | None
     load_1m: float | None
     device: str
@@ -95,8 +97,8 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=processor(),
         vector_instructions=vector_instructions(),
-        num_cores=num_usable_cores(),
-        memory_bytes=psutil.virtual_memory().total,
+        num_cores=usable_cores(),
+        memory_bytes=usable_memory_bytes(),
         governor=_read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         device=device,
@@ -108,9 +110,16 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
 
 
 def num_usable_cores() -> int:
+    """Whole ones of the `usable_cores`, one at least: as many threads can run at a time."""
+    return max(1, int(usable_cores()))
+
+
+def usable_cores() -> int | float:
     """Cores' worth of CPU time that this process may use: its affinity, or less where a container has a quota."""
-    quota = cpu_quota()
-    return len(usable_cpus()) if quota is None else min(len(usable_cpus()), max(1, int(quota)))
+    num_cpus, quota = len(usable_cpus()), cpu_quota()
+    if quota is None or quota >= num_cpus:
+        return num_cpus
+    return int(quota) if quota.is_integer() else quota
 
 
 def usable_cpus() -> frozenset[int]:
@@ -120,13 +129,16 @@ def usable_cpus() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+_GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def cpu_quota(root: Path = _GROUPS, own: Path = _OWN) -> float | None:
     """Cores' worth of CPU time that control groups (version 1 or 2) allow; None where there is no limit.
 
     The smallest limit of the process's group and of those above it holds.
     """
     quotas = []
-    for folder in _control_groups(root, own):
+    for folder in _control_groups("cpu", root, own):
         period = _read_first_line(folder / "cpu.cfs_period_us")
         legacy = f"{_read_first_line(folder / 'cpu.cfs_quota_us')} {period}"
         words = (_read_first_line(folder / "cpu.max") or legacy).split()
@@ -135,23 +147,60 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
     return min(quotas, default=None)
 
 
-def throttled_s(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+def throttled_s(root: Path = _GROUPS, own: Path = _OWN) -> float:
     """Seconds in which control groups (version 1 or 2) have kept this process's group from its cores, since their quota
     was used up. They are counted for each core."""
     seconds = 0.0
-    for folder in _control_groups(root, own):
-        try:
-            lines = (folder / "cpu.stat").read_text().splitlines()
-        except OSError:
-            continue
-        counted = dict(line.split() for line in lines if len(line.split()) == 2)
-        seconds += int(counted.get("throttled_usec", 0)) / 1e6 + int(counted.get("throttled_time", 0)) / 1e9
+    for folder in _control_groups("cpu", root, own):
+        counted = _read_counts(folder / "cpu.stat")
+        seconds += counted.get("throttled_usec", 0) / 1e6 + counted.get("throttled_time", 0) / 1e9
     return seconds
 
 
-def _control_groups(root: Path, own: Path) -> list[Path]:
-    """The process's groups that may limit its CPU time, with all above them. In a container the group's path may be
-    that of the host, which is not there: then the topmost folder is the container's own."""
+def memory_limit_bytes(root: Path = _GROUPS, own: Path = _OWN) -> int | None:
+    """Bytes that control groups (version 1 or 2) allow this process and those beside it; None: as much as there is."""
+    lowest = min((limit for limit, _ in _memory_limits(root, own)), default=None)
+    return None if lowest is None or lowest >= psutil.virtual_memory().total else lowest
+
+
+def usable_memory_bytes() -> int:
+    """Memory of this machine, or of this process's container where that has less."""
+    return memory_limit_bytes() or psutil.virtual_memory().total
+
+
+def available_memory_bytes(root: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Memory that is free, or that can be at once, within all limits."""
+    free = (max(limit - used, 0) for limit, used in _memory_limits(root, own))
+    return min([psutil.virtual_memory().available, *free])
+
+
+def _memory_limits(root: Path, own: Path) -> list[tuple[int, int]]:
+    """Limit of each group that has one, and what is in use of it: without files that were read once, which the kernel
+    drops when it needs room."""
+    found = []
+    for folder in _control_groups("memory", root, own):
+        limit = _read_number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used = _read_number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            kept = _read_counts(folder / "memory.stat")
+            found.append((limit, used - kept.get("total_inactive_file", kept.get("inactive_file", 0))))
+    return found
+
+
+def num_oom_kills(root: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Processes that the kernel has killed for memory so far: those of this process's control group, or all since boot
+    where groups do not count them."""
+    files = [group / name for group in _control_groups("memory", root, own) for name in _OOM_KILLS]
+    counts = (_read_counts(file).get("oom_kill") for file in [*files, Path("/proc/vmstat")])
+    return next((count for count in counts if count is not None), 0)
+
+
+_OOM_KILLS = ("memory.events", "memory.oom_control")
+
+
+def _control_groups(controller: str, root: Path, own: Path) -> list[Path]:
+    """The process's groups that may limit what `controller` controls, with all above them. In a container the group's
+    path may be that of the host, which is not there: then the topmost folder is the container's own."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -160,8 +209,8 @@ def _control_groups(root: Path, own: Path) -> list[Path]:
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if controllers == "":
             top = root
-        elif "cpu" in controllers.split(","):
-            top = root / "cpu"
+        elif controller in controllers.split(","):
+            top = root / controller
         else:
             continue
         group = top / path.lstrip("/")
@@ -236,3 +285,18 @@ def _read_first_line(path: Path) -> str | None:
         return path.read_text().splitlines()[0].strip()
     except (OSError, IndexError):
         return None
+
+
+def _read_number(*paths: Path) -> int | None:
+    """That of the first file that holds one."""
+    lines = (_read_first_line(path) or "" for path in paths)
+    return next((int(line) for line in lines if line.isdecimal()), None)
+
+
+def _read_counts(path: Path) -> dict[str, int]:
+    """Name -> number, of the lines that are such a pair; empty where there is no such file."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdecimal()}

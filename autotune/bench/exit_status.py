@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+from autotune import environment
 from autotune.bench.messages import Exited
 from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
@@ -50,10 +51,16 @@ def _how_it_ended(ended: Exited, oom_killed: bool, folder: TrialFolder) -> tuple
         # Real-time signals have no names.
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         if number == signal.SIGKILL and oom_killed:
-            return Reason.OUT_OF_MEMORY, "killed by the kernel: out of memory"
+            return Reason.OUT_OF_MEMORY, f"killed by the kernel: out of memory{_limited()}"
         return Reason.CRASH, f"killed by {name}; last line of stderr: {last_line}"
     code = os.WEXITSTATUS(ended.status)
     return Reason.CRASH, f"ended with exit status {code} and no outcome; last line of stderr: {last_line}"
+
+
+def _limited() -> str:
+    """That not the machine's memory was used up, but what its container may use."""
+    limit = environment.memory_limit_bytes()
+    return "" if limit is None else f" (this container may use {limit / 2**30:.3g} GiB, with all of its processes)"
 
 
 def _last_line(path: Path) -> str:
@@ -81,12 +88,3 @@ def require_disk(path: Path) -> None:
             f"{path}: {free / 2**20:.0f} MiB free on this disk, a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB",
             tip="free some space and run the same command again; recorded trials are kept",
         )
-
-
-def num_oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot (Linux; else 0)."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.bench import Bench, Process, Running, StageCallback, Waits
-from autotune.bench.exit_status import num_oom_kills, outcome_of, require_disk
+from autotune.bench.exit_status import outcome_of, require_disk
 from autotune.bench.messages import (
     FORK_SERVER,
     Exited,
@@ -35,6 +35,7 @@ from autotune.bench.messages import (
     Turn,
 )
 from autotune.bench.supervisor_process import SupervisorProcess
+from autotune.environment import num_oom_kills
 from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.deadline import SHORTEST_S

@@ -12,7 +12,14 @@ import numpy as np
 from autotune.backends.registry import bundled_names, entry_of, framework_names, framework_version
 from autotune.bench.exit_status import MIN_FREE_BYTES
 from autotune.bench.probe import find_devices
-from autotune.environment import Environment, num_usable_cores, package_version
+from autotune.environment import (
+    Environment,
+    memory_limit_bytes,
+    package_version,
+    usable_cores,
+    usable_cpus,
+    usable_memory_bytes,
+)
 from autotune.errors import AutotuneError, MissingDeviceError, MissingFrameworkError
 from autotune.schema import Record
 from autotune.trial.processes import code_sha256
@@ -35,8 +42,7 @@ class MachineFinding(Record):
 def examine(studies_dir: Path) -> list[MachineFinding]:
     """Look at everything. Never raises for what is missing: that is the finding."""
     findings = [finding for name in framework_names() for finding in _examine_framework(name)]
-    cores = MachineFinding(what="cores", ok=True, found=str(num_usable_cores()))
-    return [*findings, _numpy(), cores, _disk(studies_dir)]
+    return [*findings, _numpy(), _cores(), _memory(), _disk(studies_dir)]
 
 
 def _examine_framework(framework: str) -> list[MachineFinding]:
@@ -64,6 +70,17 @@ def _numpy() -> MachineFinding:
     broken = package_version("mindspore") is not None and int(np.__version__.split(".")[0]) >= 2
     cure = f"MindSpore is built against NumPy 1: pip install 'numpy<2' (or {entry_of('mindspore').install})"
     return MachineFinding(what="numpy", ok=not broken, found=np.__version__, cure=cure if broken else None)
+
+
+def _cores() -> MachineFinding:
+    num_cpus, cores = len(usable_cpus()), usable_cores()
+    quota = f"; a quota allows {cores:g} of them at a time" if cores < num_cpus else ""
+    return MachineFinding(what="cores", ok=True, found=f"{num_cpus}{quota}")
+
+
+def _memory() -> MachineFinding:
+    limit = "" if memory_limit_bytes() is None else ", the limit of this container"
+    return MachineFinding(what="memory", ok=True, found=f"{usable_memory_bytes() / 2**30:.1f} GiB{limit}")
 
 
 def _disk(studies_dir: Path) -> MachineFinding:

@@ -35,6 +35,9 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     found = [_difference(tuned.framework, tuned.environment.framework_version, release)]
     found += _device_differences(tuned.environment, here)
     found.append(_compiler_difference(tuned, here))
+    peak_bytes = tuned.evidence.best.peak_memory_bytes or 0
+    if here.device.lower() == "cpu" and peak_bytes > here.memory_bytes:
+        found.append(f"up to {peak_bytes / 2**20:,.0f} MiB of memory, here {here.memory_bytes / 2**20:,.0f} MiB")
     if structure_sha256(backend.parameters(model)) != tuned.workload.signature.structure_sha256:
         found.append(f"a {tuned.workload.signature.model_class} with other parameters than this {type(model).__name__}")
     return [difference for difference in found if difference is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from autotune import models
 from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.probe import read_declaration
 from autotune.command_line import asked
+from autotune.environment import num_usable_cores, usable_cpus
 from autotune.errors import InputError, SetupError
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
@@ -73,7 +75,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         constraints=constraints,
         tolerance=question.tolerance,
         reference_precision=question.reference,
-        variables=variables_of(question),
+        variables=variables_of(question, device),
         variants=declared.variants,
         components=declared.components,
         sampler=sampler,
@@ -167,10 +169,18 @@ def require_team(question: Question, framework: str, device: Device) -> None:
         raise InputError(f"{given}: the ranks of a trial are on one machine", tip=f"leave out {asked('on')}")
 
 
-def variables_of(question: Question) -> dict[str, str]:
-    """Environment variables of the study's processes. Ranks have one thread each, as torchrun starts them, unless the
-    user says otherwise."""
-    return question.env if question.ranks == 1 else {"OMP_NUM_THREADS": "1", **question.env}
+def variables_of(question: Question, device: Device) -> dict[str, str]:
+    """Environment variables of the study's processes. Ranks have one thread each, as torchrun starts them. On a CPU
+    with a quota there are as many threads as it allows: frameworks count the processors that they see, and know of no
+    quota. What the user says comes first."""
+    if question.ranks > 1:
+        return {_THREADS: "1", **question.env}
+    num_threads = num_usable_cores()
+    is_own = question.on is None and device == "cpu" and _THREADS not in os.environ
+    return {_THREADS: str(num_threads), **question.env} if is_own and num_threads < len(usable_cpus()) else question.env
+
+
+_THREADS = "OMP_NUM_THREADS"
 
 
 def study_name(question: Question, framework: str, device: Device, model: str | None = None) -> str:

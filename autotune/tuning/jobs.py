@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import psutil
-
-from autotune.environment import num_usable_cores
+from autotune.environment import available_memory_bytes, num_usable_cores
 from autotune.measure.measurement import Measurement
 from autotune.study.study import Study
 
@@ -16,7 +14,7 @@ MEMORY_FACTOR = 2
 FEWEST_AT_ONCE = 3
 """Trials that a search may begin with, side by side: with the untuned model as many as make a first forecast."""
 MOST_WARMING, CORES_TO_COMPILE = 4, 2
-_OF_COMPILING = ("compile", "total")
+_OF_COMPILING = ("compile", "compile_memory", "total")
 
 
 def num_jobs_in(study: Study, wanted: int | None) -> int:
@@ -38,7 +36,7 @@ def fitting_jobs(peak_bytes: int | None, ranks: int = 1) -> int:
     """Trials that the machine can hold at a time: one for each core, as far as there is memory for them. `ranks`:
     processes of a trial."""
     each_bytes = SPARE_BYTES + MEMORY_FACTOR * (peak_bytes or 0)
-    num_processes = min(num_usable_cores(), psutil.virtual_memory().available // each_bytes, MOST_JOBS)
+    num_processes = min(num_usable_cores(), available_memory_bytes() // each_bytes, MOST_JOBS)
     return max(1, num_processes // ranks)
 
 

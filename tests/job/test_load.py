@@ -201,6 +201,16 @@ def test_another_processor(write, caplog, monkeypatch):
     assert f"a Abacus, here {here.processor}; {instructions}cores: 99, here {here.num_cores}" in caplog.text
 
 
+def test_less_memory_than_was_needed(write, caplog, monkeypatch):
+    """A container with such a limit would have the kernel kill the job."""
+    monkeypatch.setattr(FakeBackend, "device_name", lambda self: "cpu")
+    monkeypatch.setattr(environment, "usable_memory_bytes", lambda: 2**30)
+    model = Model()
+    path = write(lambda content: content["evidence"]["best"].update(peak_memory_bytes=3 * 2**30))
+    assert autotune.load(path).apply(model) is model
+    assert "up to 3,072 MiB of memory, here 1,024 MiB" in caplog.text
+
+
 def test_another_framework(write, caplog):
     """A config for a framework that is not here, or a model of another one: the model stays."""
     pytest.importorskip("torch")

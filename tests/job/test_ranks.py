@@ -711,7 +711,8 @@ class TestCaches:
         monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
         monkeypatch.setattr(torch_apply, "is_one_of_many", lambda: True)
-        monkeypatch.setattr(inductor_config, "compile_threads", 8)
+        monkeypatch.setattr(torch_apply, "num_usable_cores", lambda: 8)
+        monkeypatch.setattr(inductor_config, "compile_threads", 16)
         assert (inductor_config, "compile_threads", 2) in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))
         monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "8")
         names = [name for _, name, _ in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))]

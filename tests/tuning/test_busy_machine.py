@@ -198,6 +198,7 @@ class TestAnotherMachine:
             ({"processor": "Other CPU"}, r"processor: Other CPU then, .* now"),
             ({"vector_instructions": "abc"}, r"vector instructions: abc then, .* now"),
             ({"num_cores": 512}, r"usable cores: 512 then, \d+ now"),
+            ({"num_cores": 0.25}, r"usable cores: 0.25 then, \d+ now"),
             ({"inherited": {"OMP_NUM_THREADS": "77"}}, r"OMP_NUM_THREADS: 77 then, .* now"),
         ],
     )
@@ -264,6 +265,7 @@ class TestQuota:
         for quota, cores in ((None, 8), (0.5, 1), (2.5, 2), (64.0, 8)):
             monkeypatch.setattr(environment, "cpu_quota", lambda quota=quota: quota)
             assert environment.num_usable_cores() == cores
+        assert environment.usable_cores() == 8
 
 
 def test_a_repeat_is_the_same_trial(make_study, loud_one, quiet_one):

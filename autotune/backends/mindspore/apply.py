@@ -24,6 +24,7 @@ from autotune.backends.mindspore.knobs import (
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
+from autotune.environment import num_usable_cores
 from autotune.errors import InvalidConfigError, MissingFrameworkError
 from autotune.workload.workload import Device, Task
 
@@ -59,7 +60,7 @@ def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: UndoLog) -> 
 
 def _refuse_threads(config: Config) -> None:
     """More than there are cores: a config from a larger machine, or none that was ever measured."""
-    most = max(os.cpu_count() or 1, 8 if selected_device() != "cpu" else 1)
+    most = max(num_usable_cores(), 8 if selected_device() != "cpu" else 1)
     for knob in THREADS:
         if (number := config.get(knob)) is not None and int(number) > most:
             raise InvalidConfigError(f"knob {knob}: {number} threads are more than this machine takes: {most}")

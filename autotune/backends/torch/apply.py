@@ -31,13 +31,14 @@ from autotune.backends.torch.precision import require_order, with_precision
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
+from autotune.environment import num_usable_cores
 from autotune.errors import InvalidConfigError
 from autotune.measure.diagnosis import BreakKind
 
 _INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
 _PASS = "post_grad_custom_pre_pass"
 _WORKERS = "compile_threads"
-"""How many processes compile. Each rank of a host would start as many as there are cores."""
+"""How many processes compile: by itself one for each processor in sight, within a quota, and in each rank, too."""
 _WORKERS_VARIABLE = "TORCHINDUCTOR_COMPILE_THREADS"
 _NO_HOOK_GUARDS = "skip_nnmodule_hook_guards"
 """True, as PyTorch has it: hooks that a job adds to a module after the first call are never called."""
@@ -218,7 +219,7 @@ def _of_one_shape(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_too_many_threads(settings: Settings) -> None:
     """Each is a thread of the system, and a process that asks for too many ends."""
-    num_cores = os.cpu_count() or 1
+    num_cores = num_usable_cores()
     if settings.num_threads is not None and settings.num_threads > num_cores:
         raise InvalidConfigError(f"knob threads: {settings.num_threads} are more than the {num_cores} cores here")
 
@@ -274,9 +275,10 @@ def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     ]
     if hasattr(dynamo, _NO_HOOK_GUARDS):
         entries.append((dynamo, _NO_HOOK_GUARDS, False))
-    if num_local_ranks() > 1 and is_one_of_many() and _WORKERS_VARIABLE not in os.environ:
-        workers = (getattr(inductor, _WORKERS, None) or 1) // num_local_ranks()
-        entries.insert(0, (inductor, _WORKERS, max(1, workers)))
+    own_workers = getattr(inductor, _WORKERS, None) or 1
+    workers = max(1, min(own_workers, num_usable_cores()) // (num_local_ranks() if is_one_of_many() else 1))
+    if workers < own_workers and _WORKERS_VARIABLE not in os.environ:
+        entries.insert(0, (inductor, _WORKERS, workers))
     return entries + regions.room_for(model, settings.region, settings.dynamo_options)
 
 
