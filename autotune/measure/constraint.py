@@ -33,14 +33,19 @@ QUANTITIES: dict[str, Quantity] = {
     "tpot": Quantity("s", lambda m: m.tpot_s),
     "peak_memory": Quantity("B", lambda m: m.peak_memory_bytes),
     "memory": Quantity("B", lambda m: m.peak_memory_bytes),
+    "memory_growth": Quantity("B", lambda m: None if m.growth is None else m.growth.at_most_bytes),
     "compile": Quantity("s", lambda m: m.compile_s),
+    "compile_memory": Quantity("B", lambda m: m.compile_host_bytes),
     "graph_breaks": Quantity("", lambda m: m.diagnosis.num_graph_breaks),
     "recompiles": Quantity("", lambda m: m.diagnosis.num_recompiles),
     "compilations": Quantity("", lambda m: None if m.replay is None else m.replay.num_compilations),
     "fallbacks": Quantity("", lambda m: None if m.replay is None else m.replay.num_fallbacks),
     "error": Quantity("", lambda m: m.relative_error or 0.0),
 }
-"""What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
+"""What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`. `memory_growth` is that of 1,000
+calls."""
+GROWTH = "memory_growth"
+"""What is measured only where it is bounded."""
 SMALLEST = 1e-18
 """The smallest bound, in its base unit: shares of a smaller one would not be numbers."""
 

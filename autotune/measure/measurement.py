@@ -245,6 +245,9 @@ class Compiled(Record):
     server that had imported the compiler, and earlier trials whose kernels were found."""
     compile_peak_memory_bytes: int | None
     """As `Timed.peak_memory_bytes`, but up to the end of the first call: compiling included."""
+    compile_host_bytes: int | None = None
+    """Memory of the machine that compiling takes at its peak: what this process has grown by since before the model was
+    built, and all that processes hold which it started. None where the system does not tell."""
     compiled_from: int | None = None
     """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
     started from a copy of its caches; None: these are its own."""
@@ -265,6 +268,20 @@ class Checked(Record):
     """What was taken where the model's author gave nothing, each as a sentence: the loss and optimizer of a step."""
 
 
+class Growth(Record):
+    """Memory that steady calls keep, over further calls after the samples."""
+
+    per_1000_calls_bytes: NonNegativeInt
+    resolution_bytes: PositiveInt
+    """Less than this for 1,000 calls cannot be told from nothing."""
+    num_calls: PositiveInt
+
+    @property
+    def at_most_bytes(self) -> int:
+        """For 1,000 calls."""
+        return max(self.per_1000_calls_bytes, self.resolution_bytes)
+
+
 class Timed(Record):
     """What steady calls take: the part of a measurement that is about running."""
 
@@ -276,12 +293,14 @@ class Timed(Record):
     copies_s: NonNegativeFloat | None = None
     """Seconds of each call that copying the outputs of a captured graph takes, which the next replay writes over: a
     part of each latency. None where nothing is copied, under traffic, and in training."""
+    growth: Growth | None = None
+    """None where no constraint is about it, and where calls take so long that there were too few of them."""
 
 
 class Measurement(Compiled, Checked, Timed, SparseRecord):
     """A trial that ran with correct outputs."""
 
-    ABSENT: ClassVar[frozenset[str]] = frozenset({"generated"})
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"generated", "growth", "compile_host_bytes"})
 
     kind: Literal["measurement"] = "measurement"
     diagnosis: Diagnosis

@@ -44,6 +44,7 @@ class ColdCompile(Record):
     trial: int
     compile_s: NonNegativeFloat
     peak_memory_bytes: NonNegativeInt | None
+    host_bytes: NonNegativeInt | None = None
 
 
 class ShippedCache(Record):
@@ -92,6 +93,8 @@ class TrialRequest(Record):
     shipped: ShippedCache | None = None
     """The first call must start from these caches; otherwise the trial fails."""
     sampling: SamplingPlan = SamplingPlan()
+    measures_growth: bool = False
+    """Whether steady calls keep memory is measured after the samples, unless they are taken in turns."""
     without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True

@@ -183,4 +183,5 @@ def _cold_compile(donor: TrialRecord) -> ColdCompile:
         trial=donor.number if measured.compiled_from is None else measured.compiled_from,
         compile_s=measured.compile_s,
         peak_memory_bytes=measured.compile_peak_memory_bytes,
+        host_bytes=measured.compile_host_bytes,
     )

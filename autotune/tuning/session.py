@@ -9,6 +9,7 @@ from autotune.bench.bench import Bench
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import SetupError
+from autotune.measure.constraint import GROWTH
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
@@ -143,6 +144,7 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         sampling=sampling_for(study, budget.sampling),
         limits=budget.limits,
         variables=manifest.variables,
+        measures_growth=any(constraint.quantity == GROWTH for constraint in manifest.constraints),
     )
 
 

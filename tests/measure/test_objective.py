@@ -12,7 +12,7 @@ from autotune.errors import InputError
 from autotune.measure.constraint import QUANTITIES, Constraint
 from autotune.measure.diagnosis import Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.generated import Generated
-from autotune.measure.measurement import Measurement, Replay, Signature
+from autotune.measure.measurement import Growth, Measurement, Replay, Signature
 from autotune.measure.objective import PAGE_BYTES, Objective, parse_objectives
 from autotune.measure.units import UNITS
 from tests.measure.test_measurement import measured
@@ -299,7 +299,8 @@ def test_every_quantity_can_be_bounded_and_measured(quantity: str) -> None:
     )
     for unit in UNITS[QUANTITIES[quantity].unit]:
         constraint = Constraint.parse(f"{quantity} {wish}{unit}")
-        whole = generating(measurement(replay=replay))
+        growth = Growth(per_1000_calls_bytes=0, resolution_bytes=9, num_calls=9)
+        whole = generating(measurement(replay=replay, growth=growth, compile_host_bytes=9))
         assert constraint.violation(whole) < 0
         assert constraint.miss(whole) is None
 

@@ -182,6 +182,7 @@ def test_nothing_is_left_of_a_block_that_is_interrupted(make_study, tune, runner
         {"objectives": (Objective.parse("compile"),)},
         {"objectives": (Objective.parse("total:100"),)},
         {"constraints": (Constraint.parse("compile <= 10 s"),)},
+        {"constraints": (Constraint.parse("compile_memory <= 4GiB"),)},
     ],
 )
 def test_where_compile_time_is_compared_trials_compile_alone(make_study, manifest):

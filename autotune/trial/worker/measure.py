@@ -16,11 +16,13 @@ The order of events is part of what is measured. In each stage:
               is no part of the peak while running.
     run       A prepared process waits at its gate, warm. The peak is reset; warm-up and samples follow with the device
               taken, in a live process for each turn. Right after the last sample the peak is read. Only then comes
-              what would disturb samples: events of the device's own clock, copies of outputs. The device is released,
-              and what runs after that may be slow or spoil the model: a check that training is sound, the compiler's
-              own reports, the profile, and last the nudged calls that complete a reference.
+              what would disturb samples: events of the device's own clock, copies of outputs, further calls to see
+              whether memory grows. The device is released, and what runs after that may be slow or spoil the model: a
+              check that training is sound, the compiler's own reports, the profile, and last the nudged calls that
+              complete a reference.
 
-docs/decisions/0030-device-locks.md tells about the device; `costs` what is spared.
+docs/decisions/0030-device-locks.md tells about the device; `costs` what is spared, `memory`
+how it is read.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measure.device_state import DeviceTimes, times_beside
-from autotune.measure.measurement import Checked, Compiled, Measurement, Samples, Stage, Timed
+from autotune.measure.measurement import Checked, Compiled, Growth, Measurement, Samples, Stage, Timed
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
@@ -52,8 +54,9 @@ from autotune.trial.worker import same_numbers, team
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
-from autotune.trial.worker.costs import PeakMemory, Spared, copying_s
+from autotune.trial.worker.costs import Spared, copying_s
 from autotune.trial.worker.device_lock import DeviceLock
+from autotune.trial.worker.memory import PeakMemory, growth_of
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject, paired_with
@@ -101,6 +104,7 @@ class _Compiling:
     spared: Spared
     first_call_s: float
     peak_bytes: int | None
+    host_bytes: int | None
     second_call_s: float | None = None
 
     def figures(self, trial: _Trial, samples: Samples) -> Compiled:
@@ -113,6 +117,7 @@ class _Compiling:
             compile_s=own_s if cold is None else cold.compile_s,
             compile_spared_s=self.spared.seconds,
             compile_peak_memory_bytes=self.peak_bytes if cold is None else cold.peak_memory_bytes,
+            compile_host_bytes=self.host_bytes if cold is None else cold.host_bytes,
             compiled_from=None if cold is None else cold.trial,
         )
 
@@ -199,15 +204,17 @@ def _compile(trial: _Trial) -> tuple[_Compiling, Any]:
     for kind in request.without:
         require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
     settings = trial.settings
-    with (
-        _caches_of_the_first_call(request, trial.subject, backend),
-        spared.found(),
-        _alone(request, backend, supervision.turns or supervision.gate),
-    ):
-        step = calls.compile(request.config, changes)
-        output = calls.first(step, settings, spared.clock, begun)
-    first_call_s = calls.first_call_s(spared.clock() - begun)
-    return _Compiling(step, changes, spared, first_call_s, trial.memory.peak_bytes(spared.resident_bytes)), output
+    with trial.memory.watched() as watch:
+        with (
+            _caches_of_the_first_call(request, trial.subject, backend),
+            spared.found(),
+            _alone(request, backend, supervision.turns or supervision.gate),
+        ):
+            step = calls.compile(request.config, changes)
+            output = calls.first(step, settings, spared.clock, begun)
+        first_call_s = calls.first_call_s(spared.clock() - begun)
+    peak_bytes, host_bytes = (memory.peak_bytes(spared.resident_bytes) for memory in (trial.memory, watch))
+    return _Compiling(step, changes, spared, first_call_s, peak_bytes, host_bytes), output
 
 
 def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
@@ -237,8 +244,11 @@ def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
     samples = _take(trial, step)
     peak_bytes = trial.memory.peak_bytes(spared_bytes)
     device_times, copies_s = _device_times(trial, step), _copies_s(trial, step)
+    growth = _growth(trial, step, samples)
     trial.device.release()
-    return Timed(samples=samples, peak_memory_bytes=peak_bytes, device_times=device_times, copies_s=copies_s)
+    return Timed(
+        samples=samples, peak_memory_bytes=peak_bytes, device_times=device_times, copies_s=copies_s, growth=growth
+    )
 
 
 def _take(trial: _Trial, step: Step) -> Samples:
@@ -246,7 +256,7 @@ def _take(trial: _Trial, step: Step) -> Samples:
     request, backend, turns, device = trial.request, trial.backend, trial.supervision.turns, trial.device
     limits = {
         "min_warmup_calls": max(request.sampling.min_warmup_calls, backend.warmup_calls),
-        "longest_s": 0.9 * request.limits.run,
+        "longest_s": (0.4 if request.measures_growth else 0.9) * request.limits.run,
     }
     plan = trial.calls.sampling(request.sampling.model_copy(update=limits))
     one_pass = trial.calls.one_pass(step, plan.calls_per_sample)
@@ -281,6 +291,17 @@ def _copies_s(trial: _Trial, step: Step) -> float | None:
     trial.device.take()
     trial.calls.reset()
     return copying_s(copy, trial.subject.inputs[0].call(step), backend.synchronise, backend.clock)
+
+
+def _growth(trial: _Trial, step: Step, samples: Samples) -> Growth | None:
+    """At most half of the stage is left to it."""
+    request = trial.request
+    if not request.measures_growth or trial.supervision.turns is not None:
+        return None
+    trial.device.take()
+    calls = trial.calls.one_pass(step)
+    call_s = sum(samples.latency_s) / len(samples.latency_s)
+    return growth_of(calls, len(calls) * call_s, request.limits.run / 2, trial.backend)
 
 
 def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:
