@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from autotune.answer.configs import as_plain_code
+from autotune.answer.format import percent, times
 from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
-from autotune.bench.bench import Bench
+from autotune.bench.bench import Bench, Running
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import write_whole
-from autotune.measure.measurement import Measurement
+from autotune.measure.early_look import PRIOR_SCALE, noise_of
+from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
 from autotune.study.budget import Budget
@@ -213,7 +218,17 @@ def export(study: Study, path: Path, trial: int | None = None, *, with_cache: bo
 def plain_lines(study: Study, tuned: TunedConfig) -> list[str]:
     """What an exported config is without this package, in lines; none where it is the untuned model."""
     code = None if tuned.is_untuned else as_plain_code(tuned.config, study.manifest)
-    return [] if code is None else [f"The same as plain code: {code.line}", *(f"and: {one}" for one in code.beside)]
+    lines = [] if code is None else [f"The same as plain code: {code.line}", *(f"and: {one}" for one in code.beside)]
+    slower = None if tuned.artifact is None else slower_calls(tuned.artifact)
+    return lines if slower is None else [*lines, slower]
+
+
+def slower_calls(artifact: Artifact) -> str | None:
+    """A sentence where calls from the artifact are slower than after a compile, by more than processes differ."""
+    if not artifact.is_slower:
+        return None
+    by = f"{times(artifact.calls_ratio or 1)} as long as after a compile (noise {percent(artifact.calls_noise or 0)})"
+    return f"calls that start from {artifact.file} take {by}"
 
 
 def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
@@ -245,8 +260,11 @@ def _export_cache(study: Study, tuned: TunedConfig, path: Path, bench: Bench) ->
     confirmed = ConfirmedCaches(
         partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
     )
-    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), bench, confirmed)
-    tuned.model_copy(update={"artifact": artifact}).write(path, plain_lines(study, tuned))
+    pairs = () if study.noise_floor is None else study.noise_floor.pairs
+    noise = noise_of(sum(math.log(one / other) ** 2 for one, other in pairs), len(pairs))
+    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), bench, confirmed, noise=noise)
+    tuned = tuned.model_copy(update={"artifact": artifact})
+    tuned.write(path, plain_lines(study, tuned))
     EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))
     # After a failure the folder is kept as evidence.
     clear_runs(folder)
@@ -259,6 +277,10 @@ MIN_GAIN = 2.0
 """A cold compile must take so many times what the first call takes with the artifact."""
 MIN_SPARED_S = 0.1
 """And so many seconds longer: for less, nobody should have to trust a file."""
+NUM_ROUNDS = 10
+"""Turns of the process that compiled and of the one that started from the artifact."""
+LOOKS_SLOWER, MOST_PAIRS = 0.03, 3
+"""Share by which calls from the artifact look slower, so that further pairs of processes are worth it; pairs in all."""
 
 
 @dataclass(frozen=True)
@@ -271,21 +293,36 @@ class ConfirmedCaches:
 
 
 def prewarm(
-    request: TrialRequest, folder: Path, target: Path, bench: Bench, confirmed: ConfirmedCaches | None = None
+    request: TrialRequest,
+    folder: Path,
+    target: Path,
+    bench: Bench,
+    confirmed: ConfirmedCaches | None = None,
+    *,
+    noise: float = PRIOR_SCALE,
 ) -> Artifact:
     """Make the artifact of the request's config and write it to `target`. `folder` is for the processes. With
-    `confirmed`, what was confirmed is what is in it; else it is compiled once more.
+    `confirmed`, what was confirmed is what is in it; else it is compiled once more. `noise` is the share by which two
+    processes of one config differ.
 
     Raises InputError, before anything is written, where nothing is compiled, a process fails, or the file does not
     keep its promise; SetupError where no process can be started.
     """
-    return _Making(request, folder.resolve(), bench, confirmed).make(target)
+    return _Making(request, folder.resolve(), bench, confirmed, noise).make(target)
 
 
 class _Making:
-    """One artifact."""
+    """One artifact.
 
-    def __init__(self, request: TrialRequest, folder: Path, bench: Bench, confirmed: ConfirmedCaches | None) -> None:
+    Compiled code that comes from a cache need not be what a compile of one's own gives. So the process that compiles
+    stays alive, warm, and takes its samples in turns with the one that starts from the artifact. Where that looks
+    slower, further pairs of processes say whether it is.
+    """
+
+    def __init__(
+        self, request: TrialRequest, folder: Path, bench: Bench, confirmed: ConfirmedCaches | None, noise: float
+    ) -> None:
+        self._noise = noise
         self._request = request
         self._folder = folder
         self._bench = bench
@@ -294,23 +331,60 @@ class _Making:
     def make(self, target: Path) -> Artifact:
         kept = self._folder / "kept"
         was_confirmed = self._confirmed is not None and self._confirmed.copy_to(kept / KEPT_CACHES)
-        cold = self._measured("cold", self._request.keeping_cache_in(kept))
+        with self._held("cold", self._request.keeping_cache_in(kept)) as compiled:
+            # Started from its cached graph, MindSpore gives fused kernels other names and compiles them once more.
+            request = self._request.keeping_cache_in(kept)
+            _measured("again", self._bench.run(*self._place("again", request), fresh=True))
+            content = pack(kept / KEPT_CACHES)
+            write_whole(kept / target.name, content)
+            file = self._described(target.name, content, kept / KEY_FILE)
+            from_artifact = self._request.started_from(ShippedCache(artifact=file, home=str(kept)))
+            with self._held("shipped", from_artifact) as started:
+                cold, shipped = self._side_by_side(compiled, started)
         if cold.diagnosis.compiled is False:
             raise InputError("no artifact: under this config nothing is compiled")
-        # Started from its cached graph, MindSpore gives fused kernels other names and compiles them once more.
-        self._measured("again", self._request.keeping_cache_in(kept))
-        content = pack(kept / KEPT_CACHES)
-        write_whole(kept / target.name, content)
-        file = self._described(target.name, content, kept / KEY_FILE)
         cold_s = self._confirmed.compile_s if self._confirmed and was_confirmed else cold.compile_s
-        from_artifact = self._request.started_from(ShippedCache(artifact=file, home=str(kept)))
-        shipped = self._measured("shipped", from_artifact)
         _refuse_if_useless(cold_s, shipped.compile_s)
+        ratio, noise = self._compared(cold, shipped, from_artifact)
         try:
             write_whole(target, content)
         except OSError as error:
             raise InputError(f"cannot write {target}: {error.strerror}", tip="choose another place with -o") from None
-        return Artifact(**dict(file), compile_s=shipped.compile_s, compile_cold_s=cold_s)
+        costs = {"compile_s": shipped.compile_s, "compile_cold_s": cold_s}
+        return Artifact(**dict(file), **costs, calls_ratio=ratio, calls_noise=noise)
+
+    def _compared(self, cold: Measurement, shipped: Measurement, from_artifact: TrialRequest) -> tuple[float, float]:
+        """How many times as long calls from the artifact take as after a compile, and the noise of that: by one pair of
+        processes, or a few more where it looks slower."""
+        logs = [math.log(shipped.latency.p50 / cold.latency.p50)]
+        while logs[0] > math.log1p(LOOKS_SLOWER) and len(logs) < MOST_PAIRS:
+            with self._held("cold", self._request) as compiled, self._held("shipped", from_artifact) as started:
+                cold, shipped = self._side_by_side(compiled, started)
+            logs.append(math.log(shipped.latency.p50 / cold.latency.p50))
+        return math.exp(statistics.mean(logs)), self._noise / math.sqrt(len(logs))
+
+    def _side_by_side(self, compiled: Running, started: Running) -> tuple[Measurement, Measurement]:
+        with self._bench.quiet():
+            for number in range(NUM_ROUNDS):
+                for running in (compiled, started)[:: 1 - 2 * (number % 2)]:
+                    running.turn()
+        return _measured("cold", compiled.finish()), _measured("shipped", started.finish())
+
+    @contextmanager
+    def _held(self, name: str, request: TrialRequest) -> Iterator[Running]:
+        """A live process, with empty caches but for what the request keeps or starts from, warm. It ends with this."""
+        running = self._bench.hold(*self._place(name, request))
+        try:
+            if running.outcome is not None:
+                _measured(name, running.outcome)
+            yield running
+        finally:
+            if running.outcome is None:
+                self._bench.drop([running])
+
+    def _place(self, name: str, request: TrialRequest) -> tuple[TrialFolder, TrialRequest]:
+        folder = TrialFolder(self._folder / name)
+        return folder, request.cached_in(folder.path / "cache", cold=True)
 
     def _described(self, name: str, content: bytes, key_file: Path) -> CacheFile:
         return CacheFile(
@@ -321,14 +395,12 @@ class _Making:
             check_first_call=not entry_of(self._request.workload.framework).cache_is_exact,
         )
 
-    def _measured(self, name: str, request: TrialRequest) -> Measurement:
-        """A run in a process of its own, with empty caches but for what the request keeps or starts from."""
-        folder = TrialFolder(self._folder / name)
-        outcome = self._bench.run(folder, request.cached_in(folder.path / "cache", cold=True), fresh=True)
-        if isinstance(outcome, Measurement):
-            return outcome
-        tip = f"full log: {outcome.evidence}"
-        raise InputError(f"no artifact: {_DOING[name]} failed: {outcome.error}", tip=tip)
+
+def _measured(name: str, outcome: Outcome) -> Measurement:
+    """What a process gave. Raises InputError where it failed."""
+    if isinstance(outcome, Measurement):
+        return outcome
+    raise InputError(f"no artifact: {_DOING[name]} failed: {outcome.error}", tip=f"full log: {outcome.evidence}")
 
 
 _DOING = {

@@ -125,7 +125,7 @@ def export(
 
 def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
-    from autotune.answer.export import export_cache
+    from autotune.answer.export import export_cache, slower_calls
     from autotune.answer.format import seconds
     from autotune.errors import InputError
 
@@ -140,6 +140,8 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
         f"{output.with_name(artifact.file)}: {artifact.num_bytes / 2**20:.1f} MiB; the first call compiles for "
         f"{seconds(artifact.compile_s)} instead of {seconds(artifact.compile_cold_s)}"
     )
+    if (slower := slower_calls(artifact)) is not None:
+        print_line(slower)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import math
 import os
 import stat
 import tarfile
@@ -17,7 +18,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from autotune.errors import InputError
 from autotune.measure.measurement import TensorSpec
@@ -83,6 +84,17 @@ class Artifact(CacheFile):
     """First call minus a steady one in a new process without caches of its own, reading the file included."""
     compile_cold_s: NonNegativeFloat
     """First call minus a steady one without the file, measured when it was made."""
+    calls_ratio: PositiveFloat | None = None
+    """Seconds of a call of a process that starts from the file, over those of one that compiles itself, side by side;
+    None: not compared."""
+    calls_noise: PositiveFloat | None = None
+    """Share by which such a ratio differs from 1 by chance."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Its calls are, by more than twice the noise."""
+        known = self.calls_ratio is not None and self.calls_noise is not None
+        return known and math.log(self.calls_ratio or 1) > 2 * (self.calls_noise or 0)
 
 
 def compiler_variables(left_out: Collection[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import autotune
-from autotune.answer.export import ConfirmedCaches, prewarm
+from autotune.answer.export import ConfirmedCaches, prewarm, slower_calls
 from autotune.apply.warm_start import key_here
 from autotune.backends.undo import UndoLog
 from autotune.bench.local import LocalBench
@@ -28,7 +28,7 @@ from autotune.trial.request import ShippedCache
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack
 from autotune.tuned.tuned_config import load_tuned
 from autotune_fake.backend import FakeBackend
-from tests.conftest import REPOSITORY, OneByOne
+from tests.conftest import REPOSITORY, OneByOne, ScriptedLive
 from tests.tuned.test_cache_file import KEY
 
 SLOW_TO_COMPILE = """
@@ -78,14 +78,23 @@ def test_the_export(tune, tmp_path, cli, model_file):
 
 
 class Compiles(OneByOne):
-    """Trials whose first call compiles for so many seconds, cold and with an artifact."""
+    """Trials whose first call compiles for so many seconds, cold and with an artifact, whose calls then take so many
+    times as long, a pair of processes each."""
 
-    def __init__(self, measurement, cold_s, shipped_s, **changes):
+    def __init__(self, measurement, cold_s, shipped_s, *, slower=(1.0,), **changes):
         self.measurement = measurement.model_copy(update=changes)
         self.seconds = {"cold": cold_s, "again": shipped_s, "shipped": shipped_s}
+        self.slower = list(slower)
+
+    def hold(self, folder, request, **_):
+        measured = self.run(folder, request)
+        if folder.path.name == "shipped":
+            latency_s = tuple(self.slower[0] * each for each in measured.samples.latency_s)
+            samples = measured.samples.model_copy(update={"latency_s": latency_s})
+            measured, self.slower = measured.model_copy(update={"samples": samples}), self.slower[1:]
+        return ScriptedLive(measured)
 
     def run(self, folder, request, *, fresh=False, on_stage=None):
-        assert fresh
         if request.keep_cache_in is not None:
             kept = Path(request.keep_cache_in)
             (kept / KEPT_CACHES).mkdir(parents=True, exist_ok=True)
@@ -115,6 +124,24 @@ def test_an_artifact_that_is_worth_it(tmp_path, make_request, measurement):
     made = prewarm(make_request({}), tmp_path / "work", tmp_path / "best.cache", trials)
     assert (made.compile_cold_s, made.compile_s, made.key) == (10.0, 2.0, KEY)
     assert made.sha256 == hashlib.sha256((tmp_path / "best.cache").read_bytes()).hexdigest()
+    assert made.calls_ratio == pytest.approx(1)
+    assert not made.is_slower
+    assert slower_calls(made) is None
+
+
+SLOWER = [((1.3, 1.25, 1.28), True), ((1.07, 1.08, 1.06), True), ((1.12, 0.96, 1.01), False), ((1.02,), False)]
+
+
+@pytest.mark.parametrize(("slower", "is_slower"), SLOWER)
+def test_calls_from_an_artifact_that_are_slower(tmp_path, make_request, measurement, slower, is_slower):
+    """What looks slower is looked at again, in three pairs of processes; it is said where that is beyond the noise."""
+    trials = Compiles(measurement, 10.0, 2.0, slower=slower)
+    made = prewarm(make_request({}), tmp_path / "work", tmp_path / "best.cache", trials)
+    assert trials.slower == []
+    assert made.is_slower is is_slower
+    if is_slower:
+        assert "calls that start from best.cache take 1." in slower_calls(made)
+        assert "as long as after a compile" in slower_calls(made)
 
 
 @pytest.mark.parametrize("is_there", [True, False])

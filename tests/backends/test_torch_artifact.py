@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import struct
+
 import pytest
 
-from autotune.measure.measurement import Measurement
-from autotune.trial.folder import TrialFolder
+from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.trial.folder import KEPT_CACHES, TrialFolder
+from autotune.tuned.cache_file import pack
 from tests.stand_ins import artifact
 from tests.stand_ins.child import said_by
 from tests.stand_ins.exports import export
@@ -92,3 +97,36 @@ def test_a_job_starts_from_it(made, tmp_path):
     assert found["theirs"] > 0
     assert len(found["unpacked"]) == 1
     assert not list(scratch.glob("autotune-*"))
+
+
+@pytest.fixture
+def edited(made, tmp_path):
+    """The artifact with another constant in the compiled kernel of GELU: what it gives is wrong."""
+    caches = tmp_path / "caches"
+    shutil.copytree(made.folder / "prewarm" / "kept" / KEPT_CACHES, caches)
+    right, wrong = struct.pack("<f", 0.5**0.5), struct.pack("<f", 0.5)
+    kernels = [path for path in caches.rglob("*.so") if right in path.read_bytes()]
+    assert kernels
+    for path in kernels:
+        path.write_bytes(path.read_bytes().replace(right, wrong))
+    (tmp_path / "best.cache").write_bytes(pack(caches))
+    return tmp_path
+
+
+def test_an_edited_kernel_is_caught(made, edited):
+    """A job sees that it is another file, and compiles. Where it is the file that is named, as for an export from such
+    caches, what it gives is compared before anything is written."""
+    key, content = made.artifact.key, (edited / "best.cache").read_bytes()
+    changes = {"artifact": made.artifact.model_dump(mode="json"), "inputs": [each.model_dump() for each in key.inputs]}
+    changes["artifact"]["num_bytes"] = len(content)
+    path = export(edited / "best.yaml", "torch", CONFIG, None, structure=key.structure_sha256, **changes)
+    found = said_by(edited, JOB, path, made.folder, TORCHINDUCTOR_CACHE_DIR=str(edited / "own"))
+    assert "its checksum differs" in found["artifact"][0]
+    assert (found["hits"], found["error"] < 1e-5) == (0, True)
+
+    named = {"sha256": hashlib.sha256(content).hexdigest(), "num_bytes": len(content)}
+    shipped = made._replace(folder=edited, artifact=made.artifact.model_copy(update=named))
+    with artifact.bench(edited) as runner:
+        outcome = runner.run(TrialFolder(edited / "shipped"), shipped.shipped(cache=str(edited / "cache")), fresh=True)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.WRONG_RESULT

@@ -13,6 +13,7 @@ from autotune.answer.objectives import as_good_as, described, faster, gain, how_
 from autotune.answer.result import StudyResult
 from autotune.measure.statistics import COMPILED, MARGIN, Speedup, Verdict
 from autotune.study.records import Confirmation, TrialRecord, closest_miss
+from autotune.tuned.cache_file import Artifact
 
 
 def headline(answer: StudyResult) -> str:
@@ -118,7 +119,7 @@ class VerdictSection(Section):
             assert record is not None
             yield name, described(answer.objective, value, record)
         warm = "" if answer.objective.compiles_cold else f", {seconds(confirmation.compile_warm_s)} with caches"
-        shipped = f", {seconds(answer.artifact.compile_s)} with the exported artifact" if answer.artifact else ""
+        shipped = "" if answer.artifact is None else _shipped(answer.artifact)
         calls = answer.break_even_calls
         pays = "never breaks even" if calls is None else f"breaks even after {_calls(calls)}"
         yield "compile", f"{seconds(answer.best.measurement.compile_s)} cold{warm}{shipped}; {pays}"
@@ -209,6 +210,11 @@ class VerdictSection(Section):
             "break_even_calls": answer.break_even_calls,
             "artifact": answer.artifact and answer.artifact.model_dump(mode="json"),
         }
+
+
+def _shipped(artifact: Artifact) -> str:
+    slower = f" (its calls take {times(artifact.calls_ratio or 1)} as long)" if artifact.is_slower else ""
+    return f", {seconds(artifact.compile_s)} with the exported artifact{slower}"
 
 
 def _calls(number: int) -> str:
