@@ -11,15 +11,19 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from autotune.answer.export import _without_start
+from autotune.config import Config
 from autotune.job.launch import Launch, lacks, lacks_around, surroundings
+from autotune.measure.measurement import Measurement
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload import process_start
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Cli
 from tests.stand_ins.exports import RECORDED, export
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -186,6 +190,42 @@ class TestWhatIsNotHere:
         monkeypatch.setenv("OMP_NUM_THREADS", "77")
         assert lacks_around("best.yaml", tuned) is None
         assert surroundings(tuned).variables == {"OMP_NUM_THREADS": "77"}
+
+
+SPACE = """
+schema: 1
+framework: fake
+knobs:
+  execution: {doc: "https://example.org/x", values: [eager], untuned: eager, default: eager}
+  latency_ms: {doc: "https://example.org/x", values: [8, 2], default: 8, untuned: 8}
+  allocator: {doc: "https://e.org/x", when: {latency_ms: 2}, values: [jemalloc], default: jemalloc, start: jemalloc}
+  cores: {doc: "https://example.org/x", when: {latency_ms: 2}, values: [1], default: 1, start: cores}
+"""
+
+
+def test_from_a_study_to_a_process(tmp_path: Path, tune_fake: Cli, cli: Cli, launch: Run, jemalloc: Path) -> None:
+    """What the winner was started with, in search and blocks, is in the export, and the job's process has it."""
+    space, path = tmp_path / "starts.yaml", tmp_path / "exported.yaml"
+    space.write_text(SPACE)
+    found = tune_fake("--space", str(space), "--process-settings")
+    assert "latency_ms=2" in found.stdout, found.stderr
+    assert "launch best.yaml -- COMMAND" in found.stdout
+    assert f"launch {path} -- COMMAND" in cli("export", "s", "-o", str(path)).stdout
+    assert load_tuned(path).environment.num_cores == 1
+    (itself, _) = json.loads(launch(path, "--", sys.executable, "-c", FOUND).stdout)
+    assert (itself["preloaded"], itself["cores"].isdecimal()) == (True, True)
+
+
+def test_the_export_has_the_trial_without_the_start(measurement: Measurement) -> None:
+    """That of the same config in all else; none for a config that asks for no start."""
+    configs = [{"a": 1}, {"a": 2}, {"a": 2, "allocator": "jemalloc"}, {"a": 2, "allocator": None, "cores": 1}]
+    records = [
+        SimpleNamespace(number=number, config=Config(config), measurement=measurement)
+        for number, config in enumerate(configs)
+    ]
+    answer: Any = SimpleNamespace(measured=records)
+    found = [_without_start(answer, record.config) for record in records]
+    assert [figures and figures.trial for figures in found] == [None, None, 1, 1]
 
 
 JOB = """

@@ -9,7 +9,9 @@ from typing import Any
 from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, Series, Table
 from autotune.answer.format import as_budget, num_blocks
 from autotune.answer.objectives import shown
+from autotune.apply.config_parts import ConfigParts
 from autotune.command_line import asked
+from autotune.job.launch import tip_of
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.objective import Objective
 from autotune.measure.scatter import Cause
@@ -57,6 +59,8 @@ class ConfirmationSection(Section):
             yield answer.command("export", "-o", "best.yaml")
             if answer.verdict in COMPILED:
                 yield 'model = autotune.load("best.yaml").apply(model)'
+                if answer.best is not None and ConfigParts.of(answer.best.config).start:
+                    yield tip_of("best.yaml")
 
     @property
     def _is_busy(self) -> bool:
