@@ -143,7 +143,7 @@ class _Trials:
     def record(self, case: Case) -> Record:
         """Rounds of all settings that have not failed."""
         found: dict[str, list[tuple[Outcome, float]]] = {name: [] for name in SETTINGS}
-        untuned = [self._untuned()]
+        untuned = [self._untuned()]  # Also the reference.
         for _ in range(case.rounds):
             left = [name for name, seen in found.items() if not any(isinstance(each, Failure) for each, _ in seen)]
             for start in range(0, len(left), BESIDE):
@@ -161,7 +161,10 @@ class _Trials:
         return outcome.latency.p50
 
     def _run(self, config: Config, name: str) -> Outcome:
-        trial, cache = TrialFolder((self._folder / "trial").resolve()), (self._folder / "caches" / name).resolve()
+        trial, cache = (
+            TrialFolder((self._folder / "trial").resolve()),
+            (self._folder / "caches" / config.fingerprint).resolve(),
+        )
         request = TrialRequest(
             number=0,
             workload=self._workload,

@@ -490,6 +490,17 @@ def test_openvino_rounds_only_when_asked(openvino):
     assert errors["f32"] < 1e-5 < errors["bf16"]
 
 
+def test_openvino_is_not_given_nan(openvino):
+    """Its relu would make a number of it."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    step, given = step_of(model, backend="openvino"), torch.ones(2, 4)
+    given[0, 0] = float("nan")
+    with torch.no_grad():
+        step(torch.ones(2, 4))
+        torch.testing.assert_close(step(given), model(given), equal_nan=True)
+        assert step(given).isnan().any()
+
+
 def test_openvino_has_the_jobs_threads(openvino):
     """Its own pool would have as many as there are cores."""
     settings = settings_of(Config({**COMPILE, "backend": "openvino"}))

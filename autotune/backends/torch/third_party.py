@@ -9,6 +9,8 @@ thread:
 * Outputs may lie where the next call writes its own. OpenVINO's do (2026.4). They are copied, within the call that is
   timed.
 * Two threads may not call it at once. One waits for the other, until its outputs are copied.
+* Its kernels may make a number of NaN, so that what is wrong comes out as a plausible answer. OpenVINO's do. A graph of
+  its that is given NaN runs as it was captured. What becomes NaN within a graph is not seen.
 * There may be no gradients. Calls that record any are made untuned, and no training step takes such a backend.
 
 zentorch rewrites a graph and hands it to inductor, which does the rest as ever: nothing of this is needed for it.
@@ -101,7 +103,9 @@ def backend_for(
         else:
             with package.around():
                 compiled = function(graph, inputs, **package.arguments(settings))
-        return compiled if settings.through_inductor else _one_by_one(compiled)
+        if settings.through_inductor:
+            return compiled
+        return _one_by_one(compiled, None if package is None else graph)
 
     if weights is None:
         return compile_graph
@@ -162,11 +166,14 @@ def _live(dynamo: Any) -> list[str]:
     return [] if entry is None or getattr(entry, "deprecated", False) else [_INLINE]
 
 
-def _one_by_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """One call after the other, each with outputs of its own; what a call was given is returned as it is."""
+def _one_by_one(compiled: Callable[..., Any], captured: Callable[..., Any] | None) -> Callable[..., Any]:
+    """One call after the other, each with outputs of its own; what a call was given is returned as it is. `captured`:
+    what runs in place of it where NaN is given; None: the backend may have changed that."""
     lock = threading.Lock()
 
-    def call(*args: Any) -> list[Any]:
+    def call(*args: Any) -> Any:
+        if captured is not None and any(map(_has_nan, args)):
+            return captured(*args)
         given = set(map(id, args))
         with lock:
             return [
@@ -175,6 +182,11 @@ def _one_by_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
             ]
 
     return call
+
+
+def _has_nan(value: Any) -> bool:
+    """NaN is among the numbers, or infinities of both signs are: a sum needs no tensor of that size beside it."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.sum().isnan())
 
 
 def _held_by(model: torch.nn.Module) -> Iterator[torch.Tensor]:
