@@ -49,7 +49,9 @@ class Spared:
             self.resident_bytes = self._ahead.resident_bytes
         with ExitStack() as found:
             toolchain, answered = self._request.toolchain, self._backend.answered_probes
-            if toolchain is not None and answered is not None:
+            # A job has no toolchain: what the compiler tries out belongs into the caches that it is given.
+            is_for_a_job = self._request.keep_cache_in is not None or self._request.shipped is not None
+            if toolchain is not None and answered is not None and not is_for_a_job:
                 found.enter_context(answered(Path(toolchain), self._add))
             kernels, find = self._request.kernels, self._backend.shared_kernels
             if kernels is not None and find is not None:
