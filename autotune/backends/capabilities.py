@@ -233,8 +233,9 @@ class Generation(Protocol):
     def check_generating(self, model: Any) -> str | None:
         """A sentence if `model` is none that generates text, else None."""
 
-    def why_untunable(self, model: Any) -> str | None:
-        """Why the steps of a model cannot be tuned, in words, whatever its library may do by itself; None: they can."""
+    def offers(self, model: Any) -> tuple[str, ...]:
+        """What can be tuned in the steps of a model, as needs of a search space (`space.schema.Need`); empty where they
+        cannot be, whatever the model's library may do by itself."""
 
     def tune_generation(self, model: Any, config: Config, changes: UndoLog, *, longest: int) -> None:
         """Have the model generate under `config`, in place: from now on prefill, decode and cache are what it says.

@@ -228,7 +228,7 @@ def _of_generation(workload: Workload, model: Any, backend: Backend) -> Declarat
         raise InputError(f"{workload.model} returned as the model {problem}")
     return Declaration(
         repeated=None if regions is None else repeated_blocks(regions.modules(model), backend.parameters),
-        plain_decoder=generation.why_untunable(model) is None,
+        met=generation.offers(model),
     )
 
 

@@ -9,7 +9,7 @@ that no component is timed against a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.apply.compile_model import put_in_place
@@ -17,10 +17,35 @@ from autotune.backends.undo import UndoLog
 from autotune.errors import InvalidConfigError
 from autotune.job.apply import Application, LoadedFile, Policy
 from autotune.job.fallback import MismatchError
-from autotune.job.stats import StatsRecorder, register
+from autotune.job.stats import HasStats, Stats, StatsRecorder, recorder_of, register
 from autotune.measure.measurement import Component
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.components import configs_of, held_at
+
+
+@dataclass
+class ComponentsRecorder:
+    """One for each pipeline that `apply` was given. The job calls its own object, so that calls are not counted."""
+
+    own: StatsRecorder = field(default_factory=StatsRecorder)
+    """What is said of the pipeline as a whole."""
+    components: dict[str, HasStats] = field(default_factory=dict)
+
+    def stats(self) -> Stats:
+        """The state that all components are in; else `settling` while one is, or `tuned`."""
+        own, found = self.own.stats(), {path: recorder.stats() for path, recorder in self.components.items()}
+        states = {stats.state for stats in found.values()} or {own.state}
+        events = [replace(event, message=f"{path}: {event.message}") for path in found for event in found[path].events]
+        compiled = next((stats for stats in found.values() if stats.num_compiles is not None), own)
+        return replace(
+            compiled,
+            state=states.pop() if len(states) == 1 else "settling" if "settling" in states else "tuned",
+            num_calls=None,
+            latency_s=None,
+            num_fallbacks=sum(stats.num_fallbacks for stats in found.values()),
+            events=tuple(sorted([*own.events, *events], key=lambda event: event.at_s)),
+            components=found,
+        )
 
 
 class ComponentsApplication:
@@ -36,6 +61,7 @@ class ComponentsApplication:
         self._policy = replace(policy, margin=None)
         self._changes = UndoLog()
         self._releases: list[Callable[[], None]] = []
+        self._recorder = ComponentsRecorder()
 
     def applied(self) -> tuple[Any, Callable[[], None]]:
         """The pipeline, and how to put its own components back."""
@@ -47,10 +73,11 @@ class ComponentsApplication:
             self._release()
             if self._policy.on_mismatch == "raise":
                 raise
-            self._note(self._pipeline, f"{refusal}; the pipeline stays untuned")
+            self._recorder.own.note("mismatch", f"{refusal}; the pipeline stays untuned")
         except BaseException:
             self._release()
             raise
+        register(self._pipeline, self._recorder)
         return self._pipeline, self._release
 
     def _parts(self) -> Iterator[tuple[str, Any, TunedConfig]]:
@@ -80,20 +107,24 @@ class ComponentsApplication:
 
     def _put(self, path: str, module: Any, tuned: TunedConfig) -> None:
         if _is_offloaded(module):
-            self._note(
-                module, f"{self._loaded.path}: {path} is moved to the device for each call (offload): it stays untuned"
+            recorder = StatsRecorder()
+            recorder.note(
+                "mismatch",
+                f"{self._loaded.path}: {path} is moved to the device for each call (offload): it stays untuned",
             )
+            self._keep(path, module, recorder)
             return
         loaded = LoadedFile(f"{self._loaded.path} ({path})", tuned)
         given, release = Application(loaded, module, self._policy).applied()
         self._releases.append(release)
+        self._keep(path, given, recorder_of(given))
         if given is not module:
             put_in_place(self._pipeline, path, given, self._changes)
 
-    def _note(self, held: Any, message: str) -> None:
-        recorder = StatsRecorder()
-        recorder.note("mismatch", message)
-        register(held, recorder)
+    def _keep(self, path: str, module: Any, recorder: HasStats | None) -> None:
+        if recorder is not None:
+            self._recorder.components[path] = recorder
+            register(module, recorder)
 
     def _release(self) -> None:
         self._changes.undo()

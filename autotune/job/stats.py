@@ -9,7 +9,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -119,6 +119,8 @@ class Stats:
     """What was decided for each shape; None where the job did not ask for that."""
     generation: GenerationStats | None = None
     """Where the calls of `generate` went; None for other configs."""
+    components: Mapping[str, Stats] = field(default_factory=dict)
+    """What the components of a pipeline have done, by their paths. Its own calls are not counted."""
 
 
 @dataclass

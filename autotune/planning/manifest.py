@@ -129,7 +129,8 @@ def _require_generation(
     if not entry_of(framework).generates:
         raise InputError(
             f"{asked('task', 'generate')} {asked('framework', framework)}: text generation is tuned in PyTorch only",
-            tip=f"use {asked('framework', 'torch')}",
+            tip=f"use {asked('framework', 'torch')}, or tune the step for one token with {asked('task', 'infer')}, of"
+            " a model that keeps keys and values itself and has a reset (examples/models/decode_step.py)",
         )
     if question.inputs is not None:
         raise InputError(

@@ -79,7 +79,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         preset=question.preset,
         tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
-        known=known_shapes(workload, declared.padding) | ({"plain decoder"} if declared.plain_decoder else set()),
+        known=known_shapes(workload, declared.padding) | {*declared.met},
         process_settings=question.process_settings,
         starts=available() if question.process_settings else frozenset(),
         own_loop=question.own_loop and question.task == "train",

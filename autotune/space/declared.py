@@ -9,7 +9,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.measurement import Component
 from autotune.schema import Record
-from autotune.space.schema import Pattern
+from autotune.space.schema import Need, Pattern
 from autotune.space.space import Knob, SearchSpace
 from autotune.workload.components import regions_of
 from autotune.workload.regions import KNOB, WHOLE, Region
@@ -33,8 +33,8 @@ class Declaration(Record):
     """Its quality levels by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
-    plain_decoder: bool = False
-    """It generates text, and its steps can be tuned: it has no encoder."""
+    met: tuple[Need, ...] = ()
+    """Needs that a model that generates text meets."""
     records_gradients: bool = False
     """In each of its calls: the model differentiates within itself, or an input requires gradients."""
     components: tuple[Component, ...] = ()

@@ -15,7 +15,18 @@ from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
-from autotune.space.schema import PRESETS, RELEASE, Conditions, ForbidEntry, KnobEntry, Need, Pattern, Preset, SpaceFile
+from autotune.space.schema import (
+    OF_GENERATION,
+    PRESETS,
+    RELEASE,
+    Conditions,
+    ForbidEntry,
+    KnobEntry,
+    Need,
+    Pattern,
+    Preset,
+    SpaceFile,
+)
 from autotune.space.space import Knob, SearchSpace, is_among
 from autotune.workload.workload import Device, Task
 
@@ -32,7 +43,7 @@ class Circumstances:
     tolerance: float = math.inf
     """Relative error of outputs that the study accepts; 0: everything that changes numerics is left out."""
     num_cores: int = 1
-    known: frozenset[Need] = frozenset({"one shape", "plain decoder"})
+    known: frozenset[Need] = frozenset({"one shape", *OF_GENERATION})
     """Known conditions on the model and the shapes that it is called with."""
     process_settings: bool = False
     """The job allows settings that affect its whole process."""

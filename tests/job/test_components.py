@@ -119,7 +119,23 @@ def test_a_component_that_is_wrong_here_goes_untuned_and_the_others_stay(tuned, 
     assert "(vae.decoder): " in caplog.text or "the first outputs are wrong" in caplog.text
     assert autotune.stats(pipe.vae.decoder).state == "untuned"
     assert autotune.stats(pipe.denoiser).state == "tuned"
+    assert (autotune.stats(pipe).state, autotune.stats(pipe).num_fallbacks) == ("tuned", 1)
+    assert [event.message[:13] for event in autotune.stats(pipe).events] == ["vae.decoder: "]
     assert torch.allclose(pipe(IDS), expected, atol=1e-6)
+
+
+def test_statistics_of_a_pipeline(tuned, pipe):
+    """Those of its components, and what happened to any of them; calls of the pipeline itself are the job's."""
+    autotune.load(tuned("build", "denoiser, vae.decoder")).apply(pipe, monitor=True)
+    assert autotune.stats(pipe).state == "settling"
+    pipe(IDS, steps=7)
+    stats = autotune.stats(pipe)
+    assert (stats.state, stats.num_calls, stats.num_fallbacks, stats.events) == ("tuned", None, 0, ())
+    assert {path: part.num_calls for path, part in stats.components.items()} == {"denoiser": 7, "vae.decoder": 1}
+    assert stats.num_compiles >= 2
+    autotune.load(tuned("build", "denoiser, vae.decoder")).apply(other := pipelines.Denoiser())
+    assert [event.kind for event in autotune.stats(other).events] == ["mismatch"]
+    assert autotune.stats(other).state == "untuned"
 
 
 def test_another_component_stays_untuned(tuned, pipe, caplog):

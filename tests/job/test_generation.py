@@ -54,11 +54,11 @@ class Job:
         return [event.message for event in autotune.stats(self.tuned).events]
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+@pytest.fixture(scope="module", params=[{}, {"prefill": "chunked_64", "attention": "eager"}], ids=["decode", "both"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A job with a static cache, whose tests leave the weights as they are."""
     torch._dynamo.reset()
-    return Job(tmp_path_factory.mktemp("job"), STATIC)
+    return Job(tmp_path_factory.mktemp("job"), {**STATIC, **request.param})
 
 
 @pytest.fixture(scope="module")
@@ -324,6 +324,11 @@ class TestTheModel:
 
 class TestWhatGoesWrong:
     """The job's tokens are the untuned model's, and one warning says why the config is given up."""
+
+    @pytest.fixture(autouse=True)
+    def the_tests_compiler_is_trusted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Others than PyTorch's generate no text."""
+        monkeypatch.setattr("autotune.backends.torch.knobs._WELL_KNOWN", ("eager", "of_the_test"))
 
     def expect_untuned(self, job: Job, why: str) -> None:
         assert stream(job.tuned) == stream(llama())

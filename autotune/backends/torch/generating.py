@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import Continuation
-from autotune.backends.torch import generation
+from autotune.backends.torch import attention, generation
 from autotune.backends.torch.apply import mode_options
 from autotune.backends.torch.knobs import compile_arguments, settings_of
+from autotune.backends.torch.prefill import Rounding
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -37,9 +38,13 @@ def check_generating(model: Any) -> str | None:
     return f"a {type(model).__name__}, which has no `generate` as the models of Hugging Face transformers have it"
 
 
-def why_untunable(model: Any) -> str | None:
+def offers(model: Any) -> tuple[str, ...]:
     """See `Generation`."""
-    return generation.problem_of(model)
+    if generation.problem_of(model) is not None:
+        return ()
+    rounded = {"padded prompts": Rounding.of("padded_64"), "prompts in chunks": Rounding.of("chunked_64")}
+    taken = [what for what, rounding in rounded.items() if rounding is None or rounding.problem_of(model) is None]
+    return ("plain decoder", *taken, *(f"{name} attention" for name in attention.others(model)))
 
 
 def tune_generation(model: Any, config: Config, changes: UndoLog, *, longest: int) -> None:
@@ -64,6 +69,7 @@ def _as_transformers_does(model: Any, config: Config, changes: UndoLog, longest:
         settings.is_third_party,
         settings.autocast,
         settings.attention,
+        config.get(attention.KNOB),
         settings.region != Region(),
         settings.dynamo_options,
     ]
@@ -89,8 +95,9 @@ def _as_transformers_does(model: Any, config: Config, changes: UndoLog, longest:
 
 def buckets(config: Config) -> tuple[int, ...]:
     """See `Generation`."""
-    rounding = {config.get(knob) for knob in (generation.CACHE_LENGTH, generation.PREFILL)}
-    return tuple(sorted(value for value in rounding if isinstance(value, int)))
+    length, rounding = config.get(generation.CACHE_LENGTH), Rounding.of(config.get(generation.PREFILL))
+    found = {length} if isinstance(length, int) else set()
+    return tuple(sorted(found if rounding is None else found | {rounding.tokens}))
 
 
 def prompt(model: Any, tokens: int | Sequence[int], batch: int, seed: int) -> torch.Tensor:

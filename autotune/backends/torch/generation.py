@@ -30,10 +30,11 @@ import torch
 from torch.nn.attention import sdpa_kernel
 
 from autotune.backends.capabilities import GenerationGuard, Phase
-from autotune.backends.torch import regions
+from autotune.backends.torch import attention, regions
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.knobs import Settings, require_for_generation, settings_of
 from autotune.backends.torch.precision import order_of
+from autotune.backends.torch.prefill import Rounding, prefilled
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.shapes import function_of_its_own
 from autotune.backends.torch.static_cache import CacheForm, StaticCaches, is_dynamic, is_made, set_back, unmark
@@ -79,8 +80,10 @@ def tune_generation(
       is used again. What it does by itself is measured by `generating`.
     * `cache_length`, of a static cache: `exact` (None too): the longest text that a call may come to; a number: that,
       rounded up to a multiple of the number; `most`: `longest` for all calls, and a longer one is untuned.
-    * `prefill`: `eager` (None too), `compile`: code for each length of a prompt, `compile_dynamic`: with open sizes.
-      It takes all other knobs of the compiler from the decode step. For `execution: compile` only.
+    * `prefill`: `eager` (None too), `compile`: code for each length of a prompt, `compile_dynamic`: with open sizes;
+      under a static cache `padded_64`, to multiples of 64 tokens, and `chunked_64`, in chunks of 64 (see `prefill`),
+      or 256. It takes all other knobs of the compiler from the decode step. For `execution: compile` only.
+    * `attention`: `eager` or `sdpa`, for what is compiled (see `attention`); None: as the model has it.
     * `precision` and `sdpa`: both phases, so that there is one type of numbers in a cache.
     * all others are of the decode step: `execution`, `backend`, `mode`, `dynamic`, `fullgraph`, `freezing`, `region`,
       options of the compiler. Settings of the process (`threads`, `allocator`, `matmul_precision`) are set now.
@@ -96,6 +99,9 @@ class GenerationKnobs:
     bucket: int | None
     """A static cache's length is a multiple of this; None: it is the same for all calls."""
     prefill: str
+    rounding: Rounding | None
+    attention: str | None
+    """The implementation of attention in compiled calls; None: the model's own."""
     longest: int | None
 
     @classmethod
@@ -110,14 +116,31 @@ class GenerationKnobs:
         bucket = {None: 1, "exact": 1, "most": None}.get(length, length)
         if bucket is not None and (isinstance(bucket, bool) or not isinstance(bucket, int) or bucket < 1):
             raise InvalidConfigError(f"knob {CACHE_LENGTH}: {length!r} is none of exact, most, or a number of tokens")
-        return cls(is_static, bucket, str(config.get(PREFILL) or "eager"), longest)
+        prefill = str(config.get(PREFILL) or "eager")
+        rounding = Rounding.of(prefill)
+        if rounding is not None and not is_static:
+            raise InvalidConfigError(f"knob {PREFILL}: {prefill} is for {CACHE}=static only")
+        how: Any = config.get(attention.KNOB)
+        return cls(is_static, bucket, prefill, rounding, how, longest)
+
+    def require_for(self, model: Any) -> None:
+        """Raises InvalidConfigError for a prefill that the model cannot have."""
+        if self.prefill != "eager" and model.config.is_encoder_decoder:
+            raise InvalidConfigError(f"knob {PREFILL}: a model with an encoder begins its text with one token")
+        problem = None if self.rounding is None else self.rounding.problem_of(model)
+        if problem is not None:
+            raise InvalidConfigError(f"knob {PREFILL}: {problem}")
 
     def length_for(self, num_tokens: int) -> int | None:
-        """The length of a static cache for a call; None: the call is longer than what is compiled."""
+        """The length of a static cache for a call, with room for a prompt that is padded; None: the call is longer than
+        what is compiled."""
         if self.bucket is not None:
-            return -(-num_tokens // self.bucket) * self.bucket
-        assert self.longest is not None
-        return self.longest if num_tokens <= self.longest else None
+            length = -(-num_tokens // self.bucket) * self.bucket
+        elif self.longest is not None and num_tokens <= self.longest:
+            length = self.longest
+        else:
+            return None
+        return length if self.rounding is None else self.rounding.rounded(length)
 
 
 class TrialsGuard:
@@ -164,12 +187,12 @@ class Generation:
         self._model = model
         self._guard: GenerationGuard = guard or TrialsGuard(self.untuned)
         self._knobs = GenerationKnobs.of(config, longest)
-        if self._knobs.prefill != "eager" and model.config.is_encoder_decoder:
-            raise InvalidConfigError(f"knob {PREFILL}: a model with an encoder begins its text with one token")
+        self._knobs.require_for(model)
         settings = settings_of(config)
         require_for_generation(settings)
-        self._decode = Programs(model, settings, changes, most_programs)
-        self._prefill = Programs(model, _of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs)
+        how = self._knobs.attention
+        self._decode = Programs(model, settings, changes, most_programs, how)
+        self._prefill = Programs(model, _of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs, how)
         self._has_open_decode = settings.dynamic is True
         self._has_open_prefill = self._knobs.prefill == "compile_dynamic"
         self._autocast: torch.dtype | None = getattr(torch, settings.autocast) if settings.autocast else None
@@ -246,16 +269,22 @@ class Generation:
         phase: Phase = "decode" if num_tokens else "prefill"
         programs = self._decode if phase == "decode" else self._prefill
         is_fresh = self._caches.owns(cache) and not is_made(cache)
-        form = None if is_fresh else self._form(phase, kwargs)
+        rounding = None if is_fresh or phase == "decode" else self._knobs.rounding
+        parts = [kwargs] if rounding is None else rounding.parts(kwargs, cache.form.length)
+        form = None if is_fresh else self._form(phase, parts[0])
         program = programs.eager if is_fresh else programs.of(form)
         if program is None:
             raise UnsuitableCallError(f"a {phase} of yet another size would be compiled")
+        if rounding is None:
+            call = functools.partial(program, **kwargs)
+        else:
+            call = functools.partial(prefilled, program, parts, cache, _num_new(kwargs))
         if (phase, form) not in self._looked_at and program != self._model._call_impl:
-            result = self._guard.first(phase, functools.partial(program, **kwargs), kwargs)
+            result = self._guard.first(phase, call, kwargs)
             self._looked_at.add((phase, form))
         else:
             try:
-                result = program(**kwargs)
+                result = call()
             except UnsuitableCallError:
                 raise
             except Exception as error:
@@ -404,7 +433,10 @@ class _Lease:
 class Programs:
     """The code of one phase: a program for each form of a call."""
 
-    def __init__(self, model: Any, settings: Settings, changes: UndoLog, most: int) -> None:
+    def __init__(
+        self, model: Any, settings: Settings, changes: UndoLog, most: int, implementation: str | None = None
+    ) -> None:
+        """`implementation`: of attention, see `attention`."""
         regions.chosen(model, settings.region)
         self._most = most
         self._lock = threading.Lock()
@@ -412,10 +444,17 @@ class Programs:
         self._around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step
         self.eager = _in_precision(model, settings, model._call_impl)
         target, self._step = model, self.eager
-        if not settings.region.is_whole:
+        if implementation is not None and settings.compiled:
+            copy = attention.copy_with(model, implementation)
+            call = attention.with_numbers(copy.model._call_impl, model.dtype)
+        elif not settings.region.is_whole:
             copy = regions.copy_modules(model)
+            call = copy.model._call_impl
+        else:
+            copy = None
+        if copy is not None:
             target, self._around = copy.model, copy.around
-            self._step = _in_precision(target, settings, target._call_impl)
+            self._step = _in_precision(target, settings, call)
         setup = prepare(target, settings, changes)
         self._compile, self._wrap = setup.compile, setup.wrap
         if self._compile is None:

@@ -45,6 +45,9 @@ _OPEN = ("dynamic", "marked", "bounded")
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
 
+PREFILLS = ("padded_64", "padded_256", "chunked_64", "chunked_256")
+"""Values of the knob `prefill` that round the lengths of prompts (see `prefill.Rounding`)."""
+
 _LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
 """Value of the knob `shapes` -> the limit of compilations that it needs: they mean to compile so often."""
 
@@ -66,7 +69,7 @@ _SWITCH: tuple[Scalar, ...] = (False, True)
 _OF_THE_COMPILER = (Goes.ARGUMENT, Goes.INDUCTOR, Goes.COMPILER, Goes.DYNAMO, Goes.FUNCTORCH, Goes.OPENVINO)
 _OF_INDUCTOR = (Goes.INDUCTOR, Goes.COMPILER)
 
-_WELL_KNOWN = ("inductor", "aot_eager", "cudagraphs", "npugraph_ex", "npugraphs", "torchair")
+_WELL_KNOWN = ("inductor", "eager", "aot_eager", "cudagraphs", "npugraph_ex", "npugraphs", "torchair")
 """Backends of PyTorch and of torch_npu. Any other is brought by another package, or by the user."""
 _THROUGH_INDUCTOR = ("inductor", "zentorch")
 """Backends whose graphs inductor compiles: what it emits, caches and counts is all of the program."""
@@ -147,7 +150,8 @@ KNOBS: dict[str, Knob] = {
     "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
     "cache": Knob(Goes.OTHER, values=("dynamic", "static", "transformers")),
     "cache_length": Knob(Goes.OTHER),
-    "prefill": Knob(Goes.OTHER, values=("eager", "compile", "compile_dynamic"), compile_only=True),
+    "prefill": Knob(Goes.OTHER, values=("eager", "compile", "compile_dynamic", *PREFILLS), compile_only=True),
+    "attention": Knob(Goes.OTHER, values=(None, "eager", "sdpa"), compile_only=True),
     "optimizer_impl": Knob(Goes.OTHER, values=(None, "foreach", "fused")),
     "optimizer_compiled": Knob(Goes.OTHER, values=_SWITCH),
 }
