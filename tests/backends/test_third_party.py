@@ -469,11 +469,53 @@ def test_openvino_for_real(openvino):
         torch.testing.assert_close(second, model(given * 2), rtol=1e-4, atol=1e-5)
     said = backend.diagnose(model, config)
     assert said.compiled
-    assert said.note.startswith("OpenVINO runs 1 of 1 parts")
+    assert said.note == "OpenVINO runs 1 of 1 parts; openvino does not tell of kernels, fusions and caches"
     with torch.no_grad():
         model.last.weight.zero_()
         with pytest.raises(UnsuitableCallError, match="weights changed"):
             step(given)
+
+
+def test_openvino_hands_nothing_to_inductor(openvino, monkeypatch):
+    """What it cannot cut into parts is refused, with its reason."""
+    backend = importlib.import_module("openvino.frontend.pytorch.torchdynamo.backend")
+
+    def fail(options):
+        raise ValueError("no parts")
+
+    monkeypatch.setattr(backend, "Partitioner", fail)
+    words = "OpenVINO cannot compile a graph of this model: ValueError: no parts"
+    with torch.no_grad(), pytest.raises(Exception, match=words):
+        step_of(model_of(), backend="openvino")(torch.ones(2, 4))
+
+
+def test_parts_that_fail_in_openvino_are_told(openvino):
+    """It takes no bfloat16 tensors, and runs the part in PyTorch from the first call on: nothing is compiled then."""
+    importlib.import_module("openvino.torch")
+    sys.modules["openvino.frontend.pytorch.torchdynamo.execute"].clear_caches()
+    model, backend = model_of().bfloat16(), TorchBackend()
+    backend.prepare("cpu", 0)
+    config = Config({**COMPILE, "backend": "openvino"})
+    given = torch.ones(2, 4, dtype=torch.bfloat16)
+    with torch.no_grad():
+        torch.testing.assert_close(backend.compile(model, config, UndoLog())(given), model(given))
+    said = backend.diagnose(model, config)
+    assert not said.compiled
+    assert "OpenVINO runs 0 of 1 parts; the others failed in it and run in PyTorch" in said.note
+
+
+def test_openvino_in_a_job(openvino, tmp_path, caplog):
+    """The job's outputs are the untuned model's, kept ones and those of weights that are trained on."""
+    model = model_of()
+    tuned = applied(tmp_path, model, "openvino")
+    with torch.no_grad():
+        given = torch.ones(2, 4), torch.zeros(2, 4)
+        for output, expected in [(tuned(each), model(each)) for each in given]:
+            torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
+        assert autotune.stats(tuned).state == "settling"
+        model.weight.zero_()
+        assert torch.equal(tuned(given[0]), model(given[0]))
+    assert "weights changed" in caplog.text
 
 
 def test_openvino_rounds_only_when_asked(openvino):

@@ -20,6 +20,7 @@ Settings that a package changes for the whole process, when it is imported or wh
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 import threading
 import warnings
@@ -277,10 +278,11 @@ def _parts_of_openvino() -> tuple[str, bool]:
     graphs = [*execute.partitioned_modules.values()] if execute is not None else []
     parts = [part for graph in graphs for part in graph.modules() if type(part).__name__ == "OpenVINOGraphModule"]
     failed = sum(part.perm_fallback for part in parts)
-    left = sum(node.op == "call_function" for graph in graphs for node in graph.graph.nodes)
-    told = (
-        f"OpenVINO runs {len(parts) - failed} of {len(parts)} parts, the others eagerly; {left} operators are in none"
-    )
+    nodes = [node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
+    left = sum(node.target is not operator.getitem for node in nodes)
+    told = f"OpenVINO runs {len(parts) - failed} of {len(parts)} parts"
+    told += "; the others failed in it and run in PyTorch" if failed else ""
+    told += f"; {left} operators beside them run in PyTorch" if left else ""
     return told, failed < len(parts)
 
 
