@@ -202,10 +202,8 @@ class SimulatedTrials(OneByOne):
                 process.turn()
         return process.finish()
 
-    def hold(
-        self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None
-    ) -> SimulatedProcess:
-        return self._process(request)
+    def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> Running:
+        return self._process(request) if request.config in self._truth.latency_s else EndedTrial(_UNKNOWN)
 
     def _process(self, request: TrialRequest) -> SimulatedProcess:
         self._machine.pass_time(_START_SHARE)
@@ -285,6 +283,7 @@ def manifest_of(space: SearchSpace, seed: int) -> Manifest:
     )
 
 
+_UNKNOWN = Failure(reason=Reason.INVALID, stage=Stage.COMPILE, error="no simulated machine keeps memory")
 _WRONG = Failure(
     reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="WrongResultError: relative error 1", relative_error=1.0
 )

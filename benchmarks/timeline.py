@@ -200,7 +200,9 @@ def study_on(table: Table, *, seed: int, wall_s: float | None, cores: int, proce
     rows = table.by_config
 
     def costs(config: Config) -> Costs | Failure:
-        row = rows[config]
+        row = rows.get(config)
+        if row is None:
+            return Failure(reason=Reason.INVALID, stage=Stage.COMPILE, error="it was not recorded")
         if not row.works:
             outcome = question.outcome(config)
             assert isinstance(outcome, Failure)

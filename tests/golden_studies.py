@@ -23,7 +23,15 @@ from autotune.study.budget import Budget
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.records import AnswerStep, BlockRow, Confirmation, DriftCheck, NoiseFloor, StopReason
+from autotune.study.records import (
+    AnswerStep,
+    BlockRow,
+    Confirmation,
+    DriftCheck,
+    NoiseFloor,
+    SecondBaseline,
+    StopReason,
+)
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact, Key
 from autotune.tuning import priors
@@ -192,6 +200,7 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
         study.noise_floor = NoiseFloor(
             pairs=((0.01, 0.0101), (0.01, 0.00995)), spread=0.012, relative_error=0.0, start_s=1.5
         )
+        study.second_baseline = _second_baseline(study)
         for after, latency_s in ((3, 0.0101), (9, 0.0109)):
             study.drift_checks = [*study.drift_checks, DriftCheck(after=after, latency_s=latency_s)]
         workers, pairs = ("here:0", "here:1"), ((0.01, 0.0112),) * 3
@@ -201,7 +210,8 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             values = {0: 0.01 * x, best: 0.005 * x}
             # The other one was tried when the first was proven already.
             more = {} if number < 3 else {other: 0.0052 * x}
-            row = BlockRow(number=number, values=values | more, control=0.0101 * x if number < 4 else None)
+            control = 0.0101 * x if number < 4 else None
+            row = BlockRow(number=number, values=values | more, control=control, second=0.0081 * x)
             study.blocks = [*study.blocks, row]
         study.answers = [
             AnswerStep(after_s=31.2, trial=1, speedup=Speedup(median=1.25, low=1.1, high=1.42), num_blocks=3),
@@ -330,10 +340,12 @@ def _noisy(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             why="another block did not fit in the 3 s left",
             cut_short=True,
         )
+        study.second_baseline = _second_baseline(study)
         study.blocks = [
             BlockRow(
                 number=number,
                 values={0: untuned_s, 3: tuned_s},
+                second=0.0088,
                 states={0: _state(untuned_s, faults), 3: _state(tuned_s, 0)},
             )
             for number, (untuned_s, tuned_s), faults in zip(
@@ -342,6 +354,12 @@ def _noisy(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             )
         ]  # fmt: skip
     return study
+
+
+def _second_baseline(study: Study) -> SecondBaseline:
+    config = Config({**study.manifest.space.untuned().root, "allocator": "keep"})
+    pairs = ((0.01, 0.0082), (0.01, 0.0081))
+    return SecondBaseline(config=config, deed="keeping memory", by_hand="KEEP=1 in the environment", pairs=pairs)
 
 
 def _state(latency_s: float, faults: int) -> ProcessState:

@@ -20,6 +20,7 @@ from autotune.api.diagnosing import Diagnosis
 from autotune.config import Config
 from autotune.measure.findings import findings_of
 from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.measure.scatter import ProcessState
 from autotune.measure.statistics import Comparison
 from autotune.verification.comparison import ComparisonResult
 from tests import golden_studies
@@ -76,6 +77,12 @@ def measured(folder, monkeypatch):
         return Diagnosis(
             model="tiny", framework="torch", config=Config({"execution": "compile"}), untuned_s=0.01, compiled_s=0.004,
             num_graphs=2, num_kernels=12, num_fused=7, fused={"add_relu": 2}, unfused={"matmul": 1}, note="a note",
+            states={
+                "untuned": ProcessState(
+                    latency_s=0.01, page_faults=2500, switches=4, cores=1, others=0.5, stolen=0
+                ),
+                "compiled": ProcessState(latency_s=0.004, page_faults=10, switches=4, cores=1),
+            },
             findings=tuple(findings_of(measured.diagnosis)), environment=measured.environment, command="COMMAND",
         )  # fmt: skip
 

@@ -25,6 +25,7 @@ from autotune.files import write_whole
 from autotune.measure.early_look import PRIOR_SCALE, noise_of
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
+from autotune.measure.scatter import state_of
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
@@ -56,6 +57,7 @@ from autotune.workload.traffic import Shapes
 def figures_of(record: TrialRecord) -> Figures:
     """The figures of a measured trial for the exported file."""
     measured = record.measurement
+    state = state_of(measured)
     return Figures(
         trial=record.number,
         latency_s=measured.latency,
@@ -64,6 +66,7 @@ def figures_of(record: TrialRecord) -> Figures:
         graph_breaks=measured.diagnosis.num_graph_breaks,
         recompiles=measured.diagnosis.num_recompiles,
         relative_error=measured.relative_error,
+        page_faults=state and state.page_faults,
     )
 
 
@@ -161,6 +164,7 @@ def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmati
         process_pairs=exported.pairs,
         without_start=_without_start(answer, record.config),
         noise_floor=answer.noise_floor and answer.noise_floor.spread,
+        second_baseline=answer.second_figures,
         compile_warm_s=confirmation.compile_warm_s if is_answer else None,
         break_even_calls=answer.break_even_of(record),
         not_compared=record.measurement.not_compared,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,7 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.objective import OF_GENERATION, Objective
 from autotune.measure.profile import HotSpots, Profile
 from autotune.measure.scatter import ProcessState, Scatter, widest
-from autotune.measure.statistics import Speedup, Verdict, break_even_calls
+from autotune.measure.statistics import Comparison, Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
@@ -22,6 +23,7 @@ from autotune.study.records import (
     Confirmation,
     DriftCheck,
     NoiseFloor,
+    SecondBaseline,
     StopReason,
     TrialRecord,
     drift,
@@ -32,6 +34,7 @@ from autotune.study.records import (
 from autotune.study.slots import value_slot
 from autotune.study.study import Study, trial_folder
 from autotune.tuned.cache_file import Artifact
+from autotune.tuned.tuned_config import SecondFigures
 
 
 class ExportedCache(Record):
@@ -41,6 +44,10 @@ class ExportedCache(Record):
     artifact: Artifact
 
 
+WORTH_TELLING = 0.05
+"""What costs nothing is told of from this gain on, and beyond the noise,"""
+SURE = 0.95
+"""where a gain is so probable."""
 EXPORTED_CACHE = value_slot("artifact", ExportedCache)
 
 
@@ -165,6 +172,43 @@ class StudyResult:
     def noise_floor(self) -> NoiseFloor | None:
         """The untuned model against itself; None if it was not measured."""
         return Study.noise_floor.read(self)
+
+    @cached_property
+    def second(self) -> SecondBaseline | None:
+        """What costs nothing, beside the untuned model; None where nothing does."""
+        return Study.second_baseline.read(self)
+
+    @cached_property
+    def second_figures(self) -> SecondFigures | None:
+        """What that gives by itself, by the blocks in which it was; else by what was measured before the first of them.
+        None where nothing was."""
+        second, untuned = self.second, self.untuned
+        pairs = [] if second is None or untuned is None else self._pairs_of(second, untuned)
+        if second is None or not pairs:
+            return None
+        compared = Comparison(tuple(pairs))
+        is_sure = (compared.confidence(0) or 0.0) >= SURE
+        noise = 0.0 if self.noise_floor is None else self.noise_floor.spread
+        plain = self.space.untuned()
+        return SecondFigures(
+            settings={name: second.config[name] for name in second.config.differing(plain)},
+            value=statistics.median(value for _, value in pairs),
+            speedup=compared.speedups[0],
+            is_beyond_noise=is_sure and compared.speedups[0].median > 1 + max(WORTH_TELLING, noise),
+        )
+
+    def _pairs_of(self, second: SecondBaseline, untuned: TrialRecord) -> list[tuple[float, float]]:
+        """Values of the untuned model and the second baseline, side by side as far as they were measured so."""
+        trial = next((record for record in self.measured if record.config == second.config), None)
+        found = []
+        for row in self.blocks:
+            value = row.second if trial is None else row.values.get(trial.number)
+            if value is not None:
+                found.append((row.values[untuned.number], value))
+        if found or trial is None:
+            early = [statistics.median(values) for values in zip(*second.pairs, strict=True)]
+            return found or ([(early[0], early[1])] if early else [])
+        return [(self.objective.value(untuned.measurement), self.objective.value(trial.measurement))]
 
     @cached_property
     def drift_checks(self) -> list[DriftCheck]:

@@ -27,6 +27,18 @@ from autotune.workload.workload import Device, Task
 
 
 @dataclass(frozen=True)
+class CheapSettings:
+    """What an informed user would set for the untuned model on a CPU: it compiles nothing and changes no result. A
+    study says what it gives by itself (docs/decisions/0080-what-is-had-for-nothing.md)."""
+
+    settings: dict[str, Scalar]
+    deed: str
+    """What it is, as in "1.6x of it by keeping memory alone"."""
+    by_hand: str
+    """How to have it without this package."""
+
+
+@dataclass(frozen=True)
 class BackendEntry:
     """Everything that can be said of a framework without importing it."""
 
@@ -74,6 +86,8 @@ class BackendEntry:
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
     holds_fresh: bool = True
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
+    cheap: CheapSettings | None = None
+    """The second baseline of its studies on a CPU; None: nothing costs so little."""
     search_space: Path | None = None
     """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
 
@@ -119,6 +133,11 @@ BACKENDS: dict[str, BackendEntry] = {
         imports_ahead="autotune.backends.torch.imported_ahead",
         generates=True,
         options=("inductor", "dynamo"),
+        cheap=CheapSettings(
+            settings={"allocator": "keep"},
+            deed="keeping memory",
+            by_hand="MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0 in the environment of the process",
+        ),
     ),
     "mindspore": BackendEntry(
         backend="autotune.backends.mindspore.backend:MindSporeBackend",

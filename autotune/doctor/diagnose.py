@@ -25,6 +25,7 @@ from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
+from autotune.measure.scatter import ProcessState, state_of
 from autotune.planning.models import make_workload
 from autotune.planning.spaces import bundled_space
 from autotune.planning.targets import choose_target
@@ -58,6 +59,8 @@ class ModelDiagnosis(Record):
     refusal: str | None = None
     """Why the compiled model did not run at all."""
     note: str | None = None
+    states: dict[str, ProcessState] = {}
+    """What is known of the processes of `untuned` and `compiled` beside their calls; nothing on a device."""
     findings: tuple[Finding, ...]
     environment: Annotated[Environment | None, Field(exclude=True)] = None
     """Where the untuned model was measured."""
@@ -110,6 +113,7 @@ class Diagnoser:
             unfused=diagnosis.unfused,
             refusal=f"{compiled.error} (full log: {compiled.evidence})" if isinstance(compiled, Failure) else None,
             note=diagnosis.note,
+            states=_states({"untuned": untuned, "compiled": compiled}),
             findings=tuple(ranked(findings)),
             environment=untuned.environment,
         )
@@ -182,6 +186,11 @@ class Diagnoser:
     @property
     def _reports(self) -> Reports | None:
         return reports_of(self._workload.framework)
+
+
+def _states(outcomes: dict[str, Outcome]) -> dict[str, ProcessState]:
+    measured = {name: state_of(outcome) for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
+    return {name: state for name, state in measured.items() if state is not None}
 
 
 def differ_in(break_kind: BreakKind, compiled: Diagnosis, without: Diagnosis) -> bool:

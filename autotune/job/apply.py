@@ -427,12 +427,15 @@ class Application:
         check = OutputCheck(
             backend, self._model, _tolerance(tuned, backend, self._model), _authors(tuned, self._policy)
         )
+        cheap = entry_of(tuned.framework).cheap
         return GuardTerms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
             check=check if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
+            page_faults=tuned.evidence.best.page_faults,
+            keeping_memory=None if cheap is None else cheap.by_hand,
             margin=self._policy.margin or MARGIN,
             outsider=_never if self._pact or self._policy.ranks is not None else partial(_late, backend),
             effects=None if self._recipe else backend.effects(self._model, ConfigParts.of(tuned.config).settings),

@@ -2,9 +2,10 @@
 
 The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
 untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
-many calls are made untuned, and the faster of the two stays. No call is made that the job did not ask for, except for
-the check. What happens to a call that fails: see `fallback`. Before all that, a model whose compiled calls may lose
-what an untuned one leaves behind (MindSpore) is called untuned once or twice: see `Watch`.
+many calls are made untuned, and the faster of the two stays; what the system counted meanwhile says why they are slow.
+No call is made that the job did not ask for, except for the check. What happens to a call that fails: see `fallback`.
+Before all that, a model whose compiled calls may lose what an untuned one leaves behind (MindSpore) is called untuned
+once or twice: see `Watch`.
 
 Rule of this file: going back is one assignment.
 """
@@ -27,6 +28,9 @@ from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.job.fallback import Fallback, MismatchError, raise_interruption
 from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
+from autotune.measure.disturbance import LoadMeter
+from autotune.measure.sampling import own_cpu_s, used
+from autotune.measure.scatter import SCATTERS, Cause, ProcessState, why_slower
 from autotune.workload.arguments import Arguments
 
 NUM_TIMED = 10
@@ -52,6 +56,10 @@ class GuardTerms:
     """Times the recorded latency that the first calls may take."""
     outsider: Callable[[], str | None] = lambda: None
     """Why a first call is not tuned, whatever its inputs: ranks that have met since have not agreed."""
+    page_faults: float | None = None
+    """In a call, recorded with the latency; None: not known, or on a device."""
+    keeping_memory: str | None = None
+    """How the job keeps memory in its process; None: nobody knows a way."""
     effects: EffectsOf | None = None
     """How to look at a call that may leave behind what a tuned one would not; None: there is nothing to look for."""
 
@@ -76,11 +84,13 @@ class Guard:
         self._fallback = fallback
         self._terms = terms
         self._recorder = recorder
-        self._seconds: list[float] = []
+        self._timing: Timing | None = None
+        """Calls that are timed now."""
         self._num_left_out = 0
         self._fell_back = False
         """The last call while settling was made untuned, since the tuned model refused it or failed."""
-        self._tuned_s = 0.0
+        self._seen: ProcessState | None = None
+        """What the tuned calls showed in their turn."""
         self._untuned_s: float | None = None
         """Median of the untuned turn, once there was one."""
         self._call: Callable[..., Any] = self._settling
@@ -159,60 +169,86 @@ class Guard:
         return finding.result
 
     def _time_tuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, median_s = self._timed(self._settled, args, kwargs)
-        if self._is_settling and median_s is not None:
-            self._judge(median_s)
+        result, state = self._timed(self._settled, args, kwargs)
+        if self._is_settling and state is not None:
+            self._judge(state)
         return result
 
-    def _judge(self, median_s: float) -> None:
+    def _judge(self, tuned: ProcessState) -> None:
         assert self._terms.latency_s is not None
-        self._tuned_s = median_s
-        if median_s <= self._terms.margin * self._terms.latency_s:
+        self._seen = tuned
+        if tuned.latency_s <= self._terms.margin * self._terms.latency_s:
+            if tuned.latency_s > (1 + SCATTERS) * self._terms.latency_s and self._cause_of(tuned) is Cause.FAULTS:
+                seen = f"{tuned.latency_s:.3g} s a call, recorded {self._terms.latency_s:.3g}"
+                self._recorder.note("slow", f"slower than promised: {seen}{self._why(tuned)}", logging.INFO)
             self._settle()
         elif self._untuned_s is None:
             # The machine may be slower as a whole than it was then: only the untuned model tells.
             self._phase = self._time_untuned
         else:
-            self._keep_the_faster(self._untuned_s)
+            self._keep_the_faster(tuned, self._untuned_s)
 
     def _time_untuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, self._untuned_s = self._timed(self._untuned, args, kwargs)
-        if self._untuned_s is None:
+        result, state = self._timed(self._untuned, args, kwargs)
+        if state is None:
             return result
-        if self._untuned_s < self._tuned_s:
+        assert self._seen is not None, "their turn came first"
+        self._untuned_s = state.latency_s
+        if self._untuned_s < self._seen.latency_s:
             self._phase = self._time_tuned
         else:
-            self._keep_the_faster(self._untuned_s)
+            self._keep_the_faster(self._seen, self._untuned_s)
         return result
 
-    def _keep_the_faster(self, untuned_s: float) -> None:
-        seen = f"{self._tuned_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {untuned_s:.3g}"
-        if untuned_s < self._tuned_s:
+    def _keep_the_faster(self, tuned: ProcessState, untuned_s: float) -> None:
+        assert self._terms.latency_s is not None
+        seen = f"{tuned.latency_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {untuned_s:.3g}"
+        seen += self._why(tuned)
+        if untuned_s < tuned.latency_s:
             self._fallback.give_up(f"the tuned model is slower: {seen}", tip=self._terms.hint)
         else:
             self._recorder.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
             self._settle()
 
-    def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
-        """The call's result, and the median once enough calls are timed. Calls with other inputs are not counted."""
+    def _cause_of(self, tuned: ProcessState) -> Cause | None:
+        """What makes it slower than recorded; None where nothing that is counted does, and on a device."""
+        latency_s, page_faults = self._terms.latency_s, self._terms.page_faults
+        return None if latency_s is None or page_faults is None else why_slower(tuned, latency_s, page_faults)
+
+    def _why(self, tuned: ProcessState) -> str:
+        """The cause with what to do about it, after a semicolon (docs/measurement.md has the table); or nothing."""
+        match self._cause_of(tuned):
+            case Cause.FAULTS:
+                faults = f"; {tuned.page_faults:,.0f} page faults a call, recorded {self._terms.page_faults:,.0f}: "
+                keeping = self._terms.keeping_memory
+                ended_by = "" if keeping is None else f", which {keeping} ends"
+                return f"{faults}the C library gives memory back to the system{ended_by}"
+            case Cause.OTHERS:
+                return f"; other processes used {tuned.others:.2g} cores meanwhile"
+            case Cause.STOLEN:
+                return f"; a hypervisor or a CPU quota kept {tuned.stolen:.2g} cores from it"
+        return ""
+
+    def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, ProcessState | None]:
+        """The call's result, and what the calls say once enough are timed. Those with other inputs are not counted."""
         fits = self._misfit(args, kwargs) is None
         self._fell_back = False
+        timing = self._timing = self._timing or Timing()
         self._backend.synchronise()
-        start = time.perf_counter()
+        timing.begin()
         result = call(*args, **kwargs)
         self._backend.synchronise()
         if fits and not self._fell_back:
-            self._seconds.append(time.perf_counter() - start)
+            timing.end()
         else:
             # A job of other inputs than the measured ones settles too: what was promised is not for them.
             self._num_left_out += 1
             if self._is_settling and self._num_left_out >= MAX_LEFT_OUT:
                 self._settle()
-        if len(self._seconds) < self._backend.warmup_calls + NUM_TIMED:
+        if timing.num_calls < self._backend.warmup_calls + NUM_TIMED:
             return result, None
-        median_s = statistics.median(self._seconds[-NUM_TIMED:])
-        self._seconds.clear()
-        return result, median_s
+        self._timing = None
+        return result, timing.state(NUM_TIMED)
 
     @property
     def _is_settling(self) -> bool:
@@ -248,6 +284,44 @@ class Guard:
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
 _Phase = Callable[[_Args, _Kwargs], Any]
+
+
+class Timing:
+    """Some of a job's calls: what each took, and what the system counted from the first to the last of them."""
+
+    def __init__(self) -> None:
+        self._load = LoadMeter(own_cpu_s)
+        self._before: tuple[float, ...] = ()
+        self._calls: list[tuple[float, ...]] = []
+        """Seconds of each, of CPU time too; page faults and involuntary switches."""
+
+    @property
+    def num_calls(self) -> int:
+        return len(self._calls)
+
+    def begin(self) -> None:
+        """A call comes."""
+        counted = used() or (0.0, 0, 0)
+        self._before = (time.perf_counter(), *counted)
+
+    def end(self) -> None:
+        """It is over, and counts."""
+        now = (time.perf_counter(), *(used() or (0.0, 0, 0)))
+        self._calls.append(tuple(after - before for after, before in zip(now, self._before, strict=True)))
+
+    def state(self, num_last: int) -> ProcessState:
+        """What the last of them say. Cores of others are those of the whole time."""
+        took_s, cpu_s, faults, switches = zip(*self._calls[-num_last:], strict=True)
+        wall_s, watched_s = sum(took_s), self._load.wall_s()
+        taken_s, stolen_s = self._load.taken_s(), self._load.stolen_s()
+        return ProcessState(
+            latency_s=max(statistics.median(took_s), 1e-9),
+            page_faults=statistics.median(faults),
+            switches=sum(switches) / max(wall_s, 1e-9),
+            cores=max(sum(cpu_s), 0.0) / max(wall_s, 1e-9),
+            others=max(taken_s - (stolen_s or 0.0), 0.0) / watched_s if taken_s is not None and watched_s else None,
+            stolen=stolen_s / watched_s if stolen_s is not None and watched_s else None,
+        )
 
 
 # `Watch`: looks at what a model's first calls leave behind, where compiled code may lose it, or add to it.

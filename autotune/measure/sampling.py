@@ -204,7 +204,7 @@ class SampleLog:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Count the CPU time that other processes use while samples are taken inside, without slowing any sample."""
-        meter = LoadMeter(_own_cpu_s)
+        meter = LoadMeter(own_cpu_s)
         self.device.begin(len(self.latency_s))
         yield
         self.device.end(len(self.latency_s))
@@ -234,11 +234,11 @@ class SampleLog:
             self._time_once(call, clock)
 
     def _time_once(self, call: Callable[[], None], clock: Clock) -> None:
-        before = _used()
+        before = used()
         self.latency_s.append(time_once(call, clock) / self.plan.calls_per_sample)
         if isinstance(call, DividedCall):
             self.parts_s.append(call.parts_s())
-        if before is None or (after := _used()) is None:
+        if before is None or (after := used()) is None:
             return
         self.cpu_s.append(round(max(after[0] - before[0], 0.0), 6))
         self.page_faults.append(after[1] - before[1])
@@ -416,14 +416,15 @@ def time_once(call: Callable[[], None], clock: Clock) -> float:
     return max(clock() - start, 1e-9)
 
 
-def _own_cpu_s() -> float | None:
-    used = _used()
-    return None if used is None else used[0]
+def own_cpu_s() -> float | None:
+    """CPU seconds of this process so far; None where the system does not tell."""
+    counted = used()
+    return None if counted is None else counted[0]
 
 
-def _used() -> tuple[float, int, int] | None:
+def used() -> tuple[float, int, int] | None:
     """CPU seconds, page faults and involuntary context switches of this process so far; some 2 us a reading."""
     if resource is None:
         return None
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime, used.ru_minflt + used.ru_majflt, used.ru_nivcsw
+    counted = resource.getrusage(resource.RUSAGE_SELF)
+    return counted.ru_utime + counted.ru_stime, counted.ru_minflt + counted.ru_majflt, counted.ru_nivcsw

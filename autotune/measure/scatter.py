@@ -7,7 +7,10 @@ that so many processes do not show by chance; and what it costs is of the size t
 a known price, so that two processes are enough where the faults alone come to half of their difference. Whatever is
 left has no name: a memory layout, a clock that no counter shows.
 
-docs/timings-differ.md is this page for users, docs/decisions/0075-causes-by-name.md has what was tried.
+A job whose calls take longer than promised asks the same of its one process (`why_slower`), and what a process pays for
+memory that is given back is told also where all processes pay it alike (`given_back_s`).
+
+docs/measurement.md has the causes and rules for users, docs/decisions/0075-causes-by-name.md what was tried.
 """
 
 from __future__ import annotations
@@ -91,6 +94,25 @@ class Scatter(Record):
         return (self.others or 0.0) >= LEAST_CORES
 
 
+def given_back_s(state: ProcessState) -> float:
+    """Seconds of a call that its page faults take, at the least; 0 where that is too small a share to speak of."""
+    spent_s = state.page_faults * _FAULT_S
+    return spent_s if spent_s >= SCATTERS * state.latency_s else 0.0
+
+
+def why_slower(now: ProcessState, latency_s: float, page_faults: float) -> Cause | None:
+    """What makes a process slower than one whose calls took `latency_s`, with so many page faults each: what comes to
+    half of the difference. None where nothing that is recorded does."""
+    longer_s = now.latency_s - latency_s
+    if _faults_explain(now.page_faults - page_faults, longer_s):
+        return Cause.FAULTS
+    # So many cores are missing where a call takes longer because it has too few of them.
+    lost = _LEAST_SHARE * max(now.cores, 1.0) * longer_s / now.latency_s
+    taken = {cause: now.amount(cause) or 0.0 for cause in (Cause.STOLEN, Cause.OTHERS)}
+    cause = max(taken, key=lambda each: taken[each])
+    return cause if taken[cause] >= max(lost, LEAST_CORES) else None
+
+
 def state_of(measurement: Measurement) -> ProcessState | None:
     """None on a device, for which the calls wait, and where the system has no counters."""
     samples, usage = measurement.samples, measurement.samples.usage
@@ -143,8 +165,11 @@ def _faults_alone(states: Sequence[ProcessState]) -> bool:
     """The page faults that the slowest process has more than the fastest come to half of their difference, whatever the
     others say."""
     fastest, slowest = (choose(states, key=lambda state: state.latency_s) for choose in (min, max))
-    more = slowest.page_faults - fastest.page_faults
-    return more * _FAULT_S >= _LEAST_SHARE * (slowest.latency_s - fastest.latency_s)
+    return _faults_explain(slowest.page_faults - fastest.page_faults, slowest.latency_s - fastest.latency_s)
+
+
+def _faults_explain(more: float, longer_s: float) -> bool:
+    return more * _FAULT_S >= _LEAST_SHARE * longer_s
 
 
 def _explained(

@@ -10,6 +10,7 @@ from autotune.answer.findings import NO_FINDINGS, finding_lines
 from autotune.answer.format import count, seconds, times
 from autotune.answer.sections.breaks import BreaksSection, findings_tables
 from autotune.answer.sections.environment import environment_part, machine_rows
+from autotune.answer.sections.noise import state_in_words
 from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.measure.fixes import fix_of
 from autotune.render.html.page import render
@@ -22,6 +23,7 @@ def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
         lines.append(f"  it does not compile: {checkup.refusal}")
     elif checkup.note:
         lines.append(f"  note: {checkup.note}")
+    lines += [f"  {label}: {text}" for label, text in _of_processes(checkup)]
     for number, finding in enumerate(checkup.findings, start=1):
         first, *rest = finding_lines(finding, checkup.framework)
         lines += ["", f"{number}. {first}", *(f"   {line}" for line in rest)]
@@ -91,7 +93,13 @@ def _lines(checkup: ModelDiagnosis) -> list[tuple[str, str]]:
         rows.append(("does not compile", checkup.refusal))
     elif checkup.note:
         rows.append(("note", checkup.note))
-    return rows
+    return [*rows, *_of_processes(checkup)]
+
+
+def _of_processes(checkup: ModelDiagnosis) -> list[tuple[str, str]]:
+    """What made their calls slower than the model is, in the words of a study."""
+    names = {"untuned": "the untuned model", "compiled": "the compiled model"}
+    return [fact for name, state in checkup.states.items() for fact in state_in_words(names[name], state)]
 
 
 def _parts(checkup: ModelDiagnosis) -> list[Part]:

@@ -61,6 +61,19 @@ class NoiseFloor(Record):
     """What a fresh process of the model took until it could compile: importing the framework, building the model."""
 
 
+class SecondBaseline(Record):
+    """What an informed user would set for the untuned model, and what it gives by itself."""
+
+    config: Config
+    deed: str
+    """What is set, in words (see `CheapSettings`)."""
+    by_hand: str
+    pairs: tuple[tuple[float, float], ...] = ()
+    """The objective's values of the untuned model as it is and of this config, in turns that two live processes took
+    before the first config; each row of a block has another one. Empty where no process was started for it: the config
+    is tried like any other, or there was no time."""
+
+
 class DriftCheck(Record):
     """The untuned model, timed again between trials, to notice a machine that drifts."""
 
@@ -78,6 +91,8 @@ class BlockRow(Record):
     """The objective's (seconds or bytes), by trial; the untuned model's trial is always among them."""
     control: float | None = None
     """The value of another process of the untuned model, which took its turns in the same block."""
+    second: float | None = None
+    """The value of a process under the second baseline's config, which took its turns in the same block."""
     states: dict[int, ProcessState] = {}
     """What is known of each process beside its value, by trial; nothing on a device."""
 

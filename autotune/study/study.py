@@ -37,6 +37,7 @@ from autotune.study.records import (
     Confirmation,
     DriftCheck,
     NoiseFloor,
+    SecondBaseline,
     StopReason,
     TrialRecord,
     Tried,
@@ -111,6 +112,8 @@ class Study:
     """The configs that it began with; None where nothing was known, or wanted."""
     noise_floor = value_slot("noise_floor", NoiseFloor)
     """None until the untuned model was compared with itself."""
+    second_baseline = value_slot("second_baseline", SecondBaseline)
+    """What costs nothing, beside the untuned model; None where nothing does."""
     drift_checks = list_slot("sentinels", DriftCheck)
     """Readings of the untuned model between the trials, in the order taken."""
     blocks = list_slot("blocks", BlockRow)

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
@@ -95,6 +95,20 @@ class Figures(Record):
     graph_breaks: int | None
     recompiles: int | None
     relative_error: float | None
+    page_faults: float | None = None
+    """In a steady call, the median; None on a device."""
+
+
+class SecondFigures(Record):
+    """What settings that cost nothing and compile nothing give the untuned model by themselves."""
+
+    settings: dict[str, Scalar]
+    value: PositiveFloat
+    """The objective's, in seconds."""
+    speedup: Speedup
+    """Over the untuned model as it is, by processes that took turns."""
+    is_beyond_noise: bool
+    """It is more than two processes of the untuned model differ by, and 5 %, and sure."""
 
 
 class Evidence(Record):
@@ -115,6 +129,8 @@ class Evidence(Record):
     for no start of its own."""
     noise_floor: float | None
     """Share by which two processes of the untuned model differed on that machine."""
+    second_baseline: SecondFigures | None = None
+    """What of the speed-up is had for nothing; None: nothing costs so little here, or it was not measured."""
     compile_warm_s: float | None
     break_even_calls: int | None
     not_compared: tuple[str, ...] = ()

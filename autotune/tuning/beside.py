@@ -1,6 +1,7 @@
-"""`UntunedBeside`: a live process of the untuned model that stays for the whole run, at rest, and takes a turn now and
-then: after each trial, so that what the trial shows can be set against the untuned model of that minute, and in each
-block, where it says how much two processes of one config differ.
+"""Processes that stay for a whole run, at rest, and take a turn now and then: `UntunedBeside` and `SecondBeside`.
+
+`UntunedBeside` is one of the untuned model. It takes a turn after each trial, so that what the trial shows can be set
+against the untuned model of that minute, and in each block, where it says how much two processes of one config differ.
 
 It takes the place of processes that only timed the untuned model again. There is none where its memory is the device's,
 which a trial may need to the last byte, nor where trials run on other machines, nor where a run is so short that its
@@ -10,17 +11,34 @@ A reading is kept as a drift check, in multiples of the first one: this process 
 the one of the untuned model's trial, for life, and only what changes in it is the machine's. Where a study goes on, on
 another day perhaps, the machine may have changed by more than that: then the unit is the trial itself, and the first
 reading is a drift check too.
+
+`SecondBeside` is one of the second baseline: the untuned model with what an informed user would set for nothing, such
+as to keep memory in the process. It takes its turns beside the former before the first config is tried, and then in
+each block, so that whatever the machine does at that minute is the same for both. It is no contestant: it proves
+nothing, and no verdict depends on it. Where the search has that config, it is among the first to be tried, as a
+trial like any other.
 """
 
 from __future__ import annotations
 
+from autotune.backends.registry import entry_of
 from autotune.bench.bench import Running
+from autotune.config import Config
 from autotune.measure.measurement import Failure, Reason
+from autotune.study.records import SecondBaseline
+from autotune.study.study import Study
+from autotune.trial.folder import TrialFolder
 from autotune.tuning.attempts import may_be_random
-from autotune.tuning.session import Session
+from autotune.tuning.events import SecondBaselineMeasured
+from autotune.tuning.jobs import holds_another
+from autotune.tuning.session import Session, trial_request
 
 TURN_SHARE = 0.05
 """Share of the time since its last turn that a turn may take: a model of seconds a call is timed less often."""
+
+
+NUM_TURNS = 3
+"""Turns that the second baseline and the untuned model take one after the other before the first config."""
 
 
 class UntunedBeside:
@@ -93,3 +111,69 @@ class UntunedBeside:
         self._last = self._clock()
         self._turn_s = self._last - begun
         return latency_s
+
+
+def plan_second_baseline(study: Study) -> None:
+    """Note what costs nothing with the study, where something does: on a CPU, for what steady calls take. Where the
+    search has such a config, it is among the first to be tried."""
+    manifest = study.manifest
+    workload, cheap = manifest.workload, entry_of(manifest.framework).cheap
+    has_none = workload.device != "cpu" or workload.ranks > 1 or not manifest.objective.is_latency
+    if cheap is None or has_none or study.second_baseline is not None:
+        return
+    config = Config({**manifest.space.untuned().root, **cheap.settings})
+    study.second_baseline = SecondBaseline(config=config, deed=cheap.deed, by_hand=cheap.by_hand)
+    if manifest.space.holds(config):
+        study.enqueue([config])
+
+
+class SecondBeside:
+    """See above. What goes wrong with it is nobody's loss: there is none then."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._process: Running | None = None
+
+    @property
+    def process(self) -> Running | None:
+        """It, as long as it is alive."""
+        alive = self._process is not None and self._process.outcome is None
+        return self._process if alive else None
+
+    def start(self) -> None:
+        """Start it, without waiting for it, where the study has a second baseline that is no trial of its own, and the
+        machine has room for one process more."""
+        session, second = self._session, self._session.study.second_baseline
+        if second is None or session.study.manifest.space.holds(second.config) or not holds_another(session.study):
+            return
+        folder = TrialFolder((session.study.folder / "again" / "second").resolve())
+        request = trial_request(session.study, 0, second.config, folder, session.budget)
+        limits = session.deadline.cap(request.limits)
+        self._process = session.bench.start(folder, request.limited_to(limits), "live")
+
+    def compare(self, untuned: Running) -> None:
+        """Wait until it is warm, and let it and the untuned model's process take turns."""
+        session, second, process = self._session, self._session.study.second_baseline, self._process
+        if second is None or process is None:
+            return
+        process.warm(session.notify_stage)
+        if process.outcome is not None:
+            self.end()
+            return
+        unit = session.value(session.untuned.measurement) / session.untuned.measurement.latency.p50
+        pairs = []
+        with session.bench.quiet():
+            for _ in range(NUM_TURNS):
+                untuned_s, second_s = untuned.turn(), process.turn()
+                if untuned_s is not None and second_s is not None:
+                    pairs.append((unit * untuned_s, unit * second_s))
+        if not pairs:
+            return
+        session.study.second_baseline = second = second.model_copy(update={"pairs": tuple(pairs)})
+        session.notify(SecondBaselineMeasured(second))
+
+    def end(self) -> None:
+        """End it; nobody needs its outcome."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._session.bench.drop([process])

@@ -151,14 +151,20 @@ class BlockedRun:
         return block.is_lost or (bool(block.live) and self.deadline.left_s() <= 0)
 
     def open_block(
-        self, contestants: Sequence[Contestant], control: Running | None = None, number: int | None = None
+        self,
+        contestants: Sequence[Contestant],
+        control: Running | None = None,
+        number: int | None = None,
+        second: Running | None = None,
     ) -> Block:
         """The next block, of these contestants, the untuned model first. None of its processes is started yet.
-        `control`: a live process of the untuned model, which takes its turns beside them."""
+        `control`, `second`: live processes of the untuned model, and of the second baseline, which take their turns
+        beside them."""
         number = number or len(self.blocks) + 1
         if any(not contestant.request.untuned for contestant in contestants):
             self.bench.new_block()
-        return Block(self, number, contestants, self._starting_order(contestants, number), control)
+        order = self._starting_order(contestants, number)
+        return Block(self, number, contestants, order, (Guest(control), Guest(second)))
 
     def close_block(self, block: Block) -> dict[str, Measurement] | None:
         """Let the processes of a block take their turns, if all are warm, and end them. What they measured; None where
@@ -188,7 +194,8 @@ class BlockedRun:
                 block.live[name].turn()
                 if isinstance(block.live[name].outcome, Lost):
                     return False
-            block.turn_control()
+            block.control.turn()
+            block.second.turn()
         return True
 
     def _starting_order(self, contestants: Sequence[Contestant], number: int) -> list[Contestant]:
@@ -237,7 +244,7 @@ class Block:
         number: int,
         contestants: Sequence[Contestant],
         order: Sequence[Contestant],
-        control: Running | None,
+        guests: tuple[Guest, Guest],
     ) -> None:
         self._run = run
         self.number = number
@@ -248,8 +255,7 @@ class Block:
         self.warming: dict[str, Running] = {}
         self.live: dict[str, Running] = {}
         """Warm, or failed for good."""
-        self._control = control
-        self._control_s: list[float] = []
+        self.control, self.second = guests
 
     @property
     def is_warm(self) -> bool:
@@ -260,11 +266,6 @@ class Block:
     def is_lost(self) -> bool:
         """A worker was lost with one of them."""
         return any(isinstance(running.outcome, Lost) for running in self.live.values())
-
-    @property
-    def control_s(self) -> float | None:
-        """Median seconds of a call of the control's turns; None where there is no control or it has ended."""
-        return statistics.median(self._control_s) if self._control_s else None
 
     def start_next(self) -> Running:
         """Start the next process."""
@@ -282,12 +283,6 @@ class Block:
             self._start(contestant)
         else:
             self.live[name] = running
-
-    def turn_control(self) -> None:
-        """Let the control take a turn as well."""
-        latency_s = None if self._control is None else self._control.turn()
-        if latency_s is not None:
-            self._control_s.append(latency_s)
 
     def drop(self) -> None:
         """End all processes: nobody needs what they measured."""
@@ -319,6 +314,25 @@ class Block:
 
     def _named(self, name: str) -> Contestant:
         return next(contestant for contestant in self.contestants if contestant.name == name)
+
+
+class Guest:
+    """A process of the whole run that takes its turns in a block as well; or none."""
+
+    def __init__(self, process: Running | None) -> None:
+        self._process = process
+        self._seconds: list[float] = []
+
+    def turn(self) -> None:
+        """Let it take one."""
+        latency_s = None if self._process is None else self._process.turn()
+        if latency_s is not None:
+            self._seconds.append(latency_s)
+
+    @property
+    def median_s(self) -> float | None:
+        """Median seconds of a call in its turns; None where there is none, or it has ended before its first."""
+        return statistics.median(self._seconds) if self._seconds else None
 
 
 def contestant_of(session: Session, folder: Path, name: str, number: int, config: Config) -> Contestant:

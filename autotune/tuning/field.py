@@ -60,8 +60,9 @@ class Field:
         """What this run's blocks measured, by trial."""
         return [{self._number(name): measured for name, measured in block.items()} for block in self._seen]
 
-    def open(self, finalists: Sequence[TrialRecord], control: Running | None) -> None:
-        """Begin a block of these and the untuned model; `control` is another process of the latter."""
+    def open(self, finalists: Sequence[TrialRecord], control: Running | None, second: Running | None = None) -> None:
+        """Begin a block of these and the untuned model; `control` is another process of the latter, `second` one of
+        the second baseline."""
         session, self.finalists = self._session, finalists
         number = len(session.study.blocks) + 1
         run = self._begin(number)
@@ -72,10 +73,10 @@ class Field:
                 )
         session.notify(BlockStarted(number, tuple(finalists)))
         # The objective of a control is that of its calls.
-        control = control if session.objective.is_latency else None
+        control, second = (control, second) if session.objective.is_latency else (None, None)
         run.plan = block_plan([session.untuned, *finalists], session.objective, session.budget)
         contestants = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
-        self.block = run.open_block(contestants, control, number)
+        self.block = run.open_block(contestants, control, number, second)
 
     def close(self) -> BlockRow | None:
         """Let the processes of the open block take their turns, and store what they measured. None where it does not
@@ -94,11 +95,13 @@ class Field:
         self._seen.append(measured)
         values = {self._number(name): self._session.value(outcome) for name, outcome in measured.items()}
         untuned = measured[_UNTUNED]
-        control = None
-        if block.control_s is not None:
-            control = self._session.value(untuned) * block.control_s / untuned.latency.p50
+        value_of_a_second = self._session.value(untuned) / untuned.latency.p50
+        control, second = (
+            None if guest.median_s is None else value_of_a_second * guest.median_s
+            for guest in (block.control, block.second)
+        )
         states = {self._number(name): state for name, outcome in measured.items() if (state := state_of(outcome))}
-        row = BlockRow(number=block.number, values=values, control=control, states=states)
+        row = BlockRow(number=block.number, values=values, control=control, second=second, states=states)
         study.blocks = [*study.blocks, row]
         self._note_noise(untuned)
         first = self._number(_UNTUNED)

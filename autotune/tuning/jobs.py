@@ -40,6 +40,12 @@ def fitting_jobs(peak_bytes: int | None, ranks: int = 1) -> int:
     return max(1, num_processes // ranks)
 
 
+def holds_another(study: Study) -> bool:
+    """The machine has memory for one more live process beside those of trials and blocks."""
+    each_bytes = SPARE_BYTES + MEMORY_FACTOR * (_peak_bytes(study) or 0)
+    return available_memory_bytes() >= 2 * each_bytes
+
+
 def may_compile_ahead(study: Study) -> bool:
     """Not where what compiling costs is compared, and not on a device, where nothing stands still while another process
     is timed."""

@@ -23,7 +23,7 @@ from autotune.study.study import AskedTrial, Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning import priors, pruning
 from autotune.tuning.attempts import Attempts, TrialQueue
-from autotune.tuning.beside import UntunedBeside
+from autotune.tuning.beside import SecondBeside, UntunedBeside, plan_second_baseline
 from autotune.tuning.blocks import Block
 from autotune.tuning.checks import (
     CircuitBreaker,
@@ -82,6 +82,7 @@ class Tuner:
         self._queue = TrialQueue(self._session, self._attempts)
         self._field = Field(self._session)
         self._beside = UntunedBeside(self._session)
+        self._second = SecondBeside(self._session)
         self._rules = FailureRules(
             study, self._sampler, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded))
         )
@@ -110,6 +111,7 @@ class Tuner:
             earlier = study.confirmation
             if earlier is not None and earlier.verdict is Verdict.UNDECIDED and not earlier.cut_short:
                 study.blocks = []  # They proved nothing: this is another hour.
+            plan_second_baseline(study)
             priors.enqueue_priors(study, sources, self._notify)
             goes_on = self._wants_more() or earlier is None or not _stands(earlier, study)
             if self._session.bench.is_here and goes_on:
@@ -122,6 +124,7 @@ class Tuner:
                 self._queue.drop()
                 self._field.end()
                 self._beside.end()
+                self._second.end()
             study.stop_reason = self._reason
             if earlier is not None and _stands(earlier, study):
                 return earlier
@@ -182,11 +185,15 @@ class Tuner:
         if session.has_beside and (is_again or self._time.has_time_for_beside()):
             if is_again:
                 self._notify(ModelChecked())
+            if self._time.has_time_for_second():
+                self._second.start()  # It becomes warm beside the other one.
             failure = self._beside.start(is_later_run=is_again)
             if failure is not None:
                 raise wrong_again(failure, is_later_run=is_again)
             if self._beside.process is not None:
+                self._second.compare(self._beside.process)
                 return
+            self._second.end()
         if is_again and self._wants_more():
             require_same_model(session, self._attempts)
         if not session.has_beside and self._study.noise_floor is None and self._time.has_time_for_noise_floor():
@@ -232,7 +239,7 @@ class Tuner:
             if isinstance(wanted, list):
                 self._block_begun = self._session.deadline.clock()
                 self._was_beside = len(self._queue) > 0
-                self._field.open(wanted, self._beside.process)
+                self._field.open(wanted, self._beside.process, self._second.process)
             elif wanted is not None and has_place:
                 self._was_beside = True
                 self._queue.add(self._opened(wanted), self._longest_s)
@@ -320,7 +327,10 @@ class Tuner:
         block = self._field.block
         assert block is not None, "it is open"
         finalists = self._field.finalists
-        if self._field.close() is None:
+        is_counted = self._field.close() is not None
+        if not self._field.has_room:
+            self._second.end()
+        if not is_counted:
             return
         took_s = self._session.deadline.clock() - self._block_begun
         self._blocks_s += took_s

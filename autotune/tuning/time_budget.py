@@ -29,6 +29,8 @@ from autotune.tuning.events import (
 from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 
+SECOND_SHARE = 0.03
+"""Share of the time that is left that a process of the second baseline may take at most."""
 NOISE_FLOOR_SHARE = 0.15
 """Share of the time that is left that the noise floor may take at most; else the study goes without."""
 SAFETY = 1.25
@@ -137,6 +139,10 @@ class TimeBudget:
     def has_time_for_beside(self) -> bool:
         """Another process of the untuned model takes no more than its share of what is left."""
         return trial_s(self._session.untuned) <= NOISE_FLOOR_SHARE * self.left_s
+
+    def has_time_for_second(self) -> bool:
+        """A process of the second baseline takes next to nothing of what is left."""
+        return trial_s(self._session.untuned) <= SECOND_SHARE * self.left_s
 
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""

@@ -471,3 +471,43 @@ def test_settings_that_show_nowhere_in_the_code_are_in_the_program():
     finally:
         torch.set_num_threads(threads)
     assert all(one != other for one, other in pairwise(sorted(seen)))
+
+
+KEEPING = """
+import json, statistics, torch
+from autotune.backends.torch.apply import apply
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.measure.sampling import SamplingPlan, take_samples
+
+x = torch.ones(32, 32768)
+
+def call():
+    y = x
+    for _ in range(6):
+        y = torch.tanh(y * 1.01 + 0.1)
+    return y
+
+def faults():
+    samples = take_samples([call], SamplingPlan(max_warmup_s=1, min_samples=5, max_samples=20, max_sampling_s=0.5))
+    return statistics.median(samples.usage.page_faults)
+
+torch.set_grad_enabled(False)
+found, changes = [faults()], UndoLog()
+apply(torch.nn.Identity(), Config({"execution": "eager", "allocator": "keep"}), changes)
+found.append(faults())
+changes.undo()
+found.append(faults())
+print(json.dumps(found))
+"""
+
+
+def test_kept_memory_ends_page_faults():
+    """Planted by a C library that gives all memory back at once: thousands in each call, none while it is kept."""
+    variables = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "0", "OMP_NUM_THREADS": "1"}
+    child = subprocess.run(
+        [sys.executable, "-c", KEEPING], env=variables, cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    before, kept, _ = json.loads(child.stdout)
+    assert before > 1000
+    assert kept < 50

@@ -73,6 +73,8 @@ def test_planner_on_torch(cli, no_toolchain, tmp_path):
     )
     document = studied(cli, tmp_path, *arguments)
     assert document["verdict"] in ("faster", "tie", "keep_untuned", "undecided")
+    assert document["second_baseline"]["settings"] == {"allocator": "keep"}
+    assert all(block["second"] > 0 for block in document["blocks"])
     compiled = [t for t in document["trials"] if t["config"]["execution"] == "compile"]
     whole = [t for t in compiled if t["config"]["fullgraph"]]
     broken = [t for t in compiled if not t["config"]["fullgraph"]]

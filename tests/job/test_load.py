@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 from collections import deque
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,12 +22,15 @@ import autotune
 from autotune import environment
 from autotune.backends.call_state import CallState, UncomparableError
 from autotune.backends.protocol import Backend
+from autotune.backends.registry import CheapSettings
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
+from autotune.job import apply, guard
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
 from autotune.job.output_check import OutputCheck
 from autotune.job.stats import TIMED_EVERY, CallTimes, StatsRecorder
+from autotune_fake import ENTRY
 from autotune_fake.backend import FakeBackend
 from autotune_fake.behaviours import FakeOutOfMemoryError
 from tests.conftest import REPOSITORY
@@ -409,6 +413,58 @@ def test_a_slower_machine_is_no_regression(write, caplog):
     assert stats.state == "tuned"
     assert [each.kind for each in stats.events] == ["slow"]
     assert lines(caplog) == []
+
+
+def counting(monkeypatch, faults):
+    """So many page faults come with each call, by the system's count."""
+    counts = itertools.count()
+    monkeypatch.setattr(guard, "used", lambda: (0.0, faults * next(counts), 0))
+
+
+def test_page_faults_that_make_it_slower_are_told_with_the_remedy(write, caplog, monkeypatch):
+    """20 ms for 2 that are on record without a fault: the warning names the cause. A framework says how to end it."""
+    cheap = CheapSettings({"allocator": "keep"}, "keeping memory", "KEEP=1")
+    monkeypatch.setattr(apply, "entry_of", lambda _: replace(ENTRY, cheap=cheap))
+    counting(monkeypatch, 18000)
+
+    def faulting(content):
+        slower_than_recorded(content)
+        content["evidence"]["best"]["page_faults"] = 12.0
+
+    model = autotune.load(write(faulting)).apply(Model())
+    for _ in range(3 * (FakeBackend.warmup_calls + NUM_TIMED) + 5):
+        model(INPUT)
+    (line,) = lines(caplog)
+    assert "18,000 page faults a call, recorded 12: the C library gives memory back to the system" in line
+    assert "which KEEP=1 ends" in line
+
+
+def test_page_faults_within_the_margin_are_an_event(write, caplog, monkeypatch):
+    """A fifth slower than promised is no reason to go back, and nobody is woken."""
+    counting(monkeypatch, 18000)
+
+    def faulting(content):
+        content["config"].update(latency_ms=20)
+        content["evidence"]["best"]["page_faults"] = 0.0
+        content["evidence"]["best"]["latency_s"].update(p50=0.016)
+
+    model = autotune.load(write(faulting)).apply(Model())
+    for _ in range(30):
+        model(INPUT)
+    stats = autotune.stats(model)
+    assert stats.state == "tuned"
+    assert ["18,000 page faults a call" in event.message for event in stats.events] == [True]
+    assert lines(caplog) == []
+
+
+def test_a_file_without_page_faults_blames_nothing(write, caplog, monkeypatch):
+    """One that was written before they were kept, or on a device."""
+    counting(monkeypatch, 18000)
+    model = autotune.load(write(slower_than_recorded)).apply(Model())
+    for _ in range(3 * (FakeBackend.warmup_calls + NUM_TIMED) + 5):
+        model(INPUT)
+    (line,) = lines(caplog)
+    assert "page faults" not in line
 
 
 def test_a_disturbance_of_the_first_turn_is_no_regression(write, caplog, monkeypatch):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from autotune.measure.measurement import Usage
-from autotune.measure.scatter import Cause, ProcessState, scatter_of, state_of, widest
+from autotune.measure.scatter import Cause, ProcessState, given_back_s, scatter_of, state_of, why_slower, widest
 
 FAULTS = [(27.1, 0), (27.2, 990), (27.8, 0), (31.1, 992), (34.4, 4960), (40.6, 0), (45.4, 10000), (49.3, 16700),
           (58.7, 18848), (59.0, 18112)]  # fmt: skip
@@ -105,3 +105,31 @@ def test_a_state_is_a_call_s(measurement):
     assert found.stolen == pytest.approx(0.01 / 0.06)
     on_gpu = measurement.environment.model_copy(update={"device": "NVIDIA H200"})
     assert state_of(measurement.model_copy(update={"samples": samples, "environment": on_gpu})) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "cause"),
+    [
+        (state(59, faults=18848), Cause.FAULTS),
+        (state(59, faults=18848, others=0.9), Cause.FAULTS),
+        (state(59, faults=5000), None),
+        (state(59, faults=5000, others=0.6), Cause.OTHERS),
+        (state(59, stolen=0.6, others=0.3), Cause.STOLEN),
+        (state(59, others=0.15), None),
+        (state(28, others=0.05), None),
+    ],
+)
+def test_a_process_that_is_slower_than_was_promised(now, cause):
+    """Promised were 27 ms without a fault. What is seen and too little to make it so slow is no cause."""
+    assert why_slower(now, 0.027, 0.0) is cause
+
+
+def test_faults_that_were_there_when_it_was_promised():
+    """They explain nothing; those that came do."""
+    assert why_slower(state(59, faults=18848), 0.027, 18000.0) is None
+
+
+@pytest.mark.parametrize(("ms", "faults", "spent_ms"), [(36, 5000, 5.0), (36, 3000, 0.0), (27, 0, 0.0)])
+def test_what_each_process_pays_alike(ms, faults, spent_ms):
+    """A tenth of a call is worth a word."""
+    assert given_back_s(state(ms, faults=faults)) == pytest.approx(spent_ms / 1e3)

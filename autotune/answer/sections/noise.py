@@ -8,7 +8,7 @@ from typing import Any
 from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
 from autotune.answer.format import percent, seconds
 from autotune.command_line import asked
-from autotune.measure.scatter import Cause, Scatter
+from autotune.measure.scatter import LEAST_CORES, Cause, ProcessState, Scatter, given_back_s
 from autotune.measure.statistics import TOO_WIDE, Verdict
 from autotune.study.records import DRIFTING, UNRELIABLE_DRIFT
 from autotune.tuning.events import DriftChecked, Event, NoiseFloorMeasured, ScatterExplained, TrialDisturbed
@@ -50,6 +50,7 @@ class NoiseSection(Section):
                 trust = "figures of single trials cannot be compared; blocks compare side by side"
             changed = f"the untuned model's own latency changed by {percent(answer.drift)} during the search"
             yield "drift", f"{changed}: {trust}"
+        yield from self._given_back()
         is_wide = answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low
         if answer.scatter is not None and (is_wide or answer.scatter[1].cause is not None):
             yield "scatter", scatter_in_words(*answer.scatter)
@@ -62,6 +63,16 @@ class NoiseSection(Section):
             todo += ["`resume`"] if answer.verdict is Verdict.UNDECIDED else []
             what = "runs of the same config differ on this machine"
             yield "noisy", f"{what}; {' and '.join(todo)}" if todo else what
+
+    def _given_back(self) -> Iterator[Fact]:
+        """What each process of the candidate pays alike; what processes of one config differ by is told below."""
+        answer, confirmation = self.answer, self.answer.confirmation
+        told = answer.scatter is not None and answer.scatter[1].cause is Cause.FAULTS
+        number = None if confirmation is None or told else confirmation.candidate
+        states = [] if number is None else answer.states.get(number, [])
+        if states:
+            middle = sorted(states, key=lambda state: state.page_faults)[len(states) // 2]
+            yield from (fact for fact in state_in_words(f"trial {number}", middle) if fact[0] == "memory")
 
     def document(self) -> dict[str, Any]:
         floor, scatter = self.answer.noise_floor, self.answer.scatter
@@ -85,12 +96,18 @@ class NoiseSection(Section):
             x, y = [state.page_faults for state in states], [state.latency_s for state in states]
             series.append(Series(x, y, "untuned" if is_untuned else "best", name, marker="s" if is_untuned else "o"))
             rows += [(name, f"{faults:.0f}", seconds(latency_s)) for faults, latency_s in zip(x, y, strict=True)]
+        second, kept = self.answer.second, self.answer.second_figures
+        level, words = None, ""
+        if second is not None and kept is not None and self.answer.objective.quantity == "latency":
+            level, words = kept.value, f" The line: untuned, by {second.deed} alone."
         yield Figure(
             "faults",
             "Page faults",
             "A point a process. The C library gives freed memory back to the system and asks for it again; whether it "
-            "does so is drawn anew in each process.",
-            Curves(Axis("page faults a call", "{:g}".format), Axis("", seconds), series, 3.2, "upper left"),
+            f"does so is drawn anew in each process.{words}",
+            Curves(
+                Axis("page faults a call", "{:g}".format), Axis("", seconds), series, 3.2, "upper left", level=level
+            ),
             Table("Page faults by process", ("config", "faults a call", "latency"), rows),
         )
 
@@ -119,8 +136,21 @@ def scatter_in_words(trial: int, scatter: Scatter) -> str:
     return f"{told}: {why}{explained}"
 
 
+def state_in_words(who: str, state: ProcessState) -> list[Fact]:
+    """What a single process says of its own latency: memory that is given back in each call, others beside it."""
+    facts = []
+    if spent_s := given_back_s(state):
+        share = f"{seconds(spent_s)} of {seconds(state.latency_s)} or more"
+        faults = f"{state.page_faults:,.0f} page faults a call, {share}"
+        facts.append(("memory", f"{who} gives it back to the system: {faults}; {remedy(Cause.FAULTS)}"))
+    for cause, what in ((Cause.OTHERS, "other programs used"), (Cause.STOLEN, "a hypervisor or a CPU quota kept")):
+        if (amount := state.amount(cause) or 0.0) >= LEAST_CORES:
+            facts.append(("disturbed", f"{what} {amount:.2g} cores while {who} was timed; {remedy(cause)}"))
+    return facts
+
+
 def remedy(cause: Cause) -> str:
-    """What to do about a cause: docs/timings-differ.md says more."""
+    """What to do about a cause: docs/measurement.md has the table of causes."""
     match cause:
         case Cause.FAULTS:
             return f"keep memory in the process (the knob `allocator`, with {asked('process_settings', True)})"

@@ -11,6 +11,7 @@ from autotune.answer.export import figures_of
 from autotune.answer.format import count, misses, percent, seconds, times
 from autotune.answer.objectives import as_good_as, described, faster, gain, how_sure, ratio, to_be_better
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.second_baseline import of_it
 from autotune.measure.statistics import COMPILED, MARGIN, Speedup, Verdict
 from autotune.study.records import Confirmation, TrialRecord, closest_miss
 from autotune.tuned.cache_file import Artifact
@@ -25,8 +26,8 @@ def headline(answer: StudyResult) -> str:
     if answer.verdict is Verdict.FEASIBLE:
         return _feasible(answer)
     if answer.verdict is Verdict.FASTER and answer.speedup is not None:
-        return faster(answer.objective, answer.speedup) + _uncompared(answer)
-    return _why_untuned(answer)
+        return faster(answer.objective, answer.speedup) + of_it(answer) + _uncompared(answer)
+    return _why_untuned(answer) + of_it(answer)
 
 
 def _feasible(answer: StudyResult) -> str:
