@@ -164,7 +164,7 @@ def test_the_untuned_model_is_right(reference: Texts) -> None:
     assert max(Run(BUCKETED, around_forward(nothing)).judge(reference)) < 1e-6
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("prefill", ["padded_64", "chunked_64"])
 def test_a_compiled_prefill_in_buckets_is_right(reference: Texts, prefill: str, backend: str) -> None:
     """Compiled code at the edges of buckets, with attention of another implementation."""
