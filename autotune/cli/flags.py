@@ -181,6 +181,8 @@ def asks(
         @functools.wraps(command)
         def run(**given: Any) -> int | None:
             named = given.pop(_NAMED, None)
+            if named and _is_typed(given["context"], "build"):
+                raise InputError(f"the model {named[0]} is named without a flag, and {flag('build')} names another")
             question = Question.of({name: given.pop(name) for name in fields} | ({"build": named} if named else {}))
             if "build" in fields and not question.build:
                 raise InputError(
@@ -197,6 +199,11 @@ def asks(
 
 
 _NAMED = "named"
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether the command line gives the parameter. What a file of defaults gives yields to a model without a flag."""
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
 def _named_models() -> inspect.Parameter:

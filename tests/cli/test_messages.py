@@ -140,6 +140,12 @@ def test_a_study_that_is_nearly_right_is_suggested(tune_fake, cli):
     assert "did you mean my-vit? there are: my-vit" in cli("show", "my-vti").stderr
 
 
+def test_a_model_with_a_flag_and_another_without_one_are_refused(cli):
+    ended = cli("tune", "vit", "--model", "resnet18")
+    assert ended.returncode == 2
+    assert "the model vit is named without a flag, and --model names another" in ended.stderr
+
+
 def test_the_folder_of_studies_can_be_set_for_a_team(cli, monkeypatch):
     """`AUTOTUNE_STUDIES_DIR`; the option counts more."""
     monkeypatch.setenv("AUTOTUNE_STUDIES_DIR", "of-the-team")
