@@ -96,6 +96,12 @@ def _trained(name: str, family: str, model: str, framework: str = "torch", **arg
     return Recorded(name, family, model, framework, "train", arguments)
 
 
+def _written(name: str, family: str = "decoder", **arguments: Scalar) -> Recorded:
+    """A model that generates, small enough for many passes over its prompts."""
+    sizes: Settings = {"hidden_size": 256, "new_tokens": 32, **arguments}
+    return Recorded(f"generate_{name}", family, f"hf:{name}", task="generate", arguments=sizes)
+
+
 MODELS: tuple[Recorded, ...] = (
     Recorded("vit", "attention", "vit", arguments={"depth": 2, "image": 112}),
     Recorded("resnet18", "convolution", "resnet18", arguments={"image": 64, "width": 32}),
@@ -128,6 +134,11 @@ MODELS: tuple[Recorded, ...] = (
     _trained("train_bert_mindspore", "attention", "bert_small", "mindspore", depth=1, batch=2),
     Recorded("yolo_tiny_mindspore", "detection", "yolo_tiny", "mindspore", arguments={"image": 32}),
     Recorded("tanh_matmul", "mlp", "tanh_matmul", arguments={"size": 128, "repeats": 8}),
+    _written("gpt2", num_hidden_layers=4),
+    _written("llama", num_hidden_layers=4),
+    _written("t5", "encoder and decoder"),
+    _written("qwen3", num_hidden_layers=4),
+    _written("opt", num_hidden_layers=4),
 )
 """In the order in which they are recorded: the first half of them has most kinds."""
 
@@ -158,6 +169,8 @@ STEP: Settings = {**COMPILED, "scope": "loss"}
 FUSED: Settings = {"optimizer_impl": "fused"}
 GRAPH: Settings = {"execution": "graph"}
 JIT: Settings = {"execution": "jit"}
+GROWING: Settings = {**COMPILED, "cache": "dynamic", "prefill": "compile_dynamic"}
+FIXED: Settings = {**COMPILED, "cache": "static", "cache_length": 64}
 AVX2: Settings = {"onednn_isa": "AVX2"}
 FUSION: Settings = {"enable_graph_kernel": True}
 
@@ -199,6 +212,25 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
         {**COMPILED, **FUSED},
         {**EAGER, **FUSED, **HALF},
         {**STEP, "mode": "lite", **FUSED},
+    ),
+    ("torch", "generate"): (
+        COMPILED,
+        GROWING,
+        {**COMPILED, "cache": "transformers"},
+        {**FIXED, "prefill": "compile"},
+        {**GROWING, "freezing": True},
+        {**FIXED, "prefill": "compile", "freezing": True},
+        {**COMPILED, "cache": "transformers", "cpp_wrapper": True},
+        {**FIXED, "prefill": "compile", "freezing": True, "cpp_wrapper": True},
+        {**GROWING, "freezing": True, "cpp_wrapper": True},
+        {**COMPILED, "cache": "dynamic"},
+        {**COMPILED, "prefill": "compile_dynamic"},
+        {**GROWING, "freezing": True, **HIGH},
+        {**FIXED, "prefill": "compile", "freezing": True, "cpp_wrapper": True, **HIGH},
+        {**GROWING, "mode": "lite"},
+        {**EAGER, **HIGH},
+        {**EAGER, **KEEP},
+        {**FIXED, "prefill": "compile", "freezing": True, "cpp_wrapper": True, **HALF},
     ),
     ("mindspore", "infer"): (
         JIT,
