@@ -106,7 +106,7 @@ def test_a_study_of_shapes(tune_shapes, cli, tmp_path, budget_file):
     assert refused.returncode == 1
     assert "this answer is for many shapes" in refused.stderr
     another = tune_shapes("--shapes", "rows=1..3")
-    assert re.search(r"shapes: rows=1:40%,2:30%,3:20%,5:10% \(\w+\) -> rows=1\.\.3 \(\w+\)", another.stderr)
+    assert re.search(r"shapes: rows=1:40%,2:30%,3:20%,5:10% \(\w+\) before, rows=1\.\.3 \(\w+\) now", another.stderr)
 
 
 def test_the_hint_to_tune_again_asks_for_the_traffic(tmp_path):
