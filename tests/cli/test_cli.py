@@ -47,7 +47,7 @@ class TestTheMainJob:
         assert document["verdict"] == "faster"
         figures = {
             "trial", "config", "latency_s", "peak_memory_bytes", "compile_cold_s", "graph_breaks", "recompiles",
-            "relative_error",
+            "page_faults", "relative_error",
         }  # fmt: skip
         assert set(document["best"]) == set(document["baseline"]) == figures
         assert set(document["best"]["latency_s"]) == {"p50", "p90", "p99"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,6 +18,7 @@ from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
 from autotune.backends.torch import counters  # noqa: E402
 from tests.conformance.torch_kit import CAPTURED, Stateless, X, answer_in, made, plain, warned  # noqa: E402
+from tests.dynamo_backends import registered  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -37,15 +39,13 @@ def _fresh_compiler():
 def backend():
     """Registers a backend of dynamo by the name `ours`, whose configs it gives."""
 
-    def register(compiler):
-        torch._dynamo.register_backend(compiler, name="ours")
-        return {**CAPTURED, "backend": "ours"}
+    with ExitStack() as stack:
 
-    yield register
-    from torch._dynamo.backends import registry
+        def register(compiler):
+            stack.enter_context(registered(compiler, "ours"))
+            return {**CAPTURED, "backend": "ours"}
 
-    for table in ("_BACKENDS", "_COMPILER_FNS"):
-        getattr(registry, table, {}).pop("ours", None)
+        yield register
 
 
 def gradients(call, model, x=X):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
+
+from tests.dynamo_backends import registered
 
 
 @pytest.fixture
 def compiler():
     """`compiler(function)` registers one for dynamo, and returns a config that uses it."""
-    registry = pytest.importorskip("torch._dynamo.backends.registry")
+    pytest.importorskip("torch")
+    with ExitStack() as stack:
 
-    def register(function):
-        registry.register_backend(function, name="of_the_test")
-        return {"execution": "compile", "backend": "of_the_test"}
+        def register(function):
+            stack.enter_context(registered(function, "of_the_test"))
+            return {"execution": "compile", "backend": "of_the_test"}
 
-    yield register
-    for table in ("_BACKENDS", "_COMPILER_FNS"):
-        getattr(registry, table, {}).pop("of_the_test", None)
+        yield register

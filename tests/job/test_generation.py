@@ -325,11 +325,6 @@ class TestTheModel:
 class TestWhatGoesWrong:
     """The job's tokens are the untuned model's, and one warning says why the config is given up."""
 
-    @pytest.fixture(autouse=True)
-    def the_tests_compiler_is_trusted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Others than PyTorch's generate no text."""
-        monkeypatch.setattr("autotune.backends.torch.knobs._WELL_KNOWN", ("eager", "of_the_test"))
-
     def expect_untuned(self, job: Job, why: str) -> None:
         assert stream(job.tuned) == stream(llama())
         stats = autotune.stats(job.tuned)

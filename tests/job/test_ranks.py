@@ -22,6 +22,7 @@ from autotune.errors import InputError
 from autotune.job import apply
 from autotune.job import ranks as job_ranks
 from autotune.tuned.cache_file import pack
+from tests.dynamo_backends import registered
 from tests.import_graph import REPOSITORY
 from tests.stand_ins.exports import export
 from tests.stand_ins.ranks import JOBS_S, RankProcesses
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.torch
 
 import torch.distributed as dist  # noqa: E402
 from functorch.compile import make_boxed_func  # noqa: E402
-from torch._dynamo.backends import registry  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
@@ -563,12 +563,8 @@ def compiler(forward):
     def compile_(graph, _inputs):
         return make_boxed_func(forward(graph) or graph.forward)
 
-    registry.register_backend(aot_autograd(fw_compiler=compile_), name="of_the_test")
-    try:
+    with registered(aot_autograd(fw_compiler=compile_), "of_the_test"):
         yield
-    finally:
-        for table in ("_BACKENDS", "_COMPILER_FNS"):
-            getattr(registry, table, {}).pop("of_the_test", None)
 
 
 def refused(_graph):

@@ -17,6 +17,7 @@ from autotune.space.space import Knob, SearchSpace
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape
 from autotune.trial.worker.subject import build_subject
+from tests.dynamo_backends import registered
 
 torch = pytest.importorskip("torch")
 
@@ -134,14 +135,12 @@ def test_compiled_components_give_what_the_untuned_call_gives(pipeline, region):
 
 def test_a_component_that_computes_something_else_is_found_in_the_whole_call(pipeline):
     """By the picture that comes out at the end."""
-    registry = pytest.importorskip("torch._dynamo.backends.registry")
 
     def wrong(graph, _):
         return lambda *inputs: tuple(output * 1.01 for output in graph(*inputs))
 
-    registry.register_backend(wrong, name="wrong_by_a_hundredth")
     config = Config({"execution": "compile", "backend": "wrong_by_a_hundredth", "region": "denoiser"})
-    with pytest.raises(WrongResultError):
+    with registered(wrong, "wrong_by_a_hundredth"), pytest.raises(WrongResultError):
         require_equal(pipeline("build"), config)
 
 
