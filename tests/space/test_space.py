@@ -115,7 +115,7 @@ def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.
     shapes = frozenset[Need]({"traffic", "padding", "batch"})
     for version, device, task in itertools.product(versions_of(path.stem), DEVICES, get_args(Task)):
         of_packages = {"zentorch": f"{version}.1"}  # It names the release of torch that it was built for.
-        monkeypatch.setattr("autotune.space.load.package_version", lambda name, of=of_packages: of.get(name, "99"))
+        monkeypatch.setattr("autotune.space.load.package_version", lambda name, of=of_packages: of.get(name, "9999"))
         here = Circumstances(
             version=version, device=device, task=task, preset="exhaustive", num_cores=1024, process_settings=True,
             python="3.11.7", starts=frozenset(get_args(Start)),
