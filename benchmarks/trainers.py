@@ -174,7 +174,7 @@ def judge(records: Sequence[Trained]) -> list[Goal]:
         Goal(
             f"the mean of the last {LAST} losses within {SPREADS:g} standard errors over the seeds, and no warning",
             f"{same} of {len(trained)} models, {silent} without a warning",
-            bool(trained) and same == silent == len(trained),
+            bool(trained) and same == silent == len(trained) == len(records),
         ),
     ]
 
