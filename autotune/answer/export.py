@@ -335,10 +335,10 @@ class _Making:
     def make(self, target: Path) -> Artifact:
         kept = self._folder / "kept"
         was_confirmed = self._confirmed is not None and self._confirmed.copy_to(kept / KEPT_CACHES)
-        with self._held("cold", self._request.keeping_cache_in(kept)) as compiled:
+        keeping = self._request.keeping_cache_in(kept)
+        with self._held("cold", keeping) as compiled:
             # Started from its cached graph, MindSpore gives fused kernels other names and compiles them once more.
-            request = self._request.keeping_cache_in(kept)
-            _measured("again", self._bench.run(*self._place("again", request), fresh=True))
+            _measured("again", self._bench.run(*self._place("again", keeping), fresh=True))
             content = pack(kept / KEPT_CACHES)
             write_whole(kept / target.name, content)
             file = self._described(target.name, content, kept / KEY_FILE)

@@ -301,12 +301,11 @@ class Timing:
 
     def begin(self) -> None:
         """A call comes."""
-        counted = used() or (0.0, 0, 0)
-        self._before = (time.perf_counter(), *counted)
+        self._before = _counted()
 
     def end(self) -> None:
         """It is over, and counts."""
-        now = (time.perf_counter(), *(used() or (0.0, 0, 0)))
+        now = _counted()
         self._calls.append(tuple(after - before for after, before in zip(now, self._before, strict=True)))
 
     def state(self, num_last: int) -> ProcessState:
@@ -322,6 +321,10 @@ class Timing:
             others=max(taken_s - (stolen_s or 0.0), 0.0) / watched_s if taken_s is not None and watched_s else None,
             stolen=stolen_s / watched_s if stolen_s is not None and watched_s else None,
         )
+
+
+def _counted() -> tuple[float, ...]:
+    return (time.perf_counter(), *(used() or (0.0, 0, 0)))
 
 
 # `Watch`: looks at what a model's first calls leave behind, where compiled code may lose it, or add to it.

@@ -30,10 +30,14 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 def surroundings(tuned: TunedConfig) -> ProcessStart:
     """The variables that all processes of the study had, as far as a file may have them set."""
-    had = {**tuned.environment.inherited, **tuned.environment.variables}
     asked_for = ConfigParts.of(tuned.config).start.variables
-    known = {name: value for name, value in had.items() if name not in asked_for and may_be_set(name, value)}
+    known = {name: value for name, value in _had(tuned).items() if name not in asked_for and may_be_set(name, value)}
     return ProcessStart(known)
+
+
+def _had(tuned: TunedConfig) -> dict[str, str]:
+    """Variables of the study's processes that it recorded."""
+    return {**tuned.environment.inherited, **tuned.environment.variables}
 
 
 def lacks(path: str, tuned: TunedConfig) -> str | None:
@@ -94,10 +98,9 @@ class Launch:
         if missing:
             missing.append("the job starts without that, and apply() leaves its model untuned")
         by_config = {*own.variables, *([PRELOAD] if own.libraries else [])}
-        had = {**tuned.environment.inherited, **tuned.environment.variables}
         unset = [
             f"the study's processes had {name}={value}, which no file may set: set it in front of this command"
-            for name, value in had.items()
+            for name, value in _had(tuned).items()
             if not may_be_set(name, value) and name not in by_config and given.get(name) != value
         ]
         return cls(start.environment(given), cores, tuple(start.texts()), (*missing, *unset))

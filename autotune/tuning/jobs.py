@@ -35,15 +35,18 @@ def num_at_once(num_places: int, num_recorded: int) -> int:
 def fitting_jobs(peak_bytes: int | None, ranks: int = 1) -> int:
     """Trials that the machine can hold at a time: one for each core, as far as there is memory for them. `ranks`:
     processes of a trial."""
-    each_bytes = SPARE_BYTES + MEMORY_FACTOR * (peak_bytes or 0)
-    num_processes = min(num_usable_cores(), available_memory_bytes() // each_bytes, MOST_JOBS)
+    num_processes = min(num_usable_cores(), available_memory_bytes() // _bytes_of_one(peak_bytes), MOST_JOBS)
     return max(1, num_processes // ranks)
 
 
 def holds_another(study: Study) -> bool:
     """The machine has memory for one more live process beside those of trials and blocks."""
-    each_bytes = SPARE_BYTES + MEMORY_FACTOR * (_peak_bytes(study) or 0)
-    return available_memory_bytes() >= 2 * each_bytes
+    return available_memory_bytes() >= 2 * _bytes_of_one(_peak_bytes(study))
+
+
+def _bytes_of_one(peak_bytes: int | None) -> int:
+    """Memory to allow a process whose calls were seen to take so much."""
+    return SPARE_BYTES + MEMORY_FACTOR * (peak_bytes or 0)
 
 
 def may_compile_ahead(study: Study) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 
 import pytest
 
 import autotune
+from tests.dynamo_backends import registered
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -73,25 +75,22 @@ def test_the_compiled_code_is_what_runs(answer, model):
 @pytest.fixture
 def breaking():
     """Registers a compiler that fails, from its `after`-th graph on."""
+    with ExitStack() as stack:
 
-    def register(after):
-        num_graphs = 0
+        def register(after):
+            num_graphs = 0
 
-        def compiler(graph, inputs):
-            nonlocal num_graphs
-            num_graphs += 1
-            if num_graphs >= after:
-                raise RuntimeError("no code for this graph\nand pages more")
-            return graph.forward
+            def compiler(graph, inputs):
+                nonlocal num_graphs
+                num_graphs += 1
+                if num_graphs >= after:
+                    raise RuntimeError("no code for this graph\nand pages more")
+                return graph.forward
 
-        torch._dynamo.register_backend(compiler, name="breaking")
-        return {"execution": "compile", "backend": "breaking", "dynamic": False}
+            stack.enter_context(registered(compiler, "breaking"))
+            return {"execution": "compile", "backend": "breaking", "dynamic": False}
 
-    yield register
-    from torch._dynamo.backends import registry
-
-    for table in ("_BACKENDS", "_COMPILER_FNS"):
-        getattr(registry, table, {}).pop("breaking", None)
+        yield register
 
 
 @pytest.mark.parametrize("after", [1, 2])

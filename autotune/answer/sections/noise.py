@@ -72,7 +72,7 @@ class NoiseSection(Section):
         states = [] if number is None else answer.states.get(number, [])
         if states:
             middle = sorted(states, key=lambda state: state.page_faults)[len(states) // 2]
-            yield from (fact for fact in state_in_words(f"trial {number}", middle) if fact[0] == "memory")
+            yield from given_back_in_words(f"trial {number}", middle)
 
     def document(self) -> dict[str, Any]:
         floor, scatter = self.answer.noise_floor, self.answer.scatter
@@ -136,13 +136,19 @@ def scatter_in_words(trial: int, scatter: Scatter) -> str:
     return f"{told}: {why}{explained}"
 
 
+def given_back_in_words(who: str, state: ProcessState) -> list[Fact]:
+    """What the process pays for memory that it gives back in each call; nothing where that is little."""
+    spent_s = given_back_s(state)
+    if not spent_s:
+        return []
+    share = f"{seconds(spent_s)} of {seconds(state.latency_s)} or more"
+    faults = f"{state.page_faults:,.0f} page faults a call, {share}"
+    return [("memory", f"{who} gives it back to the system: {faults}; {remedy(Cause.FAULTS)}")]
+
+
 def state_in_words(who: str, state: ProcessState) -> list[Fact]:
     """What a single process says of its own latency: memory that is given back in each call, others beside it."""
-    facts = []
-    if spent_s := given_back_s(state):
-        share = f"{seconds(spent_s)} of {seconds(state.latency_s)} or more"
-        faults = f"{state.page_faults:,.0f} page faults a call, {share}"
-        facts.append(("memory", f"{who} gives it back to the system: {faults}; {remedy(Cause.FAULTS)}"))
+    facts = given_back_in_words(who, state)
     for cause, what in ((Cause.OTHERS, "other programs used"), (Cause.STOLEN, "a hypervisor or a CPU quota kept")):
         if (amount := state.amount(cause) or 0.0) >= LEAST_CORES:
             facts.append(("disturbed", f"{what} {amount:.2g} cores while {who} was timed; {remedy(cause)}"))

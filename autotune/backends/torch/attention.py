@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -56,12 +56,12 @@ def copy_with(model: Any, implementation: str) -> regions.ModelCopy:
 
 def others(model: Any) -> Iterator[str]:
     """The implementations that a model can have besides its own."""
+    own = implementation_of(model)
     for implementation in IMPLEMENTATIONS:
-        try:
-            copy_with(model, implementation)
-        except InvalidConfigError:
+        if implementation == own:
             continue
-        if implementation != implementation_of(model):
+        with suppress(InvalidConfigError):
+            copy_with(model, implementation)
             yield implementation
 
 

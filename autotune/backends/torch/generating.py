@@ -42,8 +42,8 @@ def offers(model: Any) -> tuple[str, ...]:
     """See `Generation`."""
     if generation.problem_of(model) is not None:
         return ()
-    rounded = {"padded prompts": Rounding.of("padded_64"), "prompts in chunks": Rounding.of("chunked_64")}
-    taken = [what for what, rounding in rounded.items() if rounding is None or rounding.problem_of(model) is None]
+    rounded = {"padded prompts": Rounding(64, in_chunks=False), "prompts in chunks": Rounding(64, in_chunks=True)}
+    taken = [what for what, rounding in rounded.items() if rounding.problem_of(model) is None]
     return ("plain decoder", *taken, *(f"{name} attention" for name in attention.others(model)))
 
 
