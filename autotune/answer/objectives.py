@@ -87,7 +87,8 @@ def described(objective: Objective, value: float, record: TrialRecord) -> str:
     latency_s, memory = record.measurement.latency.p50, num_bytes(record.measurement.peak_memory_bytes)
     value_text, name = shown(objective, value), objective.name
     if objective.quantity == "throughput":
-        return f"{amount(1 / value, '')} items a second, memory {memory}"
+        p99 = seconds(record.measurement.latency.p99)
+        return f"{amount(1 / value, '')} items a second, 99th percentile {p99} a call, memory {memory}"
     beside = {
         "memory": f"peak memory {value_text}, {seconds(latency_s)} a call",
         "compile": f"first result after {value_text}, {seconds(latency_s)} a call, memory {memory}",

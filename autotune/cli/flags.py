@@ -35,7 +35,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         *("compile_timeout", "trial_timeout", "dry_run"),
     ),
     "What counts": ("objective", "constraints", "deadline", "tolerance", "reference", "fixed_precision"),
-    "Search": ("preset", "process_settings", "space", "prior", "portfolio", "sampler"),
+    "Search": ("preset", "process_settings", "instances", "space", "prior", "portfolio", "sampler"),
     "Output": ("study", "studies_dir", "report", "profile", "quiet", "as_json", "config"),
     "Many machines": ("on", "storage"),
 }
@@ -54,6 +54,7 @@ _VALUES = {
     "compile_timeout": "SECONDS",
     "trial_timeout": "SECONDS",
     "constraints": "CONSTRAINT",
+    "instances": "N",
     "objective": "OBJECTIVE",
     "reference": "PRECISION",
     "preset": "PRESET",

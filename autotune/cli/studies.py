@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -108,7 +108,7 @@ def export(
     from autotune.answer.configs import config_text
     from autotune.api.studies import studies_at
     from autotune.apply.config_parts import ConfigParts
-    from autotune.job.launch import tip_of
+    from autotune.job.launch import launch_lines, tip_of
 
     opened = studies_at(studies_dir, storage).open(study)
     tuned = exports.export(opened, output, trial, with_cache=with_cache)
@@ -119,7 +119,9 @@ def export(
     if tuned.is_untuned:
         print_line("apply() will return the model untouched")
     elif ConfigParts.of(tuned.config).start:
-        print_line(tip_of(str(output)))
+        print_line(tip_of(str(output), tuned.config))
+        if ConfigParts.of(tuned.config).start.instances > 1:
+            print_line("\n".join(launch_lines(str(output), tuned.config)))
     return _add_cache(opened, tuned, output) if with_cache else 0
 
 
@@ -145,11 +147,22 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     return 0
 
 
-# What stands behind the file is the job's, whatever it looks like.
+class _Launch(GroupedCommand):
+    """What stands behind the file is the job's, whatever it looks like, but for a flag right behind the file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        num = 2 if args[1:2] == ["--instance"] else int(args[1:2] != [] and args[1].startswith("--instance="))
+        return super().parse_args(ctx, [*args[1 : 1 + num], *args[:1], *args[1 + num :]])
+
+
 @app.command(
-    cls=GroupedCommand,
+    cls=_Launch,
     context_settings={"allow_interspersed_args": False},
-    epilog=examples("launch best.yaml -- python serve.py --port 8000", "launch best.yaml"),
+    epilog=examples(
+        "launch best.yaml -- python serve.py --port 8000",
+        "launch best.yaml --instance 0 -- python serve.py --port 8000",
+        "launch best.yaml",
+    ),
 )
 @with_exit_status
 def launch(
@@ -158,21 +171,31 @@ def launch(
         list[str] | None,
         typer.Argument(help="The job's command, behind two dashes; without it the line for a shell is printed."),
     ] = None,
+    instance: Annotated[
+        int | None,
+        typer.Option("--instance", metavar="I", help="Which of the processes that the file is for: 0 is the first."),
+    ] = None,
 ) -> None:
     """Start a job as its study's processes were started.
 
     Variables, preloaded libraries and cores are those of the file. The job takes the place of this process, and what it
-    starts inherits all that.
+    starts inherits all that. A file that is for several processes has cores for each.
     """
-    from autotune.job.launch import Launch
+    from autotune.errors import InputError
+    from autotune.job.launch import Launch, tip_of
     from autotune.tuned.tuned_config import load_tuned
 
-    start = Launch.of(load_tuned(file), os.environ)
+    tuned = load_tuned(file)
+    starts = Launch.all_of(tuned, os.environ) if instance is None else [Launch.of(tuned, os.environ, instance)]
+    start = starts[0]
     for remark in start.remarks:
         say(f"{file}: {remark}")
     command = (job or [])[1:] if (job or [])[:1] == ["--"] else job
     if not command:
-        print_line(start.line())
+        for one in starts:
+            print_line(one.line())
         return
+    if len(starts) > 1:
+        raise InputError(f"{file} is for {len(starts)} processes side by side", tip=tip_of(str(file), tuned.config))
     say(f"{file}: started with {', '.join(start.started_with) or 'nothing of its own'}, and so is all that it starts")
     start.execute(command, os.environ)

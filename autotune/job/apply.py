@@ -310,7 +310,7 @@ class Application:
         it was not, unless the job takes that."""
         around, lacking = lacks_around(self._loaded.path, tuned), lacks(self._loaded.path, tuned)
         if lacking is not None and self._policy.on_mismatch != "apply":
-            raise MismatchError(lacking, tip=tip_of(self._loaded.path))
+            raise MismatchError(lacking, tip=tip_of(self._loaded.path, tuned.config))
         if lacking is not None:
             self._recorder.note("mismatch", f"{lacking}: applied anyway, the speed-up is not proven here")
         if around is not None:

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from autotune.apply.config_parts import ConfigParts
-from autotune.command_line import FACE_VARIABLE, command
-from autotune.errors import AutotuneError
+from autotune.command_line import FACE_VARIABLE, asked, command, options
+from autotune.config import Config
+from autotune.errors import AutotuneError, InputError
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.process_start import PRELOAD, ProcessStart, library_file, may_be_set
 
@@ -45,11 +46,13 @@ def lacks(path: str, tuned: TunedConfig) -> str | None:
     lacking = ConfigParts.of(tuned.config).start.lacking()
     if not lacking:
         return None
-    found = f"{path} was measured in a process that was started with {'; '.join(lacking)}"
+    num = ConfigParts.of(tuned.config).start.instances
+    where = "in a process that was started" if num == 1 else f"as {num} processes side by side, each of them started"
+    found = f"{path} was measured {where} with {'; '.join(lacking)}"
     best, without, speedup = tuned.evidence.best, tuned.evidence.without_start, tuned.evidence.speedup
     if speedup is not None:
         found += f", on which its speed-up of {speedup.median:.3g} rests"
-    if without is not None:
+    if without is not None and num == 1:
         ratio = without.latency_s.p50 / best.latency_s.p50
         found += f"; without that a call took {ratio:.2f} times as long in a trial of the study"
     return found
@@ -66,9 +69,20 @@ def lacks_around(path: str, tuned: TunedConfig) -> str | None:
     )
 
 
-def tip_of(path: str) -> str:
-    """What a user types in front of the command of a job."""
-    return f"start the job with: {command('launch', path)} -- COMMAND"
+def tip_of(path: str, config: Config | None = None) -> str:
+    """What a user types in front of the command of a job, or of each of its instances under the config."""
+    num = 1 if config is None else ConfigParts.of(config).start.instances
+    if num == 1:
+        return f"start the job with: {command('launch', path)} -- COMMAND"
+    return (
+        f"start the job {num} times, I from 0 to {num - 1}: {command('launch', path)}{options(instance='I')} -- COMMAND"
+    )
+
+
+def launch_lines(path: str, config: Config) -> list[str]:
+    """Commands that start a job, one for each instance."""
+    numbers = range(ConfigParts.of(config).start.instances)
+    return [f"{command('launch', path)}{options(instance=number)} -- COMMAND" for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -85,16 +99,19 @@ class Launch:
     """What of the file cannot be had here, or may not be set by one, a sentence for each."""
 
     @classmethod
-    def of(cls, tuned: TunedConfig, given: Mapping[str, str]) -> Launch:
-        """As the file says, for a process that would have the `given` variables. Raises InvalidConfigError for a
-        file that asks for what none may."""
-        own, around = ConfigParts.of(tuned.config).start, surroundings(tuned)
-        if tuned.is_untuned:
-            own = ProcessStart()
+    def of(cls, tuned: TunedConfig, given: Mapping[str, str], instance: int = 0) -> Launch:
+        """As the file says, for a process that would have the `given` variables and is one of the file's instances.
+        Raises InvalidConfigError for a file that asks for what none may, and InputError for an instance that it does
+        not have."""
+        own, around = _start_of(tuned), surroundings(tuned)
+        if not 0 <= instance < own.instances:
+            has = "one process" if own.instances == 1 else f"instances 0 to {own.instances - 1}"
+            raise InputError(f"{asked('instance', instance)}: the file is for {has}")
         missing = own.unavailable()
         found = {knob: value for knob, value in own.libraries.items() if library_file(knob, value) is not None}
-        cores = own.core_set()
+        cores = own.core_set(instance)
         start = ProcessStart({**around.variables, **own.variables}, found, None if cores is None else own.cores)
+        which = [] if own.instances == 1 else [f"as instance {instance} of {own.instances}"]
         if missing:
             missing.append("the job starts without that, and apply() leaves its model untuned")
         by_config = {*own.variables, *([PRELOAD] if own.libraries else [])}
@@ -103,7 +120,12 @@ class Launch:
             for name, value in _had(tuned).items()
             if not may_be_set(name, value) and name not in by_config and given.get(name) != value
         ]
-        return cls(start.environment(given), cores, tuple(start.texts()), (*missing, *unset))
+        return cls(start.environment(given), cores, (*start.texts(), *which), (*missing, *unset))
+
+    @classmethod
+    def all_of(cls, tuned: TunedConfig, given: Mapping[str, str]) -> list[Launch]:
+        """One for each instance."""
+        return [cls.of(tuned, given, number) for number in range(_start_of(tuned).instances)]
 
     def line(self, job: Sequence[str] = ("COMMAND",)) -> str:
         """What does this in a shell, a unit file or a container, without this package."""
@@ -130,6 +152,10 @@ class Launch:
             if before is not None:
                 os.sched_setaffinity(0, before)
             raise CannotStartError(job[0], error) from None
+
+
+def _start_of(tuned: TunedConfig) -> ProcessStart:
+    return ProcessStart() if tuned.is_untuned else ConfigParts.of(tuned.config).start
 
 
 class CannotStartError(AutotuneError):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autotune import environment
+from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import sizes_in
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_version
@@ -35,7 +36,7 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     found = [_difference(tuned.framework, tuned.environment.framework_version, release)]
     found += _device_differences(tuned.environment, here)
     found.append(_compiler_difference(tuned, here))
-    peak_bytes = tuned.evidence.best.peak_memory_bytes or 0
+    peak_bytes = (tuned.evidence.best.peak_memory_bytes or 0) // ConfigParts.of(tuned.config).start.instances
     if here.device.lower() == "cpu" and peak_bytes > here.memory_bytes:
         found.append(f"up to {peak_bytes / 2**20:,.0f} MiB of memory, here {here.memory_bytes / 2**20:,.0f} MiB")
     if structure_sha256(backend.parameters(model)) != tuned.workload.signature.structure_sha256:

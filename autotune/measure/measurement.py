@@ -194,7 +194,7 @@ class Samples(SparseRecord):
     those of the traffic.
     """
 
-    ABSENT: ClassVar[frozenset[str]] = frozenset({"parts_s"})
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"parts_s", "beside_s", "as_rate"})
 
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
     warmup_s: tuple[PositiveFloat, ...] = ()
@@ -210,6 +210,17 @@ class Samples(SparseRecord):
     """Moments within each sample, in seconds from where they are counted; empty where a call has no parts."""
     device: DeviceState | None = None
     """None without an accelerator whose driver tells."""
+    beside_s: tuple[tuple[PositiveFloat, ...], ...] = ()
+    """Wall times of the calls that further instances, processes on other cores, made at the same time."""
+    as_rate: bool = False
+    """Instances are compared: throughput is what is counted in a time, and follows from the mean of a call."""
+
+    @property
+    def call_every_s(self) -> float:
+        """Seconds from one call that is done to the next: the median of a call, or by the rates of all instances."""
+        if not self.as_rate:
+            return Latency.of(self.latency_s).p50
+        return 1 / sum(len(calls_s) / sum(calls_s) for calls_s in (self.latency_s, *self.beside_s))
 
 
 class OnWorker(Record):
@@ -332,12 +343,14 @@ class Measurement(Compiled, Checked, Timed, SparseRecord):
 
     @cached_property
     def latency(self) -> Latency:
-        return Latency.of(self.samples.latency_s)
+        """Percentiles over the calls of all instances."""
+        return Latency.of(sum(self.samples.beside_s, self.samples.latency_s))
 
     @property
     def throughput(self) -> float:
-        """Items (rows of the first input's leading dimension, or tokens) per second at the median latency."""
-        return self.signature.items_per_call / self.latency.p50
+        """Items (rows of the first input's leading dimension, or tokens) per second at the median latency, or of all
+        instances together."""
+        return self.signature.items_per_call / self.samples.call_every_s
 
     @property
     def ttft_s(self) -> float | None:

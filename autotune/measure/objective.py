@@ -117,7 +117,7 @@ _VALUES: dict[Goal, Callable[[Measurement], float]] = {
     "latency": lambda m: m.latency.p50,
     "p90": lambda m: m.latency.p90,
     "p99": lambda m: m.latency.p99,
-    "throughput": lambda m: m.latency.p50 / max(m.signature.items_per_call, 1),
+    "throughput": lambda m: m.samples.call_every_s / max(m.signature.items_per_call, 1),
     "ttft": lambda m: _known(m.ttft_s),
     "tpot": lambda m: _known(m.tpot_s),
     "memory": _memory_bytes,

@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -34,6 +34,8 @@ except ImportError:  # Not on every system.
 Clock = Callable[[], float]
 Calls = Sequence[Callable[[], None]]
 """A pass: each makes one call and returns when its result is there."""
+Beside = Callable[[], AbstractContextManager[None]]
+"""Makes what surrounds each stretch of samples: other processes may be at work within."""
 
 FEWEST_PASSES = 2
 """Fewest passes of a stream, taken even when the time is used up."""
@@ -92,12 +94,17 @@ class TailPlan(Record):
 
 
 def take_samples(
-    calls: Calls, plan: SamplingPlan, clock: Clock = time.perf_counter, instruments: Instruments | None = None
+    calls: Calls,
+    plan: SamplingPlan,
+    clock: Clock = time.perf_counter,
+    instruments: Instruments | None = None,
+    *,
+    beside: Beside = nullcontext,
 ) -> Samples:
-    """Warm up, then time passes by `plan`. The warm-up's samples are kept apart."""
+    """Warm up, then time passes by `plan`, with what goes on `beside` them. The warm-up's samples are kept apart."""
     begun = clock()
     warmup, steady = _warm_up(calls, plan, clock, instruments)
-    log = SampleLog(plan, instruments)
+    log = SampleLog(plan, instruments, beside)
     with log.watched():
         ended_by = _sample(calls, plan, clock, log, begun=begun)
     return log.samples(warmup, steady, ended_by)
@@ -112,6 +119,7 @@ def take_turns(
     *,
     wait: Callable[[float], object] = time.sleep,
     tell: Callable[[float], object] = lambda _: None,
+    beside: Beside = nullcontext,
 ) -> Samples:
     """Make the first calls, then take one burst of passes each time that `next_turn` (which waits) returns True, and
     give `tell` the median seconds of a call in it.
@@ -125,9 +133,9 @@ def take_turns(
     a slow one is counted, and is all of the turn.
     Raises RuntimeError if there was no turn at all.
     """
-    warmup = _first_calls(calls, plan, clock)
+    warmup = first_calls(calls, plan, clock)
     steady = False
-    log = SampleLog(plan, instruments)
+    log = SampleLog(plan, instruments, beside)
     turns: list[range] = []
     while next_turn():
         begun = clock()
@@ -190,6 +198,7 @@ class SampleLog:
 
     plan: SamplingPlan = field(default_factory=SamplingPlan)
     instruments: Instruments | None = None
+    beside: Beside = nullcontext
     latency_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     page_faults: list[int] = field(default_factory=list)
@@ -204,13 +213,14 @@ class SampleLog:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Count the CPU time that other processes use while samples are taken inside, without slowing any sample."""
-        meter = LoadMeter(own_cpu_s)
-        self.device.begin(len(self.latency_s))
-        yield
-        self.device.end(len(self.latency_s))
-        self.watched_s.append(meter.wall_s())
-        self.by_others_s.append(meter.taken_s())
-        self.stolen_s.append(meter.stolen_s())
+        with self.beside():
+            meter = LoadMeter(own_cpu_s)
+            self.device.begin(len(self.latency_s))
+            yield
+            self.device.end(len(self.latency_s))
+            self.watched_s.append(meter.wall_s())
+            self.by_others_s.append(meter.taken_s())
+            self.stolen_s.append(meter.stolen_s())
 
     @cached_property
     def device(self) -> DeviceWatch:
@@ -290,7 +300,7 @@ def _total(seconds: Sequence[float | None]) -> float | None:
     return round(sum(known), 3) if known and len(known) == len(seconds) else None
 
 
-def _first_calls(calls: Calls, plan: SamplingPlan, clock: Clock) -> list[float]:
+def first_calls(calls: Calls, plan: SamplingPlan, clock: Clock) -> list[float]:
     """Seconds of each of the fewest calls of a warm-up, in whole passes."""
     seconds: list[float] = []
     end = clock() + plan.max_warmup_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.version import __version__
+from autotune.workload.process_start import available
 from autotune.workload.tiers import TierSpec
 from autotune.workload.workload import Device, Workload
 
@@ -56,6 +57,8 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     sampler = None if question.sampler is None else sampler_name(question.sampler)
     require_quantities(shapes, objectives, constraints)
     require_team(question, framework, device)
+    quantities = {objective.quantity for objective in objectives} | {bound.quantity for bound in constraints}
+    require_instances(question, device, quantities)
     _require_generation(question, framework, objectives, constraints)
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
@@ -168,6 +171,23 @@ def require_team(question: Question, framework: str, device: Device) -> None:
         )
     if question.on is not None:
         raise InputError(f"{given}: the ranks of a trial are on one machine", tip=f"leave out {asked('on')}")
+
+
+def require_instances(question: Question, device: Device, quantities: Collection[str]) -> None:
+    """Raises InputError where instances are asked for and cannot be had, or without what they are good for."""
+    if question.instances is None:
+        return
+    given, without = asked("instances", question.instances), f"leave out {asked('instances')}"
+    if "throughput" not in quantities:
+        raise InputError(
+            f"{given}: instances share the machine, and no call of one is faster for the others",
+            tip=f"add {asked('objective', 'throughput')}",
+        )
+    if question.task != "infer":
+        what = "training steps" if question.task == "train" else "generated text"
+        raise InputError(f"{given}: instances are tried with calls of a model, not with {what}", tip=without)
+    if device != "cpu" or "cores" not in available():
+        raise InputError(f"{given}: instances are processes on cores of a CPU of their own, on Linux", tip=without)
 
 
 def variables_of(question: Question, device: Device) -> dict[str, str]:

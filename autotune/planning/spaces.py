@@ -6,7 +6,7 @@ A user's own may have knobs that no bundled one has: options of the compiler (`i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +24,7 @@ from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.workload.process_start import PREFIX, available, require_variable
+from autotune.workload.process_start import CORES, INSTANCES, MOST_INSTANCES, PREFIX, available, require_variable
 from autotune.workload.workload import Device, Task, Workload
 
 
@@ -66,7 +66,45 @@ def space_of(
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and question.preset != "quick" and not question.space
-    return with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
+    space = with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
+    return space if question.instances is None else with_instances(space, instances_asked(question.instances))
+
+
+def instances_asked(text: str) -> list[str]:
+    """Values of the knob: as many processes as are asked for, or each number that divides the cores. Raises
+    InputError."""
+    num_cores, given = num_usable_cores(), asked("instances", text)
+    numbers = [number for number in range(2, num_cores + 1) if num_cores % number == 0]
+    if text != "auto":
+        if not (text.isascii() and text.isdecimal() and int(text) > 1):
+            raise InputError(f"{given}: is neither auto nor a number from 2 on")
+        numbers = [int(text)] if int(text) <= min(num_cores, MOST_INSTANCES) else []
+    if not numbers:
+        raise InputError(
+            f"{given}: this process may use {num_cores} {'core' if num_cores == 1 else 'cores'}, and each instance has "
+            "one of its own at least"
+        )
+    return [f"{number}x{num_cores // number}" for number in numbers]
+
+
+def with_instances(space: SearchSpace, values: Sequence[str]) -> SearchSpace:
+    """The space with a knob for these numbers of processes and cores, which say how many threads each has. Raises
+    InputError if it has a knob of that name."""
+    if any(known.name == INSTANCES for known in space.knobs):
+        raise InputError(f"the search space has a knob {INSTANCES}, which {asked('instances')} adds")
+    knob = Knob(name=INSTANCES, doc=_DOC, values=(None, *values), when={}, default=None, untuned=None)
+    rules = [
+        ({INSTANCES: [*values], known.name: [value for value in known.values if value is not None]}, _BECAUSE)
+        for known in space.knobs
+        if known.name in _OF_THREADS
+    ]
+    return space.model_copy(update={"knobs": (*space.knobs, knob), "forbid": (*space.forbid, *rules)})
+
+
+_DOC = "docs/serving.md"
+_OF_THREADS = (CORES, "threads", "kernel_threads")
+_BECAUSE = "each instance has as many threads as cores"
+"""Knobs about the threads of a process, and why they have no value beside instances."""
 
 
 def _circumstances(question: Question, workload: Workload, declared: Declaration) -> Circumstances:

@@ -106,6 +106,10 @@ def _variables(given: Any) -> Any:
     return parse_pairs(asked("env"), _listed(given))
 
 
+def _as_text(given: Any) -> Any:
+    return str(given) if isinstance(given, int) else given
+
+
 Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 
@@ -189,6 +193,12 @@ class Question(Record):
         by="anybody",
         ge=1,
         le=64,
+    )
+    instances: Annotated[str | None, BeforeValidator(_as_text)] = ask(
+        None,
+        "With objective throughput, on a CPU: also try so many processes at a time, each on its share of the cores; "
+        "auto: each number that divides them.",
+        by="anybody",
     )
     objective: Texts = ask(
         (),
@@ -304,6 +314,8 @@ _APART = (
     ("dry_run", "deadline", "each tier is a study of its own", "leave one of the two out"),
     ("report", "deadline", "each tier is a study of its own", "run `report STUDY` on them"),
     ("deadline", "on", "that part runs on this machine alone", "leave one of the two out"),
+    ("instances", "deadline", "a deadline is for one call at a time", "leave one of the two out"),
+    ("instances", "on", "instances share one machine", "leave one of the two out"),
     ("profile", "on", "that part runs on this machine alone", "leave one of the two out"),
 )
 """Two fields that cannot be asked for at once, why, and what to do."""
@@ -329,6 +341,7 @@ class Asked(AskedAgain, total=False):
     process_settings: bool
     own_loop: bool
     ranks: int
+    instances: str | int | None
     prior: str | Sequence[str]
     portfolio: bool | None
     sampler: str | None

@@ -28,6 +28,7 @@ from autotune.study.slots import Readable, list_slot
 from autotune.study.study import Studies, Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
+from autotune.workload.process_start import INSTANCES
 
 MOST_CONFIGS = 4
 """So many configs are taken from all priors together, in turns: what they save must not be eaten up by trying them."""
@@ -97,6 +98,8 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
     """
     if not study.records() and (study.budget or Budget()).portfolio:
         study.portfolio = _portfolio_of(study.manifest)
+    if not study.records():
+        study.enqueue(_in_instances(study.manifest.space))
     already = {prior.name for prior in priors_of(study)}
     new = _projected([source for source in sources if source.name not in already], study)
     if new:
@@ -116,6 +119,12 @@ def _portfolio_of(manifest: Manifest) -> Portfolio | None:
     if workload.shapes is not None or not manifest.objective.needs_turns:
         return None
     return portfolio_for(manifest.space, workload.device, workload.task)
+
+
+def _in_instances(space: SearchSpace) -> list[Config]:
+    """The untuned model in each number of instances: what they give by themselves, which no portfolio knows."""
+    values = next((knob.values for knob in space.knobs if knob.name == INSTANCES), ())
+    return [Config({**space.untuned().root, INSTANCES: value}) for value in values if value is not None]
 
 
 def priors_of(study: Readable) -> list[Prior]:

@@ -11,6 +11,8 @@ started so, which `autotune launch` does. In the job nothing is set: it looks at
                    huge_pages                glibc's own allocator, told by GLIBC_TUNABLES to ask for huge pages
     openmp         iomp                      Intel's OpenMP in LD_PRELOAD: it serves code that was built for GNU's
     cores          C                         C of its cores: one thread of each core first, neighbours first
+    instances      NxC                       as many threads as C, on the I-th of N sets of C cores: it is one of N
+                                             processes that run side by side (decision 85)
 
 A file names no path, command or code here: variables take numbers or one of a few words, and a library is one of a few
 names, which is looked for in the folders of this machine's own.
@@ -36,9 +38,11 @@ from autotune.errors import InputError, InvalidConfigError, did_you_mean
 PREFIX = "env."
 """What the name of a knob begins with that is a variable."""
 CORES = "cores"
+INSTANCES = "instances"
 PRELOAD = "LD_PRELOAD"
 
 MOST = 2**31 - 1
+MOST_INSTANCES = 1024
 
 _SWITCH = ("true", "false")
 VARIABLES: dict[str, tuple[str, ...] | None] = {
@@ -105,6 +109,8 @@ class ProcessStart:
     """Knob -> the library's name."""
     cores: int | None = None
     """The number of cores that the process may use; None: those that it is given."""
+    instances: int = 1
+    """So many processes are started, each with all of this, on cores of its own."""
 
     @classmethod
     def taken_from(cls, knobs: MutableMapping[str, Scalar]) -> ProcessStart:
@@ -113,6 +119,7 @@ class ProcessStart:
         variables: dict[str, str] = {}
         libraries: dict[str, str] = {}
         cores: int | None = None
+        instances = 1
         for name, value in [*knobs.items()]:
             pair = (name, str(value))
             if name.startswith(PREFIX) and value is not None:
@@ -124,10 +131,13 @@ class ProcessStart:
                 libraries[name] = pair[1]
             elif name == CORES and value is not None:
                 cores = _number_of_cores(value)
-            elif value is not None or not (name.startswith(PREFIX) or name == CORES or name in _KNOBS):
+            elif name == INSTANCES and value is not None:
+                instances, cores = instances_of(value)
+                variables[_OF_THREADS[0]] = str(cores)
+            elif value is not None or not (name.startswith(PREFIX) or name in (CORES, INSTANCES) or name in _KNOBS):
                 continue
             del knobs[name]
-        return cls(variables, libraries, cores)
+        return cls(variables, libraries, cores, instances)
 
     def __bool__(self) -> bool:
         return bool(self.variables or self.libraries or self.cores)
@@ -136,7 +146,8 @@ class ProcessStart:
     def facts(self) -> dict[str, Scalar]:
         """All of it as plain data, by names that tell what they are."""
         cores: dict[str, Scalar] = {} if self.cores is None else {CORES: self.cores}
-        return {**self.variables, **self.libraries, **cores}
+        instances: dict[str, Scalar] = {} if self.instances == 1 else {INSTANCES: self.instances}
+        return {**self.variables, **self.libraries, **cores, **instances}
 
     def texts(self) -> list[str]:
         """All of it, a phrase for each, as a user would say it."""
@@ -173,8 +184,10 @@ class ProcessStart:
         if self.libraries and not sys.platform.startswith("linux"):
             sentences = [f"{value} cannot be preloaded on {sys.platform}" for value in self.libraries.values()]
         num_cores = len(usable_cpus())
-        if self.cores is not None and (num_cores < self.cores or not hasattr(os, "sched_setaffinity")):
-            sentences.append(f"a set of {self.cores} cores cannot be had here, of {num_cores}")
+        wanted = self.instances * (self.cores or 0)
+        if num_cores < wanted or (wanted and not hasattr(os, "sched_setaffinity")):
+            sets = "a set" if self.instances == 1 else f"{self.instances} sets"
+            sentences.append(f"{sets} of {self.cores} cores cannot be had here, of {num_cores}")
         return sentences
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -188,11 +201,12 @@ class ProcessStart:
             wanted[PRELOAD] = ":".join(filter(None, [*new, already]))
         return {name: value for name, value in wanted.items() if given.get(name) != value}
 
-    def core_set(self) -> frozenset[int] | None:
+    def core_set(self, instance: int = 0) -> frozenset[int] | None:
         """The cores for a process that may use this one's; None: all of them, or there are too few."""
         if self.cores is None:
             return None
-        return next(iter(core_sets(self.cores)), None)
+        sets = core_sets(self.cores, num=self.instances)
+        return sets[instance] if sets else None
 
 
 def require_variable(knob: str, value: Scalar) -> None:
@@ -245,6 +259,14 @@ def _number_of_cores(value: Scalar) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise InvalidConfigError(f"knob {CORES}: {value!r} is no number of cores")
     return value
+
+
+def instances_of(value: Scalar) -> tuple[int, int]:
+    """The number of instances, and the cores of each, of `2x4`. Raises InvalidConfigError."""
+    num, _, cores = str(value).partition("x")
+    if not (_is_number(num) and _is_number(cores) and 1 < int(num) <= MOST_INSTANCES and int(cores) > 0):
+        raise InvalidConfigError(f"knob {INSTANCES}: {value!r} is no number of processes and cores, such as 2x4")
+    return int(num), int(cores)
 
 
 # Libraries of this machine.
@@ -300,23 +322,33 @@ def file_of(symbol: str) -> str | None:
 # Core sets.
 
 
-def core_sets(size: int, usable: frozenset[int] | None = None) -> list[frozenset[int]]:
-    """As many disjoint sets of so many cores as there are, of those that this process may use. One thread of each core
-    comes before the second one, and cores of one memory node stand together."""
+def core_sets(size: int, usable: frozenset[int] | None = None, num: int = 1) -> list[frozenset[int]]:
+    """So many disjoint sets of so many cores, of those that this process may use; none where there are too few. One
+    thread of each core is taken before the second one. Threads of one core, and cores of one memory node, are in one
+    set where that can be."""
     cpus = sorted(usable_cpus() if usable is None else usable, key=lambda cpu: (_rank(cpu), _node(cpu), cpu))
-    return [frozenset(cpus[first : first + size]) for first in range(0, len(cpus) - size + 1, size)]
+    if len(cpus) < num * size:
+        return []
+    taken = sorted(cpus[: num * size], key=lambda cpu: (_node(cpu), _siblings(cpu)[0], cpu))
+    return [frozenset(taken[first : first + size]) for first in range(0, num * size, size)]
 
 
 _CPUS = Path("/sys/devices/system/cpu")
 
 
-def _rank(cpu: int) -> int:
-    """The place of a processor among the threads of its core."""
+def _siblings(cpu: int) -> list[int]:
+    """All threads of a processor's core."""
     try:
         text = (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
-        return sorted(_listed(text)).index(cpu)
+        found = sorted(_listed(text))
     except (OSError, ValueError):
-        return 0
+        return [cpu]
+    return found if cpu in found else [cpu]
+
+
+def _rank(cpu: int) -> int:
+    """The place of a processor among the threads of its core."""
+    return _siblings(cpu).index(cpu)
 
 
 def _node(cpu: int) -> int:

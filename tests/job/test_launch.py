@@ -192,6 +192,93 @@ class TestWhatIsNotHere:
         assert surroundings(tuned).variables == {"OMP_NUM_THREADS": "77"}
 
 
+TWO = {"execution": "eager", "instances": "2x1"}
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="instances have a core each")
+
+
+@needs_two_cores
+class TestInstances:
+    """A file that is for two processes of a core each."""
+
+    def test_have_a_core_and_a_thread_each(self, answer: Callable[..., Path], launch: Run) -> None:
+        """By what the kernel says of them. The flag stands behind the file, or in front of it."""
+        path, code = answer(TWO), "import os; print(*os.sched_getaffinity(0), os.environ['OMP_NUM_THREADS'])"
+        job = ("--", sys.executable, "-c", code)
+        results = [
+            launch(path, "--instance", "0", *job), launch(path, "--instance=1", *job),
+            launch("--instance", "1", path, *job),
+        ]  # fmt: skip
+        first, second = sorted(os.sched_getaffinity(0))[:2]
+        assert [result.stdout for result in results] == [f"{first} 1\n", f"{second} 1\n", f"{second} 1\n"]
+        assert "started with OMP_NUM_THREADS=1, 1 core, as instance 1 of 2" in results[1].stderr
+
+    def test_a_flag_of_the_job_is_its_own(self, answer: Callable[..., Path], launch: Run) -> None:
+        """Also one of the same name."""
+        code = "import sys; print(sys.argv[1:])"
+        result = launch(answer(TWO), "--instance", "1", "--", sys.executable, "-c", code, "--instance", "7")
+        assert result.stdout == "['--instance', '7']\n"
+
+    def test_each_has_a_line_for_a_shell(self, answer: Callable[..., Path], launch: Run) -> None:
+        """All of them, or the one that is named."""
+        path = answer(TWO)
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        first, second = sorted(os.sched_getaffinity(0))[:2]
+        lines = launch(path, env=environment).stdout.splitlines()
+        assert lines == [f"env OMP_NUM_THREADS=1 taskset -c {cpu} COMMAND" for cpu in (first, second)]
+        assert launch(path, "--instance", "1", env=environment).stdout.splitlines() == lines[1:]
+
+    def test_which_one_has_to_be_said(self, answer: Callable[..., Path], launch: Run) -> None:
+        """Nothing is started without, nor as one that the file does not have."""
+        result = launch(answer(TWO), "--", "echo", "started")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "is for 2 processes side by side" in result.stderr
+        assert "start the job 2 times, I from 0 to 1: " in result.stderr
+        for config, number in ((TWO, "2"), (TWO, "-1"), ({"execution": "eager"}, "1")):
+            result = launch(answer(config), "--instance", number, "--", "echo", "started")
+            assert (result.returncode, result.stdout) == (2, "")
+            assert f"--instance {number}: the file is for " in result.stderr
+
+    def test_more_than_fit_here(self, answer: Callable[..., Path], launch: Run) -> None:
+        """The job starts with what there is, as it does without a library that is not installed."""
+        result = launch(answer(TWO | {"instances": "512x512"}), "--instance", "3", "--", "echo", "started")
+        assert (result.returncode, result.stdout) == (0, "started\n")
+        assert "512 sets of 512 cores cannot be had here" in result.stderr
+
+    def test_a_process_that_is_none_says_so(self, answer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        """With what it lacks. What a trial without instances took is no matter: a call of one is slower by design."""
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        path = answer(TWO)
+        content = yaml.safe_load(path.read_text())
+        content["evidence"]["without_start"] = content["evidence"]["best"]
+        path.write_text(yaml.safe_dump(content))
+        said = lacks("best.yaml", load_tuned(path))
+        assert said is not None
+        assert said.startswith("best.yaml was measured as 2 processes side by side, each of them started with OMP_NUM")
+        assert "times as long" not in said
+
+
+@needs_two_cores
+def test_instances_from_a_study_to_a_job(tmp_path: Path, tune_fake: Cli, cli: Cli, launch: Run) -> None:
+    """They have twice the throughput of a model whose calls take as long on one core as on two; the export says how to
+    start them."""
+    space, path = tmp_path / "one.yaml", tmp_path / "exported.yaml"
+    space.write_text(SPACE.replace("[8, 2]", "[8]").partition("  allocator")[0])
+    found = tune_fake("--space", str(space), "--objective", "throughput", "--instances", "auto")
+    num = len(os.sched_getaffinity(0))
+    assert "faster: " in found.stdout, found.stderr
+    assert f"instances={num}x1" in found.stdout
+    assert "processes of 1 core each call at the same time" in found.stdout
+    assert f"start the job {num} times" in found.stdout
+    exported = cli("export", "s", "-o", str(path)).stdout
+    lines = [f"launch {path} --instance {number} -- COMMAND" for number in range(num)]
+    assert all(line in exported for line in lines)
+    speedup = load_tuned(path).evidence.speedup
+    assert speedup is not None
+    assert speedup.median == pytest.approx(num, rel=0.05)
+    result = launch(path, "--instance", num - 1, "--", sys.executable, "-c", FOUND)
+    assert json.loads(result.stdout)[0]["cores"] == str(max(os.sched_getaffinity(0)))
+
+
 SPACE = """
 schema: 1
 framework: fake
@@ -226,6 +313,32 @@ def test_the_export_has_the_trial_without_the_start(measurement: Measurement) ->
     answer: Any = SimpleNamespace(measured=records)
     found = [_without_start(answer, record.config) for record in records]
     assert [figures and figures.trial for figures in found] == [None, None, 1, 1]
+
+
+@needs_two_cores
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_job_as_an_instance(tmp_path: Path, launch: Run, launched: bool) -> None:
+    """Launched, its model is tuned without a word. Else it stays untuned, with one line."""
+    pytest.importorskip("torch")
+    from tests.conformance.torch_kit import X, made
+
+    path = export(tmp_path / "best.yaml", "torch", {**TWO, "precision": None}, made(), [X])
+    content = yaml.safe_load(path.read_text())
+    content["environment"]["num_cores"] = 1
+    path.write_text(yaml.safe_dump(content))
+    script = tmp_path / "job.py"
+    script.write_text(textwrap.dedent(JOB.format(repository=str(REPOSITORY))))
+    job = [sys.executable, str(script), str(path), "retune-hint"]
+    if launched:
+        result = launch(path, "--instance", "1", "--", *job)
+        assert (result.returncode, result.stdout) == (0, "tuned\n"), result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+        return
+    result = subprocess.run(job, capture_output=True, text=True, check=True)
+    assert result.stdout == "untuned\n"
+    (line,) = result.stderr.splitlines()
+    assert "was measured as 2 processes side by side, each of them started with " in line
+    assert f"{path} --instance I -- COMMAND" in line
 
 
 JOB = """

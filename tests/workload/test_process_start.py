@@ -86,6 +86,33 @@ def test_what_a_file_may_have_set(name: str, value: str, expected: bool) -> None
     assert may_be_set(name, value) is expected
 
 
+def test_instances_say_cores_and_threads() -> None:
+    """Each process has so many threads as cores, on a set of its own."""
+    knobs = {"execution": "eager", "instances": "2x1"}
+    start = ProcessStart.taken_from(knobs)
+    assert start == ProcessStart({"OMP_NUM_THREADS": "1"}, {}, 1, 2)
+    assert knobs == {"execution": "eager"}
+    assert start.facts == {"OMP_NUM_THREADS": "1", "cores": 1, "instances": 2}
+    assert not ProcessStart.taken_from({"instances": None})
+
+
+def test_instances_lie_on_sets_of_their_own() -> None:
+    """No two have a core in common; where there are too few, a sentence says so."""
+    usable = sorted(os.sched_getaffinity(0))
+    start = ProcessStart(cores=1, instances=len(usable))
+    assert sorted(cpu for number in range(len(usable)) for cpu in start.core_set(number) or ()) == usable
+    more = ProcessStart(cores=len(usable), instances=2)
+    assert more.core_set(1) is None
+    assert more.unavailable() == [f"2 sets of {len(usable)} cores cannot be had here, of {len(usable)}"]
+
+
+@pytest.mark.parametrize("value", ["2", "1x2", "0x1", "2x0", "2x", "x2", "99999x1", "2x1; id", True, 2])
+def test_a_number_of_instances_is_one_of_processes_and_cores(value: object) -> None:
+    """Two processes at the least."""
+    with pytest.raises(InvalidConfigError, match="knob instances"):
+        ProcessStart.taken_from({"instances": value})  # type: ignore[dict-item]
+
+
 class TestLibraries:
     """Looked for by name in the folders of this machine, and loaded before what is there."""
 
@@ -161,13 +188,29 @@ class TestThisProcess:
 class TestCoreSets:
     """Disjoint sets of one size."""
 
-    def test_are_as_many_as_there_are(self) -> None:
-        """What is left over is in none."""
-        assert core_sets(2, frozenset({3, 1, 5, 7, 9})) == [frozenset({1, 3}), frozenset({5, 7})]
+    def test_are_as_many_as_are_asked_for(self) -> None:
+        """Neighbours first; none where there are too few cores for all."""
+        usable = frozenset({3, 1, 5, 7, 9})
+        assert core_sets(2, usable) == [frozenset({1, 3})]
+        assert core_sets(2, usable, 2) == [frozenset({1, 3}), frozenset({5, 7})]
+        assert core_sets(2, usable, 3) == []
         assert core_sets(3, frozenset({0, 1})) == []
 
-    def test_take_one_thread_of_each_core_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Then the second ones; and cores of one memory node together, however they are numbered."""
+    @pytest.mark.parametrize(
+        ("size", "num", "expected"),
+        [
+            (2, 1, [{0, 2}]),
+            (2, 2, [{0, 2}, {1, 3}]),
+            (1, 4, [{0}, {2}, {1}, {3}]),
+            (2, 4, [{0, 4}, {2, 6}, {1, 5}, {3, 7}]),
+            (4, 2, [{0, 2, 4, 6}, {1, 3, 5, 7}]),
+        ],
+    )
+    def test_share_no_core_that_they_need_not_share(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, num: int, expected: list[set[int]]
+    ) -> None:
+        """The first thread of each core is taken before the second one, and what is taken stays together by cores and
+        memory nodes, however they are numbered."""
         # Two nodes, whose processors are numbered in turns, of two cores with two threads each.
         for cpu in range(8):
             folder = tmp_path / f"cpu{cpu}"
@@ -175,9 +218,7 @@ class TestCoreSets:
             (folder / "topology" / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
             (folder / f"node{cpu % 2}").mkdir()
         monkeypatch.setattr(process_start, "_CPUS", tmp_path)
-        every = frozenset(range(8))
-        assert core_sets(2, every) == [frozenset(each) for each in ({0, 2}, {1, 3}, {4, 6}, {5, 7})]
-        assert core_sets(4, every) == [frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7})]
+        assert core_sets(size, frozenset(range(8)), num) == [frozenset(each) for each in expected]
 
     def test_a_range_as_the_kernel_writes_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neighbours are a range there."""

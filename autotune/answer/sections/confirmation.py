@@ -60,7 +60,7 @@ class ConfirmationSection(Section):
             if answer.verdict in COMPILED:
                 yield 'model = autotune.load("best.yaml").apply(model)'
                 if answer.best is not None and ConfigParts.of(answer.best.config).start:
-                    yield tip_of("best.yaml")
+                    yield tip_of("best.yaml", answer.best.config)
 
     @property
     def _is_busy(self) -> bool:

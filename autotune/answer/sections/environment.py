@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from autotune.answer.content import Fact, Part, Section, Table
 from autotune.answer.format import num_bytes, percent, seconds
+from autotune.apply.config_parts import ConfigParts
 from autotune.environment import Environment
 from autotune.measure.device_state import DeviceState, mean_of_known
 from autotune.measure.measurement import Measurement
+from autotune.workload.process_start import ProcessStart
 
 
 class EnvironmentSection(Section):
@@ -21,6 +23,12 @@ class EnvironmentSection(Section):
         ranks = self.answer.manifest.workload.ranks
         if ranks > 1:
             yield "ranks", f"{ranks} processes take each step together; it ends with the slowest; memory is that of one"
+        best = self.answer.best
+        start = ProcessStart() if best is None else ConfigParts.of(best.config).start
+        if start.instances > 1:
+            cores = "1 core" if start.cores == 1 else f"{start.cores} cores"
+            what = "throughput and memory are those of all, the 99th percentile is over all calls"
+            yield "instances", f"{start.instances} processes of {cores} each call at the same time; {what}"
 
     def words(self) -> str:
         return "A result holds for this model, machine and release; `verify` measures it again elsewhere."

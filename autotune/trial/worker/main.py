@@ -32,9 +32,9 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import lacks_process_resources, module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
-from autotune.trial.worker import reference, same_numbers, team
+from autotune.trial.worker import instances, reference, same_numbers, team
 from autotune.trial.worker.accuracy_check import WrongResultError
-from autotune.trial.worker.measure import Supervision, measure
+from autotune.trial.worker.measure import Supervision, be_instance, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
 from autotune.workload.process_start import ProcessStart
 
@@ -52,8 +52,8 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind.
 
     With a second argument it helps the process of a trial, and measures nothing: with `reference.ONLY` it writes the
-    wide reference, with `same_numbers.ONLY` it checks training steps, with `team.ONLY` it is a further rank. `ahead` is
-    what the process that this one was forked from has imported.
+    wide reference, with `same_numbers.ONLY` it checks training steps, with `team.ONLY` it is a further rank, with
+    `instances.ONLY` a further instance. `ahead` is what the process that this one was forked from has imported.
     """
     if not arguments or not set(arguments[1:]) <= set(_HELPERS):
         print("usage: trial/worker/main.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
@@ -96,6 +96,7 @@ _HELPERS: dict[str, Callable[[TrialRequest, TrialFolder, StageReporter], _Job]] 
         same_numbers.write, request, folder, enter=progress.enter
     ),
     team.ONLY: lambda request, folder, progress: partial(team.serve, request, folder, enter=progress.enter),
+    instances.ONLY: lambda request, _, progress: partial(be_instance, request, progress),
 }
 """What a process does that helps that of a trial, by the name that it is started with."""
 
@@ -138,10 +139,12 @@ def _require_start(request: TrialRequest, folder: TrialFolder) -> None:
     wanted = {**missing, **start.environment({**os.environ, **missing})}
     cores = start.core_set()
     if (wanted or cores not in (None, usable_cpus())) and os.environ.pop(_RESTARTED, None) is None:
+        given = ",".join(map(str, sorted(usable_cpus())))
         if cores is not None:
             os.sched_setaffinity(0, cores)
         command = module_command("trial.worker.main", str(folder.path))
-        os.execve(sys.executable, command, {**os.environ, **wanted, _RESTARTED: "1"})
+        variables = {**os.environ, **wanted, _RESTARTED: "1", instances.CORES_VARIABLE: given}
+        os.execve(sys.executable, command, variables)
 
 
 def _measured(

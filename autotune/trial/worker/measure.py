@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,10 @@ from autotune.files import write_whole
 from autotune.measure.device_state import DeviceTimes, times_beside
 from autotune.measure.measurement import Checked, Compiled, Growth, Measurement, Samples, Stage, Timed
 from autotune.measure.profile import Profile
-from autotune.measure.sampling import take_samples, take_turns
+from autotune.measure.sampling import Beside, SamplingPlan, take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker import same_numbers, team
+from autotune.trial.worker import instances, same_numbers, team
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
@@ -60,6 +60,7 @@ from autotune.trial.worker.memory import PeakMemory, growth_of
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject, paired_with
+from autotune.workload.process_start import INSTANCES
 
 PROFILED_CALLS = 5
 DEVICE_TIMES_S = 0.2
@@ -87,6 +88,8 @@ class _Trial:
     memory: PeakMemory
     subject: Subject
     calls: Calls
+    others: instances.Others | None = None
+    """Further instances of the model, which make calls while this process takes its samples."""
 
     @property
     def settings(self) -> Config:
@@ -138,12 +141,28 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
     accelerator everything from the check on has the device for itself, and so has a compiler that times candidates.
     """
     if request.workload.ranks == 1:
-        return _measure(_build(request, progress, supervision, backend))
-    others = team.Others.start(progress.folder, request)
-    with others.blamed():
+        with instances.Others.beside(progress.folder, request) as others:
+            return _measure(replace(_build(request, progress, supervision, backend), others=others))
+    ranks = team.Others.start(progress.folder, request)
+    with ranks.further.blamed():
         trial = _build(request, progress, supervision, backend)
-        trial.calls.join(others.join(backend))
+        trial.calls.join(ranks.join(backend))
         return _measure(trial)
+
+
+def be_instance(request: TrialRequest, progress: StageReporter, backend: Backend) -> None:
+    """Be a further instance: all that instance 0 does up to the samples, then calls as long as that one wants them.
+    Raises what it would raise."""
+    first = instances.First()
+    trial = _build(request, progress, Supervision(None, None, None), backend)
+    if not first.says_to_prepare():
+        return
+    with trial.calls.recording():
+        compiling, _ = _prove(trial)
+        plan = _plan(trial)
+        trial.memory.restart()
+        if first.follow(trial.calls.one_pass(compiling.step, plan.calls_per_sample), plan, backend.clock):
+            first.tell_memory(trial.memory.peak_bytes(compiling.spared.resident_bytes))
 
 
 def _measure(trial: _Trial) -> Measurement:
@@ -151,6 +170,8 @@ def _measure(trial: _Trial) -> Measurement:
     model, calls = trial.subject.model, trial.calls
     with calls.recording():
         compiling, proof = _prove(trial)
+        if trial.others is not None:
+            trial.others.prepare()
         step = compiling.step
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
@@ -243,6 +264,9 @@ def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
     trial.memory.restart()
     samples = _take(trial, step)
     peak_bytes = trial.memory.peak_bytes(spared_bytes)
+    if trial.others is not None:
+        samples = trial.others.added_to(samples)
+        peak_bytes = None if peak_bytes is None else peak_bytes + sum(trial.others.end())
     device_times, copies_s = _device_times(trial, step), _copies_s(trial, step)
     growth = _growth(trial, step, samples)
     trial.device.release()
@@ -252,19 +276,29 @@ def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
 
 
 def _take(trial: _Trial, step: Step) -> Samples:
-    """By the study's plan with the framework's minimum of warm-up calls, limited to the time of the stage."""
-    request, backend, turns, device = trial.request, trial.backend, trial.supervision.turns, trial.device
-    limits = {
-        "min_warmup_calls": max(request.sampling.min_warmup_calls, backend.warmup_calls),
-        "longest_s": (0.4 if request.measures_growth else 0.9) * request.limits.run,
-    }
-    plan = trial.calls.sampling(request.sampling.model_copy(update=limits))
+    """In one go, or turn by turn. Where the study compares instances, they are marked."""
+    backend, turns, device, plan = trial.backend, trial.supervision.turns, trial.device, _plan(trial)
     one_pass = trial.calls.one_pass(step, plan.calls_per_sample)
+    beside: Beside = nullcontext if trial.others is None else trial.others.calling
     if turns is None:
         device.take()
-        return take_samples(one_pass, plan, backend.clock, backend.instruments)
-    next_turn = partial(_next_turn, turns, device)
-    return take_turns(one_pass, plan, next_turn, backend.clock, backend.instruments, tell=turns.tell)
+        samples = take_samples(one_pass, plan, backend.clock, backend.instruments, beside=beside)
+    else:
+        next_turn = partial(_next_turn, turns, device)
+        samples = take_turns(
+            one_pass, plan, next_turn, backend.clock, backend.instruments, tell=turns.tell, beside=beside
+        )
+    return samples.model_copy(update={"as_rate": INSTANCES in trial.request.config.root})
+
+
+def _plan(trial: _Trial) -> SamplingPlan:
+    """The study's plan with the framework's minimum of warm-up calls, limited to the time of the stage."""
+    request = trial.request
+    limits = {
+        "min_warmup_calls": max(request.sampling.min_warmup_calls, trial.backend.warmup_calls),
+        "longest_s": (0.4 if request.measures_growth else 0.9) * request.limits.run,
+    }
+    return trial.calls.sampling(request.sampling.model_copy(update=limits))
 
 
 def _next_turn(turns: Turns, device: DeviceLock) -> bool:

@@ -14,8 +14,7 @@ reference of the untuned model holds for every number of ranks. A timed step end
 own; telling and meeting are in it, of the untuned model and of each config alike (gloo on one machine: 0.1 to 0.2 ms).
 
 A rank that fails while it builds is seen to end. One that fails later closes its connections, upon which the others
-fail within a collective. What it left is the cause, and rank 0 reports that. None outlives the trial: its supervisor
-kills what it has started.
+fail within a collective. What it left is the cause, and rank 0 reports that (`Further`).
 """
 
 from __future__ import annotations
@@ -23,40 +22,37 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import Team, require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
-from autotune.errors import AutotuneError, SetupError
-from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.errors import SetupError
+from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import reference_tolerance
 from autotune.trial.worker.calls.steps import Steps
+from autotune.trial.worker.further import LOOK_S, Further
 from autotune.trial.worker.subject import build_subject, paired_with
 
 ONLY = "rank"
 """Second argument of a worker that is a further rank of a trial, and measures nothing."""
 RANK_VARIABLE = "AUTOTUNE_TRIAL_RANK"
 _MEETING, _BUILT = "meeting", "built"
-_LOOK_S = 0.02
-_LEAVES_WITHIN_S = 5.0
-"""What a rank that has failed writes is waited for so long."""
 
 
 @dataclass(frozen=True)
 class Others:
     """The further ranks of a trial, seen from rank 0."""
 
-    folders: tuple[TrialFolder, ...]
-    processes: tuple[subprocess.Popen[bytes], ...]
+    further: Further
     meeting: Path
 
     @classmethod
@@ -64,50 +60,23 @@ class Others:
         """Start them. They find the caches of rank 0, which all compile into."""
         meeting = folder.path / _MEETING
         meeting.unlink(missing_ok=True)
-        folders = tuple(TrialFolder(folder.path / f"{ONLY}-{rank}") for rank in range(1, request.workload.ranks))
-        processes = []
-        for rank, inner in enumerate(folders, start=1):
-            (inner.path / _BUILT).unlink(missing_ok=True)
-            inner.write_request(request.for_a_further_process())
-            command = module_command("trial.worker.main", str(inner.path), ONLY)
-            with inner.stderr.open("wb") as log:
-                variables = {**os.environ, RANK_VARIABLE: str(rank)}
-                processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
-        return cls(folders, tuple(processes), meeting)
+        for inner in folder.path.glob(f"{ONLY}-*"):
+            (inner / _BUILT).unlink(missing_ok=True)
+        starts = [partial(_start, rank) for rank in range(1, request.workload.ranks)]
+        return cls(Further.start(ONLY, folder, request, starts), meeting)
 
     def join(self, backend: Backend) -> Team:
         """Meet them, once all have built their model. Raises what one of them raised."""
-        while not all((folder.path / _BUILT).exists() for folder in self.folders):
-            if any(process.poll() is not None for process in self.processes):
-                raise self._cause() or SetupError("a rank ended before its model was built")
-            time.sleep(_LOOK_S)
-        return _joined(backend, 0, len(self.folders) + 1, self.meeting)
+        folders, processes = self.further.folders, self.further.processes
+        while not all((folder.path / _BUILT).exists() for folder in folders):
+            if any(process.poll() is not None for process in processes):
+                raise self.further.cause() or SetupError("a rank ended before its model was built")
+            time.sleep(LOOK_S)
+        return _joined(backend, 0, len(folders) + 1, self.meeting)
 
-    @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """An exception within that follows from another rank's is replaced by that one."""
-        try:
-            yield
-        except AutotuneError:
-            raise
-        except Exception as error:
-            cause = self._cause()
-            if cause is None:
-                raise
-            raise cause from error
 
-    def _cause(self) -> Exception | None:
-        """What the first rank that has failed by itself says."""
-        end = time.monotonic() + _LEAVES_WITHIN_S
-        while time.monotonic() < end and any(process.poll() is None for process in self.processes):
-            time.sleep(_LOOK_S)
-        for rank, (folder, process) in enumerate(zip(self.folders, self.processes, strict=True), start=1):
-            outcome = folder.read_outcome()
-            if isinstance(outcome, Failure) and not _follows(outcome):
-                return _error_of(outcome, rank)
-            if process.poll() not in (None, 0):
-                return SetupError(f"rank {rank} ended with exit status {process.poll()}; full log: {folder.stderr}")
-        return None
+def _start(rank: int, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env={**os.environ, RANK_VARIABLE: str(rank)}, stdout=log, stderr=log)
 
 
 def serve(request: TrialRequest, folder: TrialFolder, backend: Backend, enter: Callable[[Stage], None]) -> None:
@@ -137,13 +106,3 @@ def serve(request: TrialRequest, folder: TrialFolder, backend: Backend, enter: C
 def _joined(backend: Backend, rank: int, num_ranks: int, meeting: Path) -> Team:
     training = require(backend.training, asked("task", "train"))
     return require(training.team, asked("ranks", num_ranks))(rank, num_ranks, meeting)
-
-
-def _follows(failure: Failure) -> bool:
-    """It is about another rank that has left."""
-    return any(words in failure.error for words in ("Connection closed by peer", "Connection reset by peer"))
-
-
-def _error_of(failure: Failure, rank: int) -> Exception:
-    text = f"rank {rank}: {failure.error}"
-    return SetupError(text) if failure.reason is Reason.SETUP else RuntimeError(text)
