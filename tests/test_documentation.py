@@ -217,6 +217,8 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     for word, name in {"trainer": "docs/trainer", "ddp": "docs/many-ranks", "generat": "docs/in-the-job"}.items():
         numbers = index["titleterms"].get(word, [])
         assert index["docnames"].index(name) in (numbers if isinstance(numbers, list) else [numbers]), word
+    scored = (built / "_static" / "language_data.js").read_text(encoding="utf-8")
+    assert 'startsWith("docs/decisions/")' in scored  # Pages for users come first.
     styles = "".join(each.read_text(encoding="utf-8") for each in built.rglob("*.css"))
     assert not re.findall(r"(?:@import|url\()[\s\"'(]*(?:https?:)?//", styles)
 

@@ -22,6 +22,9 @@ exclude_patterns = [".*", "build", "studies"]
 html_theme = "furo"
 html_title = f"autotune {release}"
 html_extra_path = ["index.html"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 smartquotes = False  # Quotes in options are there to be pasted.
 html_copy_source = html_show_sourcelink = False
 html_show_copyright = False
