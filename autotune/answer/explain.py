@@ -54,7 +54,8 @@ class Influence:
 
 @dataclass(frozen=True)
 class Contrast:
-    """One reported quantity of the winner, and the same of a trial that it is compared with."""
+    """One reported quantity of the winner, and the same of a trial that it is compared with; None where it has none, as
+    the untuned model of what is compiled."""
 
     quantity: str
     winner: float | None
@@ -239,14 +240,14 @@ def _first_difference(winner: Config, config: Config, by_importance: Sequence[st
 
 
 _QUANTITIES: dict[str, Callable[[Measurement], float | None]] = {
-    "graphs": lambda m: m.diagnosis.num_graphs,
+    "graphs": lambda m: m.diagnosis.num_graphs if m.diagnosis.compiled is not False else None,
     "graph breaks": lambda m: m.diagnosis.num_graph_breaks,
     "recompiles": lambda m: m.diagnosis.num_recompiles,
     "kernels": lambda m: m.diagnosis.num_kernels,
     "operators fused away": lambda m: m.diagnosis.num_fused,
     "relative error": lambda m: m.relative_error,
     "peak memory": lambda m: m.peak_memory_bytes,
-    "compile seconds": lambda m: m.compile_s,
+    "compile seconds": lambda m: m.compile_s if m.diagnosis.compiled is not False else None,
 }
 
 

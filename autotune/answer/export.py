@@ -71,14 +71,15 @@ def figures_of(record: TrialRecord) -> Figures:
 
 
 def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
-    """What is exported: the best config, or another trial that was compared with the untuned model.
+    """What is exported: the best config, or another trial that was compared with the untuned model. Before there is a
+    verdict, any trial that the user names and that keeps every constraint.
 
-    Raises InputError if there is no verdict yet, or nothing usable.
+    Raises InputError if there is no verdict yet and no trial named, or nothing usable.
     """
     answer = StudyResult(study)
     confirmation = answer.confirmation
     if answer.verdict is None or confirmation is None:
-        raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: {study.command('resume')}")
+        return _tuned(study, answer, _unproven(study, answer, trial))
     if trial is not None and (answer.best is None or trial != answer.best.number):
         return _tuned(study, answer, _chosen(study, confirmation, trial))
     if answer.best is None:
@@ -99,6 +100,21 @@ class _Exported:
     pairs: tuple[tuple[float, float], ...]
 
 
+def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported:
+    """The trial that the user chose before anything was proven. Raises InputError for one that cannot be exported."""
+    resume = f"run: {study.command('resume')}"
+    if trial is None:
+        leader = None if answer.best is answer.untuned else answer.best
+        as_it_is = "" if leader is None else f"; or, unproven: {answer.command('export', trial=str(leader.number))}"
+        raise InputError(f"study {study.name!r} has no verdict yet", tip=resume + as_it_is)
+    record = study.record(trial)
+    if record.config == answer.space.untuned():
+        raise InputError(f"trial {trial} is the untuned model: there is nothing to export", tip=resume)
+    if record.state != "measured" or answer.untuned is None:
+        raise InputError(f"trial {trial} has no result that can be used", tip=f"run: {study.command('show')}")
+    return _Exported(record, Verdict.CHOSEN, None, ())
+
+
 def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
     """The trial that the user chose. Raises InputError if it was not compared with the untuned model."""
     record = study.record(trial)
@@ -116,9 +132,7 @@ def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
 
 def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfig:
     manifest = study.manifest
-    confirmation, record = answer.confirmation, exported.record
-    workload = manifest.workload
-    assert confirmation is not None
+    record, workload = exported.record, manifest.workload
     assert answer.untuned is not None
     measured = record.measurement
     return TunedConfig(
@@ -144,20 +158,20 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             inputs=workload.inputs,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
-        evidence=_evidence(answer, exported, confirmation, answer.untuned),
+        evidence=_evidence(answer, exported, answer.untuned),
         shapes=_shapes(manifest, measured),
         texts=_texts(measured),
     )
 
 
-def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmation, untuned: TrialRecord) -> Evidence:
+def _evidence(answer: StudyResult, exported: _Exported, untuned: TrialRecord) -> Evidence:
     """What the exported trial rests on."""
-    record = exported.record
+    record, confirmation = exported.record, answer.confirmation
     is_answer = answer.best is not None and record.number == answer.best.number
     return Evidence(
         study=answer.study,
         autotune_version=answer.manifest.autotune_version,
-        num_trials=confirmation.num_trials,
+        num_trials=answer.num_tried if confirmation is None else confirmation.num_trials,
         best=figures_of(record),
         untuned=figures_of(untuned),
         speedup=exported.speedup,
@@ -165,7 +179,7 @@ def _evidence(answer: StudyResult, exported: _Exported, confirmation: Confirmati
         without_start=_without_start(answer, record.config),
         noise_floor=answer.noise_floor and answer.noise_floor.spread,
         second_baseline=answer.second_figures,
-        compile_warm_s=confirmation.compile_warm_s if is_answer else None,
+        compile_warm_s=confirmation.compile_warm_s if confirmation is not None and is_answer else None,
         break_even_calls=answer.break_even_of(record),
         not_compared=record.measurement.not_compared,
         not_varied=untuned.measurement.not_varied,
@@ -208,8 +222,8 @@ def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[st
 
 
 def export(study: Study, path: Path, trial: int | None = None, *, with_cache: bool = False) -> TunedConfig:
-    """Write the best config, or another trial that was compared, to a YAML file. Raises InputError, before anything is
-    written, also where the cache that comes `with_cache` could not be."""
+    """Write what `tuned_config` gives to a YAML file. Raises InputError, before anything is written, also where the
+    cache that comes `with_cache` could not be."""
     require_replaceable(path)
     if with_cache:
         study.require_writable()
@@ -223,6 +237,8 @@ def plain_lines(study: Study, tuned: TunedConfig) -> list[str]:
     """What an exported config is without this package, in lines; none where it is the untuned model."""
     code = None if tuned.is_untuned else as_plain_code(tuned.config, study.manifest)
     lines = [] if code is None else [f"The same as plain code: {code.line}", *(f"and: {one}" for one in code.beside)]
+    if tuned.verdict is Verdict.CHOSEN and tuned.evidence.speedup is None:
+        lines.append("not proven: one process of the search measured it, and no other was compared with it")
     slower = None if tuned.artifact is None else slower_calls(tuned.artifact)
     return lines if slower is None else [*lines, slower]
 

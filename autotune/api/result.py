@@ -129,9 +129,10 @@ class TuneResult:
     ) -> TunedConfig:
         """Write the YAML file that `autotune.load` reads in a job, and return what is in it.
 
-        `trial`: another trial that was compared in blocks. `with_cache`: write the compile cache beside the file,
-        `best.cache`, which takes three compilations; there is none of the untuned model. Raises InputError where
-        there is no verdict yet or no usable config, where a file of somebody else's would be replaced, and where no
+        `trial`: another trial that was compared in blocks, or any as long as there is no verdict. `with_cache`: write
+        the compile cache beside the file, `best.cache`, which takes three compilations; there is none of the untuned
+        model. Raises InputError where there is neither a verdict nor a trial named, where there is no usable config,
+        where a file of somebody else's would be replaced, and where no
         cache is worth having; in this last case the YAML file is written, without one.
         """
         file = Path(fspath(path))

@@ -94,7 +94,9 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
     trial: Annotated[
         int | None,
-        typer.Option("--trial", min=0, help="Export this trial, if it took part in the confirmation. [the winner]"),
+        typer.Option(
+            "--trial", min=0, help="Export this trial: one that was compared, or before the verdict any. [the winner]"
+        ),
     ] = None,
     with_cache: Annotated[
         bool,

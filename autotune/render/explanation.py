@@ -75,10 +75,11 @@ def _influence_document(found: Influence) -> dict[str, Any]:
 
 def _remarks(told: Explanation) -> Iterator[str]:
     for anchor in told.anchors:
-        yield f"  {_against(anchor, told.answer.objective)}; differences:"
+        yield f"  {_against(anchor, told.answer.objective)}" + ("; the best has" if anchor.contrasts else "")
         for contrast in anchor.contrasts:
-            other, best = (_quantity(contrast, value) for value in (contrast.other, contrast.winner))
-            yield f"    {contrast.quantity} {other}, in the best {best}"
+            other = "" if contrast.other is None else f"; there {_quantity(contrast, contrast.other)}"
+            label = "compile time" if contrast.quantity == "compile seconds" else contrast.quantity
+            yield f"    {label} {_quantity(contrast, contrast.winner)}{other}"
     if told.disturbed:
         numbers = ", ".join(map(str, told.disturbed))
         yield f"  other programs kept the machine busy during trials {numbers}: their times are left out"
@@ -94,14 +95,16 @@ def _against(anchor: Anchor, objective: Objective) -> str:
 
 
 def _quantity(contrast: Contrast, value: float | None) -> str:
+    if value is None:
+        return "none"
     match contrast.quantity:
         case "peak memory":
-            return num_bytes(None if value is None else int(value))
+            return num_bytes(int(value))
         case "compile seconds":
             return seconds(value)
         case "relative error":
             return error(value)
-    return "-" if value is None else f"{value:g}"
+    return f"{value:g}"
 
 
 def _importances(told: Explanation) -> Table:

@@ -182,6 +182,33 @@ def test_ctrl_c_keeps_the_study(tune, request):
     assert autotune.resume("s", trials=1, budget=QUICK_BUDGET).untuned.state == "measured"
 
 
+def test_a_trial_is_exported_before_there_is_a_verdict(tune, scripted, cli, tmp_path):
+    """One that is named, was measured and is not the untuned model. The file promises nothing and says so, and the
+    study's own sentence names the leader."""
+
+    def interrupt(event):
+        if isinstance(event, events.TrialEnded) and event.record.number == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(study="s", trials=8, callbacks=interrupt)
+    kept = autotune.load_study("s")
+    leader = kept.best
+    assert (kept.verdict, leader.number) == (None, 1)
+    with pytest.raises(autotune.InputError) as caught:
+        kept.export()
+    assert f"export s --trial {leader.number}" in caught.value.tip
+    tuned = kept.export(trial=leader.number)
+    assert (tuned.verdict, tuned.config, tuned.is_untuned) == ("chosen", leader.config, False)
+    evidence = tuned.evidence
+    assert (evidence.speedup, evidence.process_pairs, evidence.num_trials) == (None, (), kept.answer.num_tried)
+    assert "# not proven: " in (tmp_path / "best.yaml").read_text()
+    assert "not proven: " in cli("export", "s", "--trial", str(leader.number)).stdout
+    for number, why in ((kept.untuned.number, "is the untuned model"), (99, "has no trial 99")):
+        with pytest.raises(autotune.InputError, match=why):
+            kept.export(trial=number)
+
+
 def test_ctrl_c_keeps_the_answer_that_is_proven(tune, scripted, tmp_path):
     """It is exported as it is, the same call goes on from there, and the verdict is as if nobody had stopped it."""
 

@@ -179,7 +179,7 @@ def test_caches_and_scratch_are_gone_and_the_evidence_stays(make_study):
 
 
 def test_an_unconfirmed_study_cannot_be_exported(make_study):
-    """Nothing is exported that was not confirmed."""
+    """Nothing is exported that was not confirmed, unless its trial is named."""
     with pytest.raises(InputError, match="no verdict yet"):
         tuned_config(make_study())
 
