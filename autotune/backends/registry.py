@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,6 +36,15 @@ class CheapSettings:
     """What it is, as in "1.6x of it by keeping memory alone"."""
     by_hand: str
     """How to have it without this package."""
+
+
+def _one_each(num_cores: int) -> int:
+    return num_cores
+
+
+def _mindspores(num_cores: int) -> int:
+    """Half of the cores, for four operators at a time: its own rule, which counts the machine's processors."""
+    return min(max(num_cores // 8, 1), 16)
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,10 @@ class BackendEntry:
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
     cheap: CheapSettings | None = None
     """The second baseline of its studies on a CPU; None: nothing costs so little."""
+    threads_of: Callable[[int], int] = _one_each
+    """Threads of an operator on so many cores, where OMP_NUM_THREADS does not say it."""
+    sees_core_sets: bool = True
+    """It counts the processors that its process may run on; False: the machine's."""
     search_space: Path | None = None
     """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
 
@@ -153,6 +166,8 @@ BACKENDS: dict[str, BackendEntry] = {
         compiled={"execution": "jit"},
         reports="autotune.backends.mindspore.break_kinds",
         plain="autotune.backends.mindspore.plain",
+        threads_of=_mindspores,
+        sees_core_sets=False,
     ),
 }
 """The bundled ones."""

@@ -78,7 +78,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         constraints=constraints,
         tolerance=question.tolerance,
         reference_precision=question.reference,
-        variables=variables_of(question, device),
+        variables=variables_of(question, framework, device),
         variants=declared.variants,
         components=declared.components,
         sampler=sampler,
@@ -190,15 +190,18 @@ def require_instances(question: Question, device: Device, quantities: Collection
         raise InputError(f"{given}: instances are processes on cores of a CPU of their own, on Linux", tip=without)
 
 
-def variables_of(question: Question, device: Device) -> dict[str, str]:
+def variables_of(question: Question, framework: str, device: Device) -> dict[str, str]:
     """Environment variables of the study's processes. Ranks have one thread each, as torchrun starts them. On a CPU
-    with a quota there are as many threads as it allows: frameworks count the processors that they see, and know of no
-    quota. What the user says comes first."""
+    there are no more threads than its part of the machine allows: frameworks count the processors that they see, and
+    know of no quota, some of no core set either. What the user says comes first."""
     if question.ranks > 1:
         return {_THREADS: "1", **question.env}
-    num_threads = num_usable_cores()
+    entry, num_cores = entry_of(framework), num_usable_cores()
+    num_seen = len(usable_cpus()) if entry.sees_core_sets else os.cpu_count() or 1
     is_own = question.on is None and device == "cpu" and _THREADS not in os.environ
-    return {_THREADS: str(num_threads), **question.env} if is_own and num_threads < len(usable_cpus()) else question.env
+    if not is_own or num_cores >= num_seen:
+        return question.env
+    return {_THREADS: str(entry.threads_of(num_cores)), **question.env}
 
 
 _THREADS = "OMP_NUM_THREADS"

@@ -6,6 +6,7 @@ A user's own may have knobs that no bundled one has: options of the compiler (`i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -117,6 +118,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         preset=question.preset,
         tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
+        num_processors=os.cpu_count(),
         known=known_shapes(workload, declared.padding) | {*declared.met},
         process_settings=question.process_settings,
         starts=available() if question.process_settings else frozenset(),

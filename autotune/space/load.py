@@ -43,6 +43,8 @@ class Circumstances:
     tolerance: float = math.inf
     """Relative error of outputs that the study accepts; 0: everything that changes numerics is left out."""
     num_cores: int = 1
+    num_processors: int | None = None
+    """Those of the machine; None: as many as the process may use."""
     known: frozenset[Need] = frozenset({"one shape", *OF_GENERATION})
     """Known conditions on the model and the shapes that it is called with."""
     process_settings: bool = False
@@ -69,6 +71,7 @@ class Circumstances:
             and all(map(self._is_installed, conditions.packages_on(self.device)))
             and SpecifierSet(conditions.python).contains(self.python, prereleases=True)
             and conditions.cores <= self.num_cores
+            and conditions.processors <= (self.num_processors or self.num_cores)
             and conditions.error <= self.tolerance
             and self.known.issuperset(conditions.needs)
             and (self.process_settings or not conditions.process)

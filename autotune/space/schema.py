@@ -77,6 +77,8 @@ class Conditions(Record):
     python: VersionRange = ""
     cores: PositiveInt = 1
     """Minimum number of cores that the process may use."""
+    processors: PositiveInt = 1
+    """Minimum number of processors of the machine, whichever of them the process may use."""
     error: NonNegativeFloat = 0.0
     """Expected relative error of outputs: offered if the study tolerates that much. 0: same numerics."""
     needs: list[Need] = []

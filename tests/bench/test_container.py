@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from autotune import environment
+from autotune.backends.registry import entry_of
 from autotune.environment import available_memory_bytes, memory_limit_bytes, num_oom_kills, usable_cpus
 from autotune.planning.manifest import variables_of
+from autotune.planning.spaces import bundled_space
 from autotune.question.question import Question
+from autotune.space.load import Circumstances, load_space
 from tests import FAKE_BACKEND
 from tests.conftest import REPOSITORY
 
@@ -75,7 +78,7 @@ from autotune import environment
 from autotune.planning.manifest import variables_of
 from autotune.question.question import Question
 
-variables = variables_of(Question(build=("m",)), "cpu")
+variables = variables_of(Question(build=("m",)), "torch", "cpu")
 os.environ.update(variables)
 
 import torch
@@ -199,14 +202,71 @@ def test_threads_of_a_quota_are_a_variable_of_the_study(monkeypatch):
     monkeypatch.setattr(environment, "usable_cpus", lambda: frozenset(range(8)))
     monkeypatch.setattr("autotune.planning.manifest.usable_cpus", lambda: frozenset(range(8)))
     question = Question(build=("m",))
-    assert variables_of(question, "cpu") == {}
+    assert variables_of(question, "torch", "cpu") == {}
     monkeypatch.setattr(environment, "cpu_quota", lambda: 2.5)
     assert environment.usable_cores() == 2.5
-    assert variables_of(question, "cpu") == {"OMP_NUM_THREADS": "2"}
-    assert variables_of(question, "gpu") == {}
-    assert variables_of(question.model_copy(update={"on": "ray"}), "cpu") == {}
-    assert variables_of(question.model_copy(update={"env": {"OMP_NUM_THREADS": "3"}}), "cpu") == {
+    assert variables_of(question, "torch", "cpu") == {"OMP_NUM_THREADS": "2"}
+    assert variables_of(question, "torch", "gpu") == {}
+    assert variables_of(question.model_copy(update={"on": "ray"}), "torch", "cpu") == {}
+    assert variables_of(question.model_copy(update={"env": {"OMP_NUM_THREADS": "3"}}), "torch", "cpu") == {
         "OMP_NUM_THREADS": "3"
     }
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert variables_of(question, "cpu") == {}
+    assert variables_of(question, "torch", "cpu") == {}
+
+
+def test_threads_of_a_framework_that_counts_the_machines_processors(monkeypatch):
+    """MindSpore gives an operator an eighth of the machine's processors, whatever part of them the process has: the
+    study's processes get that share of the part, and as many threads of kernels are on offer as it has cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 40)
+    question = Question(build=("m",), process_settings=True)
+
+    def offered(num_cores: int) -> tuple[object, ...]:
+        here = Circumstances(
+            version="2.10.0", device="cpu", num_cores=num_cores, num_processors=40, process_settings=True
+        )
+        space = load_space(bundled_space("mindspore"), framework="mindspore", circumstances=here)
+        return next((knob.values for knob in space.knobs if knob.name == "kernel_threads"), ())
+
+    for num_cores, threads, values in ((40, None, (None, 1, 2, 4, 8, 16)), (16, "2", (None, 1, 2, 4, 8, 16)),
+                                       (4, "1", (None, 1, 2, 4)), (1, "1", (None, 1))):  # fmt: skip
+        monkeypatch.setattr("autotune.planning.manifest.num_usable_cores", lambda number=num_cores: number)
+        assert variables_of(question, "mindspore", "cpu").get("OMP_NUM_THREADS") == threads
+        assert offered(num_cores) == values
+
+
+MINDSPORES = """
+import ctypes, json
+import numpy as np
+import mindspore as ms
+
+ms.set_context(mode=ms.GRAPH_MODE)
+
+class Net(ms.nn.Cell):
+    def construct(self, x):
+        return ms.ops.relu(x + 1)
+
+Net()(ms.Tensor(np.ones((2, 2), np.float32))).asnumpy()
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+print(json.dumps(getenv(b"OMP_NUM_THREADS").decode()))
+"""
+PROCESSORS = "int get_nprocs(void) { return 40; }"
+
+
+@pytest.mark.mindspore
+@pytest.mark.slow
+def test_mindspores_own_rule(tmp_path):
+    """What MindSpore sets itself, on a machine of 40 processors of which a process may use one."""
+    (tmp_path / "processors.c").write_text(PROCESSORS)
+    (tmp_path / "net.py").write_text(MINDSPORES)  # Graph mode reads the source of a Cell.
+    library = tmp_path / "processors.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "processors.c"], check=True)
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    one = min(usable_cpus())
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "net.py"], env=variables | {"LD_PRELOAD": str(library), "GLOG_v": "3"},
+        preexec_fn=lambda: os.sched_setaffinity(0, {one}), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(ended.stdout.splitlines()[-1]) == str(entry_of("mindspore").threads_of(40)) == "5"

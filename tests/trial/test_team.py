@@ -106,6 +106,6 @@ def test_where_ranks_cannot_be_had(question, framework, device, words):
 
 def test_ranks_have_a_thread_each_unless_the_user_says_otherwise():
     """As torchrun starts them."""
-    assert variables_of(Question(build=("m",), ranks=2), "cpu") == {"OMP_NUM_THREADS": "1"}
+    assert variables_of(Question(build=("m",), ranks=2), "torch", "cpu") == {"OMP_NUM_THREADS": "1"}
     two = {"OMP_NUM_THREADS": "2"}
-    assert variables_of(Question(build=("m",), ranks=2, env=two), "cpu") == two
+    assert variables_of(Question(build=("m",), ranks=2, env=two), "torch", "cpu") == two
