@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from autotune.api.callbacks import CallbackError
     from autotune.api.diagnosing import diagnose
     from autotune.api.result import TuneResult
-    from autotune.api.side_by_side import compare, verify, verify_against
+    from autotune.api.side_by_side import compare, verify
     from autotune.api.tuning import load_study, resume, tune
+    from autotune.api.upgrading import verify_against
     from autotune.errors import AutotuneError, InputError
     from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
@@ -69,7 +70,7 @@ _PLACES = {
     "resume": "autotune.api.tuning",
     "tune": "autotune.api.tuning",
     "verify": "autotune.api.side_by_side",
-    "verify_against": "autotune.api.side_by_side",
+    "verify_against": "autotune.api.upgrading",
 }
 """Public name -> its module, which is imported when the name is asked for: a job that loads a config must not pay for
 the search."""

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from autotune.api.callbacks import notify_all
-from autotune.api.events import BothMeasured, Callback, PairMeasured
+from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import bench_in, scratch
 from autotune.api.studies import studies_at
@@ -21,7 +21,6 @@ from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study.study import Studies
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of_trials
-from autotune.verification.upgrade import BothEnvironments, Environment, Upgrade, upgrade
 from autotune.verification.verify import Verification as VerificationResult
 from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned
 from autotune.verification.verify import verify as verify_tuned
@@ -94,48 +93,16 @@ def verify(
     if not 0 <= max_loss <= 1:
         raise InputError(f"max_loss={max_loss}: is not a share", tip="give a number from 0 to 1, e.g. 0.1")
     limits, notify = parse_budget(budget), notify_all(callbacks)
-    tuned = _read(file)
+    tuned = read_exported(file)
     with scratch() as folder:
         pair = paired_run_with_untuned(tuned, folder)
         on_block = _on_block(Objective.parse(tuned.workload.objective), notify)
         with bench_in(folder, tuned.environment.variables) as bench:
             found = verify_tuned(tuned, pair, bench, limits, on_block, max_loss=max_loss)
-    name = _file(file)
+    name = file_of(file)
     if name is None:
         return Verification(**vars(found), pair=pair)
     return Verification(**vars(found), pair=pair, name=name, command=command("verify", name, max_loss=max_loss or None))
-
-
-@shown_at_the_call
-def verify_against(
-    file: Exported,
-    environment: str | PathLike[str],
-    *,
-    budget: BudgetLike | None = None,
-    callbacks: Callback | Sequence[Callback] = (),
-) -> Upgrade:
-    """Measure an exported config and the untuned model here and under the releases of another environment.
-
-    `environment`: the folder of a virtual environment, or its interpreter, where this package and the framework are
-    installed. `budget` as of `verify`; `callbacks` receive a `BothMeasured` for each block.
-
-    Returns an `Upgrade`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (something fails there, or gives other
-    outputs) or `"unclear"`; `untuned` and `tuned` are the `Speedup` of either model there over that here, `gains` those
-    of the config here and there. Raises InputError for a file or an environment that is of no use, else like `verify`.
-    """
-    limits, notify = parse_budget(budget), notify_all(callbacks)
-    tuned = _read(file)
-    other = Environment.of(environment, tuned.framework)
-    objective, variables = Objective.parse(tuned.workload.objective), tuned.environment.variables
-    with scratch() as folder, bench_in(folder, variables) as here, bench_in(folder, variables, other.python) as there:
-        return upgrade(
-            tuned,
-            other.framework_version,
-            BothEnvironments(here, there),
-            limits,
-            folder,
-            on_block=lambda values: notify(BothMeasured(objective, dict(values))),
-        )
 
 
 @shown_at_the_call
@@ -188,17 +155,19 @@ def _asked(
             f"compare({first!r}, {second!r}, study={study!r}): not understood",
             tip='give two exported files, or two numbers of trials with their study: compare(3, 7, study="NAME")',
         )
-    pair = paired_run_of_configs(_read(first), _read(second), folder)
-    one, other = _file(first), _file(second)
+    pair = paired_run_of_configs(read_exported(first), read_exported(second), folder)
+    one, other = file_of(first), file_of(second)
     line = None if one is None or other is None else command("compare", one, other)
     return pair, (one or "first", other or "second"), line
 
 
-def _file(exported: Exported) -> str | None:
+def file_of(exported: Exported) -> str | None:
+    """Where it lies; None where it is in no file."""
     return None if isinstance(exported, TunedConfig) else fspath(exported)
 
 
-def _read(exported: Exported) -> TunedConfig:
+def read_exported(exported: Exported) -> TunedConfig:
+    """What is in it. Raises InputError."""
     return exported if isinstance(exported, TunedConfig) else load_tuned(exported)
 
 

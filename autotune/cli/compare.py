@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autotune.cli.app import app, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, BudgetFlag, ReportFlag, Storage, StudiesDir
 from autotune.cli.report import require_report, write_result
+from autotune.command_line import asked
+from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
     from autotune.api.side_by_side import Comparison
+
+MaxLoss = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        min=0.0,
+        max=1.0,
+        help="Share of the promised speed-up that may be lost without being a regression, e.g. 0.05.",
+    ),
+]
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="ENVIRONMENT",
+        help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes there?",
+    ),
+]
+Retune = Annotated[
+    bool, typer.Option("--retune", help="With --against: search there too. Is another config the best there?")
+]
 
 
 @app.command()
@@ -22,22 +44,11 @@ if TYPE_CHECKING:
 def verify(
     file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
     budget: BudgetFlag = None,
-    max_loss: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            min=0.0,
-            max=1.0,
-            help="Share of the promised speed-up that may be lost without being a regression, e.g. 0.05.",
-        ),
-    ] = 0.0,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="ENVIRONMENT",
-            help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes there?",
-        ),
-    ] = None,
+    max_loss: MaxLoss = 0.0,
+    against: Against = None,
+    retune: Retune = False,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
@@ -46,7 +57,15 @@ def verify(
     Exit status: 0 it holds, 1 regressed or wrong, 2 not measurable, 3 too noisy to tell.
     """
     if against is not None:
-        return _verify_against(file, against, budget, report, as_json=as_json)
+        if report is not None:
+            raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
+        search = {"retune": retune, "studies_dir": studies_dir, "storage": storage}
+        return _verify_against(file, against, budget, search, as_json=as_json)
+    if retune:
+        raise InputError(
+            f"{asked('retune', True)} searches in another environment",
+            tip=f"add {asked('against', 'ENVIRONMENT')}",
+        )
     from autotune.api.side_by_side import verify as verify_export
     from autotune.render.json import verification_document
     from autotune.render.side_by_side import verification_lines
@@ -59,24 +78,19 @@ def verify(
     return verification.exit_code
 
 
-def _verify_against(file: Path, against: Path, budget: str | None, report: Path | None, *, as_json: bool) -> int:
+def _verify_against(file: Path, against: Path, budget: str | None, search: dict[str, Any], *, as_json: bool) -> int:
     from autotune.answer.objectives import shown
     from autotune.api.events import BothMeasured
-    from autotune.api.side_by_side import verify_against
-    from autotune.command_line import asked
-    from autotune.errors import InputError
+    from autotune.api.upgrading import verify_against
     from autotune.render.json import upgrade_document
     from autotune.render.side_by_side import upgrade_lines
-
-    if report is not None:
-        raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
 
     def say_values(event: Event) -> None:
         if isinstance(event, BothMeasured):
             say("  " + ", ".join(f"{name} {shown(event.objective, value)}" for name, value in event.values.items()))
 
     stop_on_sigterm()
-    found = verify_against(file, against, budget=budget, callbacks=say_values)
+    found = verify_against(file, against, budget=budget, callbacks=say_values, **search)
     print_result(upgrade_document(found), upgrade_lines(found), as_json=as_json)
     return found.exit_code
 
@@ -121,7 +135,6 @@ def _is_number(text: str) -> bool:
 
 def _compared(things: list[str], budget: str | None, studies_dir: Path, storage: str | None) -> Comparison:
     from autotune.api.side_by_side import compare as compare_configs
-    from autotune.errors import InputError
 
     match things:
         case [study, first, second] if _is_number(first) and _is_number(second):

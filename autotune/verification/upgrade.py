@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from autotune.backends.registry import framework_version
 from autotune.bench.bench import Bench, Running, Waits
@@ -43,14 +43,17 @@ from autotune.verification.comparison import (
     too_little_time,
     untuned_outcome,
 )
+from autotune.verification.retune import SEARCHES, Retuned
 from autotune.verification.verify import EXIT_CODES, Fate
 
 Name = Literal["untuned", "tuned", "untuned-there", "tuned-there"]
+_NAMES: tuple[Name, ...] = get_args(Name)
 _THERE = "-there"
 _ASKS_WITHIN_S = 120.0
 _QUESTION = """
 import json, platform
 import autotune.trial.worker.main, autotune.bench.supervisor
+{more}
 from autotune.backends.registry import framework_version
 print(json.dumps({{"python": platform.python_version(), "framework": framework_version({framework!r})}}))
 """
@@ -65,16 +68,17 @@ class Environment:
     python_version: str
 
     @classmethod
-    def of(cls, place: str | os.PathLike[str], framework: str) -> Environment:
+    def of(cls, place: str | os.PathLike[str], framework: str, *, searches: bool = False) -> Environment:
         """The one of a virtual environment's folder, or of an interpreter. Raises InputError where it cannot run trials
-        of the framework."""
+        of the framework, or a whole search that is to be made there."""
         path = Path(place).expanduser()
         python = path / "bin" / "python" if path.is_dir() else path
         given = asked("against", str(place))
         if not os.access(python, os.X_OK) or python.is_dir():
             raise InputError(f"{given}: no Python is there", tip="give a virtual environment, or its bin/python")
         python = python.absolute()  # Not resolved: a virtual environment's is a link to the one that it was made with.
-        command = [str(python), "-P", "-c", _QUESTION.format(framework=framework)]
+        asked_there = _QUESTION.format(framework=framework, more=SEARCHES if searches else "")
+        command = [str(python), "-P", "-c", asked_there]
         variables = {**os.environ, "PYTHONPATH": package_path()}
         try:
             done = subprocess.run(
@@ -85,7 +89,7 @@ class Environment:
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
             tip = f"install this package and {framework} there: {python} -m pip install autotune-compile {framework}"
-            raise InputError(f"{given}: cannot run trials: {why}", tip=tip)
+            raise InputError(f"{given}: cannot {'search' if searches else 'run trials'}: {why}", tip=tip)
         said = json.loads(done.stdout.strip().splitlines()[-1])
         return cls(python, said["framework"], said["python"])
 
@@ -111,6 +115,10 @@ class Upgrade:
     """Objective's median over the blocks, by name."""
     measured: Mapping[str, Measurement] | None = None
     """First process of each, which compiled with empty caches, by name."""
+    failed: Name | None = None
+    """Which of them is wrong."""
+    retuned: Retuned | None = None
+    """What a search there found; None: none was asked for."""
 
     @property
     def exit_code(self) -> int:
@@ -171,7 +179,7 @@ def upgrade(
         raise SetupError(f"the untuned model could not be measured: {seen.error}", tip=f"full log: {seen.evidence}")
     here = framework_version(tuned.framework)
     sides = {"untuned": untuned, "tuned": answer} if not tuned.is_untuned else {"untuned": untuned}
-    names = [*sides, *(f"{name}{_THERE}" for name in sides)]
+    names = [name for name in _NAMES if name.removesuffix(_THERE) in sides]
     contest = BlockedRun(
         bench,
         folder,
@@ -191,12 +199,12 @@ def upgrade(
     return _Rows(contest, pair).answer(was_faster=tuned.verdict is Verdict.FASTER, here=here, there=there)
 
 
-def _of_failure(name: str, failure: Failure, here: str, there: str) -> Upgrade:
+def _of_failure(name: Name, failure: Failure, here: str, there: str) -> Upgrade:
     """What fails there is the answer. Raises SetupError for what fails here."""
     if not name.endswith(_THERE):
         raise SetupError(f"the {name} model fails here: {failure.error}", tip=f"full log: {failure.evidence}")
     what = f"the {name.removesuffix(_THERE)} model fails there ({failure.reason} at {failure.stage})"
-    return Upgrade("wrong", f"{what}: {failure.error}", here, there)
+    return Upgrade("wrong", f"{what}: {failure.error}", here, there, failed=name)
 
 
 @dataclass(frozen=True)

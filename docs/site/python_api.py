@@ -15,7 +15,7 @@ import autotune
 from autotune import events
 from autotune.api.both import BothResult
 from autotune.api.diagnosing import Diagnosis
-from autotune.api.side_by_side import Comparison, Upgrade, Verification
+from autotune.api.side_by_side import Comparison, Verification
 from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.job.load import Loaded
 from autotune.job.recording import Recording
@@ -25,6 +25,8 @@ from autotune.job.tiers.selector import TieredStats
 from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
 from autotune.study.records import TrialRecord
+from autotune.verification.retune import Retuned
+from autotune.verification.upgrade import Upgrade
 
 GROUPS: dict[str, list[Any]] = {
     "Tune": [
@@ -41,6 +43,7 @@ GROUPS: dict[str, list[Any]] = {
         Verification,
         autotune.verify_against,
         Upgrade,
+        Retuned,
         autotune.compare,
         Comparison,
         autotune.diagnose,

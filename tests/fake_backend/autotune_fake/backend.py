@@ -40,7 +40,7 @@ from autotune_fake.capabilities import (
     FakeTraining,
     FakeVersions,
 )
-from autotune_fake.clock import RealClock, SimulatedClock, clock_of_a_trial
+from autotune_fake.clock import RealClock, SimulatedClock, clock_of_a_trial, slowed
 
 Shapes = tuple[tuple[int, ...], ...]
 """Shapes of the arguments of a call."""
@@ -94,7 +94,7 @@ class FakeBackend(Backend):
         behaviour = str(config.get("behaviour", "right"))
         if behaviour not in BEHAVIOURS:
             raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")
-        latency_s = float(config.get("latency_ms") or 1) / 1e3
+        latency_s = float(config.get("latency_ms") or 1) / 1e3 * slowed(config)
         most_graphs = config.get("most_graphs")
         eager_s = float(config.get("eager_ms") or 0) / 1e3
         self.compiled_for = compiled = set[Shapes]()

@@ -11,9 +11,13 @@ import os
 import random
 import time
 
+from autotune.config import Config
+
 VARIABLE = "FAKE_CLOCK"
 SLOWER_VARIABLE = "FAKE_SLOWER"
 """How many times as long simulated calls take: another release."""
+SLOWED_VARIABLE, SLOWED = "FAKE_SLOWED", 10.0
+"""KNOB=VALUE whose calls take so many times as long: a release that is bad at it."""
 PROCESS_SCATTER = 0.003
 """How much longer all calls of a process take, as a share: half a normal distribution of this deviation."""
 CALL_SCATTER = 0.005
@@ -48,6 +52,12 @@ class SimulatedClock:
 
     def _longer(self, scatter: float) -> float:
         return 1 + abs(self._random.gauss(0, scatter))
+
+
+def slowed(config: Config) -> float:
+    """How many times as long calls under the config take."""
+    knob, _, value = os.environ.get(SLOWED_VARIABLE, "").partition("=")
+    return SLOWED if knob and str(config.get(knob)) == value else 1.0
 
 
 def clock_of_a_trial() -> RealClock | SimulatedClock:
