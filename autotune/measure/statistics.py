@@ -110,7 +110,8 @@ class Comparison:
 
     values: tuple[tuple[float | None, ...], ...]
     num_looks: int = 1
-    """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
+    """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni), but for
+    the last one of a run that its clock ends (`is_final`)."""
     searched: tuple[float | None, ...] = ()
     """Speed-up of each config over the base in its own trial of the search: a ratio, None if there is none. Chosen for
     being large, it is never a block; an early look needs it, and who is the best is judged with it."""
@@ -121,6 +122,9 @@ class Comparison:
     drifts: tuple[float, ...] = ()
     """How much of each of `searched` is the base's own: times as slow as in its own trial it was read to be at that
     time. An early look does without what that adds. Empty: nothing was read."""
+    is_final: bool = False
+    """The clock has ended the run, whatever its figures are: the look at these blocks takes all of the error that the
+    looks before it have left (docs/decisions/0087-last-look.md)."""
 
     def num_blocks(self, config: int) -> int:
         """Blocks in which a config took part."""
@@ -243,7 +247,7 @@ class Comparison:
     def inverse(self) -> Comparison:
         """The base compared with the config, where there are two."""
         rows = tuple(row[::-1] for row in self.values)
-        return Comparison(rows, num_looks=self.num_looks, first_look=self.first_look)
+        return Comparison(rows, num_looks=self.num_looks, first_look=self.first_look, is_final=self.is_final)
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with an interval of its own.
@@ -330,8 +334,14 @@ class Comparison:
         """Speed-ups of the configs that are looked at; the intervals hold for all at once."""
         if not self._looked_at:
             return {}
-        found = _simultaneous(self._logs, self._errors, ERROR / self.num_looks)
+        found = _simultaneous(self._logs, self._errors, np.array([self._error_of(each) for each in self._looked_at]))
         return dict(zip(self._looked_at, found, strict=True))
+
+    def _error_of(self, config: int) -> float:
+        """What the look at a config's blocks may spend."""
+        num_before = sum(self.first_look << look < self.num_blocks(config) for look in range(self.num_looks))
+        num_left = max(self.num_looks - num_before, 1) if self.is_final else 1
+        return ERROR * num_left / self.num_looks
 
     def _posterior(self, config: int) -> Posterior:
         rows = self._rows_of(config)
@@ -340,7 +350,8 @@ class Comparison:
     def _at_look(self, config: int, num_blocks: int) -> Comparison:
         """The comparison as it was when the config had so many blocks."""
         end = self._rows_of(config)[num_blocks - 1] + 1
-        return _known(replace(self, values=self.values[:end], controls=self.controls[:end]))
+        is_final = self.is_final and num_blocks == self.num_blocks(config)
+        return _known(replace(self, values=self.values[:end], controls=self.controls[:end], is_final=is_final))
 
     def _proves(self, config: int, margin: float) -> bool:
         """The blocks, all of which are looked at, prove that the config gains more than the margin."""
@@ -385,10 +396,12 @@ def _speedup_by(posterior: Posterior) -> Speedup:
     return Speedup(median=min(max(math.exp(float(np.median(posterior.logs))), low), high), low=low, high=high)
 
 
-def _simultaneous(logs: NDArray[np.float64], errors: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
-    """Intervals of the columns' centres that hold together with 1 - `error`."""
+def _simultaneous(
+    logs: NDArray[np.float64], errors: NDArray[np.float64], error: float | NDArray[np.float64]
+) -> tuple[Speedup, ...]:
+    """Intervals of the columns' centres that hold together with 1 - `error`, which may be each column's own."""
     centres, scales = _centre_and_scale(logs, np.isfinite(logs))
-    half = float(np.quantile(errors.max(axis=-1), 1 - error)) * scales
+    half = np.quantile(errors.max(axis=-1), 1 - error) * scales
     lows, highs = np.exp(centres - half), np.exp(centres + half)
     # The middle block speaks for the point, but never from outside of the interval.
     medians = np.clip(np.exp(np.nanmedian(logs, axis=0)), lows, highs)

@@ -12,7 +12,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.bench.bench import Bench, Lost, Running
@@ -115,6 +115,7 @@ class BlockedRun:
             if is_clear(comparison):
                 return comparison
             if look == self.plan.num_looks - 1 or self._is_late(begun):
+                comparison = replace(comparison, is_final=True)
                 break
         self.was_cut_short = self._is_over() and len(self.blocks) < self.plan.most_blocks
         return comparison

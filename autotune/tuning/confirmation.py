@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
 from autotune.measure.measurement import Measurement
@@ -78,6 +78,7 @@ class _Verdict:
 
     def _judged(self, comparison: Comparison) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
+        comparison = replace(comparison, is_final=self._is_ended_by_clock())
         evidence, must_win = self.evidence, not self.untuned.violations
         winner = winner_of(comparison, MARGIN, evidence.simplicities(), must_win=must_win, gains=self._gains())
         candidate, margin = evidence.finalists[winner], comparison.margin_of(winner)
@@ -115,6 +116,10 @@ class _Verdict:
         if self.is_interim or self.field.lost is not None:
             return True
         return not self.standing.is_decided and verdict is not Verdict.FASTER
+
+    def _is_ended_by_clock(self) -> bool:
+        """Whether the run ends here does not depend on what its blocks show."""
+        return not self.is_interim and self.field.lost is None and self.standing.is_ended_by_clock
 
     def _why(self) -> str | None:
         """What kept the run from its end."""

@@ -117,7 +117,7 @@ class Standing:
         if compared is None or self._have_too_few([record for record in evidence.others if record in field]):
             return False
         num_blocks, plan = [evidence.num_blocks(record) for record in field], evidence.plan
-        if self.blocks_s > plan.max_s and min(num_blocks) >= plan.first_look:
+        if self.has_used_its_time:
             return True
         if answer is not None:
             # One that joined late, and may be better, has had blocks of its own then.
@@ -128,6 +128,19 @@ class Standing:
             return True
         looks = {plan.first_look << look for look in range(plan.num_looks)}
         return min(num_blocks) in looks and compared.is_clear()
+
+    @property
+    def has_used_its_time(self) -> bool:
+        """The plan's seconds for blocks are over, and each config has had a look."""
+        plan = self.evidence.plan
+        return self.blocks_s > plan.max_s and all(
+            self.evidence.num_blocks(record) >= plan.first_look for record in self.field
+        )
+
+    @property
+    def is_ended_by_clock(self) -> bool:
+        """A run that ends now does so for lack of time alone: by its figures it would go on."""
+        return self.has_used_its_time or not self.is_decided
 
     @property
     def fewest_blocks(self) -> int:

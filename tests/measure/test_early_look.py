@@ -146,6 +146,22 @@ class TestLooks:
         assert compared.is_proven(0, is_last=True) is (num_blocks >= 6)
         assert (compared.verdict(0) is Verdict.FASTER) is (num_blocks >= 6)
 
+    @pytest.mark.parametrize(("num_blocks", "share"), [(4, 3), (5, 2), (8, 2), (9, 1), (16, 1)])
+    def test_the_last_look_of_a_run_that_its_clock_ends_spends_what_is_left(self, num_blocks: int, share: int) -> None:
+        """So many thirds of the error: the looks after 4 and 8 blocks had one each. Blocks before are judged as ever."""
+        rows = [[ratio] for ratio in (*self.STEADY, *self.STEADY)[:num_blocks]]
+        ended = replace(raced(*rows), is_final=True)
+        (found,), (third,), (whole,) = (each.speedups for each in (ended, raced(*rows), raced(*rows, num_looks=1)))
+        assert (found.low > third.low, found.low < whole.low) == (share > 1, share < 3)
+
+    def test_what_the_last_look_proves(self) -> None:
+        """A gain that the third of the error does not: where the run goes on, it is not proven yet."""
+        rows = [*self.STEADY[:4], 0.99, 1.1]
+        assert not alone(*rows).is_proven(0, is_last=True)
+        ended = replace(alone(*rows), is_final=True)
+        assert ended.is_proven(0, is_last=True)
+        assert (ended.verdict(0), ended.inverse.is_final) == (Verdict.FASTER, True)
+
     def test_configs_that_a_trial_chose_need_more(self) -> None:
         """What made them look fast there may last into their blocks: the interval is wider."""
         plain, chosen = (alone(*self.STEADY, searched=searched).speedups[0] for searched in (None, 1.1))

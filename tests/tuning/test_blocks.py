@@ -463,11 +463,13 @@ class TestPlan:
         assert len(comparison.values) == len(contest.blocks) == num_blocks
         assert looked == [each for each in (4, 8, 16) if each <= num_blocks]
         assert comparison.num_looks == 3
+        assert comparison.is_final is (clear_at == 99)
 
     def test_after_its_time_no_further_look_is_begun(self, make_request, measurement):
         """The first look always comes; those after it only within the contest's time."""
         _, contest = self.contest(make_request, measurement, {"untuned": 8, "a": 4}, first_look=2, max_s=1e-9)
-        assert len(contest.run(lambda _: False).values) == 2
+        comparison = contest.run(lambda _: False)
+        assert (len(comparison.values), comparison.is_final) == (2, True)
 
     @pytest.mark.parametrize(("max_sampling_s", "num_turns"), [(60.0, 7), (1e-9, 4)])
     def test_rounds_are_cut_short_by_time_but_never_below_the_fewest(

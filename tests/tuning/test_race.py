@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -242,6 +243,14 @@ class TestDecided:
         wild = [{0: 10, 1: ms} for ms in [4, 16, 7, 30] * 4]
         assert not standing((10, 8), wild[:15]).is_decided
         assert standing((10, 8), wild).is_decided
+
+    def test_what_is_not_decided_is_ended_by_the_clock_alone(self, standing):
+        """That, and the plan's time for blocks, says nothing of the figures; what is proven, or clear, does."""
+        assert standing((10, 5), [{0: 10, 1: 5}]).is_ended_by_clock
+        assert not standing((10, 5), [{0: 10, 1: 5}] * 2).is_ended_by_clock
+        clear = standing((10, 9.5), [{0: 10, 1: 10}] * 4)
+        assert not clear.is_ended_by_clock
+        assert dataclasses.replace(clear, blocks_s=1e9).is_ended_by_clock
 
 
 class Interrupt:
