@@ -175,7 +175,7 @@ def holds(record: Record) -> bool:
     return record.commit == now and "uncommitted" not in now and record.verdict is not None
 
 
-def judge(records: Sequence[Record]) -> list[Goal]:
+def judge(_: Sequence[Record]) -> list[Goal]:
     """None are set: two commits are compared."""
     return []
 
@@ -224,9 +224,7 @@ def _counted(words: Iterable[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))
 
 
-def _middle(
-    figures: Sequence[float], form: str, of: Callable[[Sequence[float]], float] = statistics.median
-) -> str:
+def _middle(figures: Sequence[float], form: str, of: Callable[[Sequence[float]], float] = statistics.median) -> str:
     return form.format(of(figures)) if figures else "-"
 
 

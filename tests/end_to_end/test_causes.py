@@ -1,6 +1,7 @@
 """Causes that are planted in real processes of real models: each is named, and no other.
 
-All processes of a test have one and the same core, so that what else the machine does is the same for all of them.
+All processes of a test have one and the same core, and go before whatever else the machine does, where the system lets
+a test make control groups.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,8 @@ GIVEN_BACK = {"MALLOC_TRIM_THRESHOLD_": "0"}
 KEPT = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 """What glibc does with freed memory is the same in all processes of a test that is about something else."""
 WORDS = {Cause.FAULTS: "page faults", Cause.OTHERS: "other programs", Cause.STOLEN: "CPU quota"}
-CORE = str(max(usable_cpus()))
+ALONE = ("taskset", "-c", str(max(usable_cpus())))
+"""On one and the same core."""
 BUSY = [sys.executable, "-c", "while True: pass"]
 ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
@@ -65,7 +67,7 @@ class Processes:
             variables=variables,
         )  # fmt: skip
         folder.write_request(request)
-        command = ["taskset", "-c", CORE, *around, "sh", "-c", repeat_command(folder, request)]
+        command = [*ALONE, *around, "sh", "-c", repeat_command(folder, request)]
         ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         outcome = folder.read_outcome()
         assert isinstance(outcome, Measurement), ended.stderr
@@ -86,9 +88,51 @@ def named(plain: list[ProcessState], planted: list[ProcessState], cause: Cause) 
 
 
 @contextmanager
-def neighbour() -> Iterator[None]:
+def group(name: str, limits: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """A control group that goes before whatever else the machine does; a command that starts another within it."""
+    root = Path("/sys/fs/cgroup")
+    is_legacy = (root / "cpu").is_dir()
+    folder = root / ("cpu" if is_legacy else "") / f"autotune-test-{os.getpid()}-{name}"
+    if not is_legacy:
+        (root / "cgroup.subtree_control").write_text("+cpu")
+    folder.mkdir()
+    try:
+        first = ("cpu.shares", "262144") if is_legacy else ("cpu.weight", "10000")
+        for file, limit in dict([first], **limits).items():
+            if (folder / file).exists():
+                (folder / file).write_text(limit)
+        yield "sh", "-c", ENTER, str(folder)
+    finally:
+        folder.rmdir()
+
+
+@pytest.fixture
+def first() -> Iterator[tuple[str, ...]]:
+    """A command that starts another before all else that runs; where no group can be made, a quiet machine will do."""
+    with ExitStack() as stack:
+        try:
+            command = stack.enter_context(group("first", {}))
+        except OSError:
+            command = ()
+        yield command
+
+
+@pytest.fixture
+def half_a_core() -> Iterator[tuple[str, ...]]:
+    """The same within a quota: 5 ms of each 10, so that each call is hit alike."""
+    limits = {"cpu.cfs_period_us": "10000", "cpu.cfs_quota_us": "5000", "cpu.max": "5000 10000"}
+    with ExitStack() as stack:
+        try:
+            command = stack.enter_context(group("half", limits))
+        except OSError as error:
+            pytest.skip(f"no control group can be made here: {error}")
+        yield command
+
+
+@contextmanager
+def neighbour(*around: str) -> Iterator[None]:
     """Another program that never rests, on the same core."""
-    process = subprocess.Popen(["taskset", "-c", CORE, *BUSY])
+    process = subprocess.Popen([*ALONE, *around, *BUSY])
     try:
         yield
     finally:
@@ -96,54 +140,35 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-@pytest.fixture
-def half_a_core() -> Iterator[tuple[str, ...]]:
-    """A command that starts another within a quota: 5 ms of each 10, so that each call is hit alike."""
-    root = Path("/sys/fs/cgroup")
-    is_legacy = (root / "cpu").is_dir()
-    group = root / ("cpu" if is_legacy else "") / f"autotune-test-{os.getpid()}"
-    limits = {"cpu.cfs_period_us": "10000", "cpu.cfs_quota_us": "5000"} if is_legacy else {"cpu.max": "5000 10000"}
-    try:
-        if not is_legacy:
-            (root / "cgroup.subtree_control").write_text("+cpu")
-        group.mkdir()
-        for file, limit in limits.items():
-            (group / file).write_text(limit)
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    yield "sh", "-c", ENTER, str(group)
-    group.rmdir()
-
-
 @pytest.mark.parametrize("model", ["elementwise", "unet"])
-def test_memory_that_is_given_back(tmp_path, model):
+def test_memory_that_is_given_back(tmp_path, first, model):
     """A C library that gives back all that it can in every second process."""
     processes = Processes(tmp_path, model)
-    states = [processes.state(variables) for _ in range(3) for variables in (KEPT, GIVEN_BACK)]
+    states = [processes.state(variables, *first) for _ in range(3) for variables in (KEPT, GIVEN_BACK)]
     assert min(state.page_faults for state in states[1::2]) > 1000
     named(states[::2], states[1::2], Cause.FAULTS)
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vit"])
-def test_another_program(tmp_path, model):
+def test_another_program(tmp_path, first, model):
     """It takes half of the core beside every second process."""
     processes, states = Processes(tmp_path, model), []
     for number in range(6):
-        with neighbour() if number % 2 else nullcontext():
-            states.append(processes.state(KEPT))
+        with neighbour(*first) if number % 2 else nullcontext():
+            states.append(processes.state(KEPT, *first))
     named(states[::2], states[1::2], Cause.OTHERS)
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vit"])
-def test_a_quota(tmp_path, half_a_core, model):
-    """Every second process has half a core. Nobody else used the other half."""
+def test_a_quota(tmp_path, first, half_a_core, model):
+    """Every second process has half a core. Whoever had the other half meanwhile took nothing from it."""
     processes = Processes(tmp_path, model)
-    states = [processes.state(KEPT, *around) for _ in range(3) for around in ((), half_a_core)]
+    states = [processes.state(KEPT, *around) for _ in range(3) for around in (first, half_a_core)]
     named(states[::2], states[1::2], Cause.STOLEN)
 
 
-def test_nothing_is_named_where_nothing_was_planted(tmp_path):
+def test_nothing_is_named_where_nothing_was_planted(tmp_path, first):
     """Processes that keep their memory and have the core to themselves."""
     processes = Processes(tmp_path, "vit")
-    scatter = scatter_of([processes.state(KEPT) for _ in range(4)])
+    scatter = scatter_of([processes.state(KEPT, *first) for _ in range(4)])
     assert scatter is None or scatter.cause is None
