@@ -31,7 +31,9 @@ _LEAST_SHARE = 0.5
 _LEAST_CORRELATION = {3: 0.9999, 4: 0.990, 5: 0.959, 6: 0.917, 7: 0.875, 8: 0.834, 9: 0.798, 10: 0.765, 11: 0.735}
 """Number of processes -> the correlation that chance exceeds in one of 200 cases; then `_LEAST_SHARE` is more."""
 _FAULT_S = 1e-6
-"""What a page fault costs, with the page's clearing: measured were 1.4 to 1.5 us in a virtual machine."""
+"""What a page fault costs at the least, with the page's clearing."""
+_USUAL_FAULT_S = 1.4e-6
+"""What it costs in a virtual machine: measured were 1.4 to 2.0 us."""
 LEAST_CORES = 0.1
 """Others, or a hypervisor, that had less than so much more of a core in one process than in another explain nothing."""
 
@@ -169,7 +171,7 @@ def _faults_alone(states: Sequence[ProcessState]) -> bool:
 
 
 def _faults_explain(more: float, longer_s: float) -> bool:
-    return more * _FAULT_S >= _LEAST_SHARE * longer_s
+    return more * _USUAL_FAULT_S >= _LEAST_SHARE * longer_s
 
 
 def _explained(

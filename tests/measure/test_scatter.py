@@ -111,6 +111,7 @@ def test_a_state_is_a_call_s(measurement):
     ("now", "cause"),
     [
         (state(59, faults=18848), Cause.FAULTS),
+        (state(46, faults=9000), Cause.FAULTS),
         (state(59, faults=18848, others=0.9), Cause.FAULTS),
         (state(59, faults=5000), None),
         (state(59, faults=5000, others=0.6), Cause.OTHERS),

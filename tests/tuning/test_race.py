@@ -20,6 +20,8 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import BlockPlan, Budget
 from autotune.study.records import BlockRow, Confirmation, DriftCheck, NoiseFloor, StopReason
+from autotune.trial.deadline import Deadline
+from autotune.tuning.confirmation import conclude
 from autotune.tuning.events import (
     AnswerProven,
     BlockMeasured,
@@ -251,6 +253,19 @@ class TestDecided:
         clear = standing((10, 9.5), [{0: 10, 1: 10}] * 4)
         assert not clear.is_ended_by_clock
         assert dataclasses.replace(clear, blocks_s=1e9).is_ended_by_clock
+
+    def test_a_last_look_by_the_clock_spends_what_is_left(self, standing):
+        """The verdict that is stored on the way does not."""
+        found = standing((10, 9.1), [{0: 10, 1: 10 / ratio} for ratio in (1.13, 1.04, 1.14, 1.09, 1.12, 1.11)])
+        session = Session(
+            standing.study, Budget(), ScriptedTrials(lambda *_: None), lambda _: None, Deadline.after(60.0)
+        )
+        concluded = [
+            conclude(session, found, Field(session), StopReason.TIME, is_interim=is_interim)
+            for is_interim in (False, True)
+        ]
+        assert [each.verdict for each in concluded] == [Verdict.FASTER, Verdict.UNDECIDED]
+        assert concluded[0].speedups[0].low > concluded[1].speedups[0].low
 
 
 class Interrupt:
