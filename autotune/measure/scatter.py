@@ -158,8 +158,12 @@ def scatter_of(states: Sequence[ProcessState]) -> Scatter | None:
             shares[cause] = None
     if not shares:
         return plain
+    mosts = {cause: max(state.amount(cause) or 0.0 for state in states) for cause in shares}
+    if {Cause.OTHERS, Cause.STOLEN} <= shares.keys():
+        # Both are cores. What a quota keeps from one process others use meanwhile: the one that took more is named.
+        del shares[min((Cause.OTHERS, Cause.STOLEN), key=lambda each: mosts[each])]
     cause = max(shares, key=lambda each: shares[each] or 0.0)
-    most = max(state.amount(cause) or 0.0 for state in states)
+    most = mosts[cause]
     return plain.model_copy(update={"cause": cause, "share": shares[cause], "most": most})
 
 

@@ -48,6 +48,19 @@ def test_what_kept_the_cores_is_named(cause):
     assert scatter.share > 0.95
 
 
+@pytest.mark.parametrize(("others", "stolen", "cause"), [(0.13, 0.36, Cause.STOLEN), (0.5, 0.1, Cause.OTHERS)])
+def test_of_two_that_took_cores_the_larger_is_named(others, stolen, cause):
+    """They come and go together: other programs use what a quota keeps from the process. The smaller one fits a little
+    better, by chance."""
+    amounts = {"others": others, "stolen": stolen}
+    larger = max(amounts, key=lambda each: amounts[each])
+    states = [
+        state(10 * (1 + is_hit), **{each: is_hit * amounts[each] * (fit if each == larger else 1) for each in amounts})
+        for is_hit, fit in [(0, 1), (1, 1), (0, 1), (1, 0.8), (0, 1), (1, 1)]
+    ]
+    assert scatter_of(states).cause is cause
+
+
 @pytest.mark.parametrize("num", [3, 4, 6, 10])
 def test_what_is_unrelated_is_hardly_ever_named(num):
     """A few faults, programs and stolen time that have nothing to do with the latencies: less than one study in 20."""
