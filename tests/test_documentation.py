@@ -460,7 +460,7 @@ def test_few_blocks_are_not_executed() -> None:
         for each in (
             "several machines",
             "Slurm",
-            "Kubernetes",
+            "systemd",
             "torch",
             "mlflow",
             "tensorboard",
