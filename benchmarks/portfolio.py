@@ -268,6 +268,8 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
 }
 """What is recorded beside the untuned model, by framework and task: what was best somewhere, and the main knobs one by
 one. What matters most comes first."""
+BY_HAND: Mapping[tuple[str, Task], tuple[Settings, ...]] = {("torch", "generate"): (GROWING,)}
+"""What users write by hand and the default is not: `torch.compile(model.forward)`, where text is generated."""
 
 GRAPHS: Settings = {**COMPILED, "mode": "reduce-overhead"}
 DESIGN_ON_GPU: dict[tuple[str, Task], tuple[Settings, ...]] = {
@@ -581,6 +583,7 @@ def table_of(framework: str, task: Task, known: Sequence[Readings], device: Devi
         models=tuple(one.name for one in known),
         kinds=tuple(one.kind for one in known),
         process=process_knobs(framework),
+        by_hand=tuple(map(Config, BY_HAND.get((framework, task), ()))),
         entries=tuple(
             Entry(
                 config=Config(settings),

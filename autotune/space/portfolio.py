@@ -4,7 +4,8 @@ What the package knows is a table for each framework, device and task: how much 
 two of configs made models of many kinds (`portfolio.json`, recorded and rebuilt by `benchmarks/portfolio.py`). From it
 a few are chosen for the space of a study, one after the other: the next is the one that makes the most models faster
 than those before did. So a config that is good where another is good as well takes no place, and a space without
-some settings gets what is best without them. It changes the order of trials and nothing else.
+some settings gets what is best without them. What users write by hand is among them whatever it gained there: a search
+that leaves it for later can be beaten by one line. It changes the order of trials and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from autotune.workload.workload import Device, Task
 
 FILE = Path(__file__).with_name("portfolio.json")
 MOST_CHOSEN = 4
-"""Configs beside the untuned and the default one."""
+"""Configs beside the untuned and the default one, and those that users write by hand."""
 NOISE = 0.1
 """What a config adds on a model counts beyond this, as a logarithm: processes that were recorded differ by as much."""
 WORTH_A_PLACE = 0.004
@@ -66,6 +67,8 @@ class PortfolioTable(Record):
     """The kind of each model: kinds count alike, however many models they have."""
     process: tuple[str, ...]
     """Knobs of settings of the whole process, which a study has only where it is asked to."""
+    by_hand: tuple[Config, ...] = ()
+    """Entries, beside the default, that users write by hand: they need no gain to be tried."""
     entries: tuple[Entry, ...]
 
 
@@ -110,14 +113,14 @@ def portfolio_for(
         return None
     offered = {config: entry for entry in table.entries if (config := _in_space(entry, space)) is not None}
     untuned, default = space.untuned(), space.default()
-    base = offered.get(default)
-    free = {config: entry for config, entry in offered.items() if config not in (untuned, default)}
-    chosen = choose(table, [] if base is None else [base], list(free.values()))
-    if not chosen:
+    taken = {config: entry for config, entry in offered.items() if config == default or entry.config in table.by_hand}
+    free = [entry for config, entry in offered.items() if config not in (untuned, *taken)]
+    chosen = choose(table, list(taken.values()), free)
+    if not chosen and taken.keys() <= {default}:
         return None
     configs = {id(entry): config for config, entry in offered.items()}
-    order = by_worth(table, chosen if base is None else [base, *chosen])
-    unknown = [default] if base is None else []
+    order = by_worth(table, [*taken.values(), *chosen])
+    unknown = [] if default in taken else [default]
     return Portfolio(
         configs=(untuned, *unknown, *(configs[id(entry)] for entry in order)), num_models=len(table.models)
     )

@@ -25,11 +25,11 @@ def entry(settings, *gains, seconds=10.0):
     return Entry(config=Config(settings), seconds=seconds, gains=gains, best_on=())
 
 
-def table(*entries, kinds=("a", "b", "c")):
+def table(*entries, kinds=("a", "b", "c"), by_hand=()):
     return PortfolioTable(
         framework="fake", release="0", device="cpu", task="infer", processor="x", num_cores=1, space="none",
         models=tuple(f"model {n}" for n in range(len(kinds))), kinds=kinds,
-        process=("allocator", "cores"), entries=entries,
+        process=("allocator", "cores"), by_hand=by_hand, entries=entries,
     )  # fmt: skip
 
 
@@ -58,6 +58,13 @@ class TestWhatIsChosen:
         )
         assert settings_of(found) == [{"execution": "eager"}, kept, FROZEN, COMPILED]
         assert found.num_models == 3
+
+    def test_what_users_write_by_hand_is_tried_whatever_it_gained(self):
+        """And what adds nothing to it takes no place."""
+        known, twin = entry(COMPILED, 1.2, 1.2, 1.2), entry({**FROZEN, "allocator": "keep"}, 1.2, 1.2, 1.2)
+        slow = entry(FROZEN, 0.9, 0.9, 0.9)
+        assert chosen(known, slow, twin) is None
+        assert settings_of(chosen(known, slow, twin, by_hand=(Config(FROZEN),)))[2:] == [FROZEN]
 
     def test_a_default_that_is_not_known_comes_first(self):
         assert settings_of(chosen(entry(FROZEN, 2.0, 2.0, 2.0))) == [{"execution": "eager"}, COMPILED, FROZEN]
@@ -150,6 +157,16 @@ class TestWhatThePackageKnows:
             assert space.projected(entry.config).matches(entry.config.root)
             assert len(entry.gains) == len(known.models) == len(known.kinds)
             assert set(entry.best_on) <= set(known.models)
+
+    def test_generated_text_begins_with_what_is_written_by_hand(self):
+        """Hugging Face's own way, then `torch.compile(model.forward)`."""
+        here = Circumstances(version="2.13", device="cpu", task="generate")
+        found = portfolio_for(
+            load_space(bundled_space("torch"), framework="torch", circumstances=here), "cpu", "generate"
+        )
+        assert found is not None
+        ways = [(config["cache"], config.get("prefill")) for config in found.configs[1:3]]
+        assert ways == [("transformers", None), ("dynamic", "compile_dynamic")]
 
     @pytest.mark.parametrize("half", [False, True])
     @pytest.mark.parametrize("process", [False, True])
