@@ -18,7 +18,8 @@ EXPORTS = "build/exports"
 STEPS = (
     ("planted",), ("aa",), ("replay",), ("portfolio_replay",), ("overhead",),
     ("wall_time", "--seeds", "5", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
-    ("warm_start",), ("loader",), ("shapes",), ("trainers",), ("generation",), ("zoo",),
+    ("warm_start",), ("loader",), ("shapes",), ("trainers",), ("generation",), ("pipelines",),
+    ("zoo",),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 
