@@ -42,6 +42,7 @@ class CompiledStep:
         """`input_gradients`: it was measured with gradients of its inputs recorded."""
         self._model = model
         self._step = step
+        self._again = again(step)
         self._input_gradients = input_gradients
         self._methods = ClassMethods(model)
 
@@ -54,8 +55,7 @@ class CompiledStep:
             )
         if any(hasattr(type(value), "__next__") for value in (*args, *kwargs.values())):
             raise UnsuitableCallError("an input is an iterator: a call that fails would have consumed part of it")
-        if _has_global_hooks():
-            raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
+        _require_no_global_hooks()
         if torch.is_grad_enabled():
             inputs = () if self._input_gradients else tensors_in((*args, *kwargs.values()))
             if any(tensor.requires_grad for tensor in inputs):
@@ -72,6 +72,22 @@ class CompiledStep:
         except _EndOfCheckpoint as end:
             let_through(end)
             raise
+
+    def again(self, *args: Any, **kwargs: Any) -> Any:
+        """A call without gradients that follows one like it, of the same task: that one was looked at."""
+        _require_no_global_hooks()
+        return self._again(*args, **kwargs)
+
+
+def again(step: Callable[..., Any]) -> Callable[..., Any]:
+    """What a step has for a call that follows one like it (`CompiledStep.again`), or the step itself."""
+    found: Callable[..., Any] = getattr(step, "again", step)
+    return found
+
+
+def _require_no_global_hooks() -> None:
+    if _has_global_hooks():
+        raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
 
 
 def _is_checkpointed() -> bool:
@@ -386,8 +402,15 @@ class ClonedOutputs:
         self._step = step
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._made(self._step, args, kwargs)
+
+    def again(self, *args: Any, **kwargs: Any) -> Any:
+        """See `CompiledStep`."""
+        return self._made(again(self._step), args, kwargs)
+
+    def _made(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return _Copies(tensors_in((args, kwargs))).of(self._step(*args, **kwargs))
+        return _Copies(tensors_in((args, kwargs))).of(step(*args, **kwargs))
 
 
 def copied(outputs: Any) -> Any:

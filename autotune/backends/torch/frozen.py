@@ -167,6 +167,13 @@ class FrozenStep:
         """Types of the first call's inputs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._made(args, kwargs, tensors_in((*args, *kwargs.values())))
+
+    def again(self, *args: Any, **kwargs: Any) -> Any:
+        """A call whose inputs are of the types of the last one's: they are not looked at."""
+        return self._made(args, kwargs, [])
+
+    def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]) -> Any:
         if self._model.training and self._has_modes:
             raise UnsuitableCallError("the model is in training mode, and its weights are constants of the tuned code")
         if self._weights.have_changed():
@@ -180,7 +187,6 @@ class FrozenStep:
             self._refuse_gradients()
         if forward_ad._current_level >= 0:
             raise UnsuitableCallError("the call is under forward-mode differentiation, which frozen code does not do")
-        inputs = tensors_in((*args, *kwargs.values()))
         unknown = [tensor.dtype for tensor in inputs if self._dtypes is not None and tensor.dtype not in self._dtypes]
         if unknown:
             raise UnsuitableCallError(

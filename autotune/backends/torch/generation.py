@@ -11,6 +11,9 @@ Each form of a call (its sizes, types and modes) has a program of its own: a fun
 else has, as for shapes that are kept apart. So how much is compiled is decided here, and not by guards that fail. Past
 the most programs a call is made untuned, which is said once.
 
+The first decode step of a text is looked at from all sides, as any call. One that is like the step before it in the
+same text goes to the same program: what it cannot have changed is not asked again.
+
 A dynamic cache grows with each token, so that its sizes are open: dynamo has them open from the second call on, or
 from the first under `dynamic: true`. A static cache is made here, with room for the call's longest possible text,
 rounded up as the config says: its sizes, and those of a decode step, are one form for all calls up to that length.
@@ -27,16 +30,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.attention import sdpa_kernel
 
 from autotune.backends.capabilities import GenerationGuard, Phase
-from autotune.backends.torch import attention, regions
-from autotune.backends.torch.apply import prepare
-from autotune.backends.torch.knobs import Settings, require_for_generation, settings_of
-from autotune.backends.torch.precision import order_of
+from autotune.backends.torch import attention
+from autotune.backends.torch.knobs import require_for_generation, settings_of
 from autotune.backends.torch.prefill import Rounding, prefilled
+from autotune.backends.torch.programs import Call, Programs, Step, form_of, of_prefill
 from autotune.backends.torch.proxy import proxy
-from autotune.backends.torch.shapes import function_of_its_own
 from autotune.backends.torch.static_cache import CacheForm, StaticCaches, is_dynamic, is_made, set_back, unmark
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
@@ -185,6 +185,7 @@ class Generation:
         self.num_calls: dict[str, int] = {"prefill": 0, "decode": 0, "untuned": 0}
         """Calls of the model by where they went; a prefill that is not compiled is a `prefill`."""
         self._model = model
+        self._ids_name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
         self._guard: GenerationGuard = guard or TrialsGuard(self.untuned)
         self._knobs = GenerationKnobs.of(config, longest)
         self._knobs.require_for(model)
@@ -192,7 +193,7 @@ class Generation:
         require_for_generation(settings)
         how = self._knobs.attention
         self._decode = Programs(model, settings, changes, most_programs, how)
-        self._prefill = Programs(model, _of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs, how)
+        self._prefill = Programs(model, of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs, how)
         self._has_open_decode = settings.dynamic is True
         self._has_open_prefill = self._knobs.prefill == "compile_dynamic"
         self._autocast: torch.dtype | None = getattr(torch, settings.autocast) if settings.autocast else None
@@ -244,53 +245,76 @@ class Generation:
         """A call of the model."""
         if self.is_over:
             return self.untuned(*args, **kwargs)
+        lease = self._lease
+        step = None if lease is None or args else lease.step
+        if step is not None and not step.is_next(kwargs):
+            step = None
         try:
-            why = next(self._obstacles(args, kwargs), None)
-            if why is not None:
-                raise UnsuitableCallError(why)
-            result = self._tuned(kwargs)
+            if step is None:
+                result = self._looked_at_call(lease, args, kwargs)
+            else:
+                result = self._trusted("decode", step.call, step.num_tokens, kwargs)
         except UnsuitableCallError as error:
             self.num_calls["untuned"] += 1
             result = self._guard.refused(error, args, kwargs)
-        cache = kwargs.get("past_key_values")
+        cache, num_new = kwargs.get("past_key_values"), 1
+        if step is None:
+            num_new = _num_new(kwargs)
+        else:
+            step.num_tokens += 1
         if self._caches.owns(cache):
-            self._note_call(cache, kwargs)
+            if cache.num_tokens == 0:
+                unmark(cache)  # The call may have made its tensors.
+            cache.num_tokens += num_new
         return result
 
-    def _note_call(self, cache: Any, kwargs: dict[str, Any]) -> None:
-        if cache.num_tokens == 0:
-            unmark(cache)  # The call may have made its tensors.
-        cache.num_tokens += _num_new(kwargs)
+    def _looked_at_call(self, lease: _Lease | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Raises UnsuitableCallError before anything runs."""
+        if lease is not None:
+            lease.step = None
+        why = next(self._obstacles(args, kwargs), None)
+        if why is not None:
+            raise UnsuitableCallError(why)
+        return self._tuned(lease, kwargs)
 
-    def _tuned(self, kwargs: dict[str, Any]) -> Any:
+    def _tuned(self, lease: _Lease | None, kwargs: dict[str, Any]) -> Any:
         """The call by the program of its phase and form. Raises UnsuitableCallError before anything runs."""
         cache = kwargs["past_key_values"]
-        num_tokens = self._num_tokens(cache)
+        is_own, num_tokens = self._caches.owns(cache), self._num_tokens(cache)
         phase: Phase = "decode" if num_tokens else "prefill"
         programs = self._decode if phase == "decode" else self._prefill
-        is_fresh = self._caches.owns(cache) and not is_made(cache)
+        is_fresh = is_own and not is_made(cache)
         rounding = None if is_fresh or phase == "decode" else self._knobs.rounding
         parts = [kwargs] if rounding is None else rounding.parts(kwargs, cache.form.length)
-        form = None if is_fresh else self._form(phase, parts[0])
+        is_open = self._has_open_prefill if phase == "prefill" else self._has_open_decode or not is_own
+        device = self._ids(kwargs).device.type
+        form = None if is_fresh else form_of(parts[0], getattr(cache, "form", None), device, is_open=is_open)
         program = programs.eager if is_fresh else programs.of(form)
         if program is None:
             raise UnsuitableCallError(f"a {phase} of yet another size would be compiled")
-        if rounding is None:
-            call = functools.partial(program, **kwargs)
-        else:
-            call = functools.partial(prefilled, program, parts, cache, _num_new(kwargs))
-        if (phase, form) not in self._looked_at and program != self._model._call_impl:
-            result = self._guard.first(phase, call, kwargs)
+        call = program.call
+        if rounding is not None:
+            call = functools.partial(_prefilled, program.call, parts, cache)
+        if (phase, form) not in self._looked_at and not program.is_untuned:
+            result = self._guard.first(phase, functools.partial(call, **kwargs), kwargs)
             self._looked_at.add((phase, form))
-        else:
-            try:
-                result = call()
-            except UnsuitableCallError:
+            self.num_calls[phase] += 1
+            return result
+        result = self._trusted(phase, call, num_tokens, kwargs)
+        if lease is not None and phase == "decode" and not is_fresh:
+            lease.step = Step(program, self._model, kwargs, is_open=is_open, device=device, num_tokens=num_tokens + 1)
+        return result
+
+    def _trusted(self, phase: Phase, call: Callable[..., Any], num_tokens: int, kwargs: dict[str, Any]) -> Any:
+        """A call of a program whose first one was right."""
+        try:
+            result = call(**kwargs)
+        except UnsuitableCallError:
+            raise
+        except Exception as error:
+            if not set_back(kwargs["past_key_values"], num_tokens, _num_new(kwargs)):
                 raise
-            except Exception as error:
-                if not set_back(cache, num_tokens, _num_new(kwargs)):
-                    raise
-                return self._guard.after(error, phase, kwargs)
+            return self._guard.after(error, phase, kwargs)
         self.num_calls[phase] += 1
         return result
 
@@ -401,23 +425,11 @@ class Generation:
             yield "a call with several tokens after others was not measured"
 
     def _ids(self, kwargs: dict[str, Any]) -> Any:
-        return kwargs.get("decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids")
+        return kwargs.get(self._ids_name)
 
     def _num_tokens(self, cache: Any) -> int:
         """What a cache holds. The device is not asked where it is one of these here."""
         return int(cache.num_tokens if self._caches.owns(cache) else cache.get_seq_length())
-
-    def _form(self, phase: Phase, kwargs: dict[str, Any]) -> Hashable:
-        """What a program is for: its guards ask for no more."""
-        cache = kwargs["past_key_values"]
-        is_own = self._caches.owns(cache)
-        is_open = self._has_open_prefill if phase == "prefill" else self._has_open_decode or not is_own
-        return (
-            None if is_open or not is_own else cache.form,
-            tuple((name, _seen(value, is_open)) for name, value in kwargs.items() if name != "past_key_values"),
-            torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled(self._ids(kwargs).device.type),
-        )
 
 
 class _Lease:
@@ -428,59 +440,8 @@ class _Lease:
         self.is_returned = False
         """The caller gets the cache with the tokens."""
         self.why_untuned: str | None = None
-
-
-class Programs:
-    """The code of one phase: a program for each form of a call."""
-
-    def __init__(
-        self, model: Any, settings: Settings, changes: UndoLog, most: int, implementation: str | None = None
-    ) -> None:
-        """`implementation`: of attention, see `attention`."""
-        regions.chosen(model, settings.region)
-        self._most = most
-        self._lock = threading.Lock()
-        self._made: dict[Hashable, Callable[..., Any]] = {}
-        self._around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step
-        self.eager = _in_precision(model, settings, model._call_impl)
-        target, self._step = model, self.eager
-        if implementation is not None and settings.compiled:
-            copy = attention.copy_with(model, implementation)
-            call = attention.with_numbers(copy.model._call_impl, model.dtype)
-        elif not settings.region.is_whole:
-            copy = regions.copy_modules(model)
-            call = copy.model._call_impl
-        else:
-            copy = None
-        if copy is not None:
-            target, self._around = copy.model, copy.around
-            self._step = _in_precision(target, settings, call)
-        setup = prepare(target, settings, changes)
-        self._compile, self._wrap = setup.compile, setup.wrap
-        if self._compile is None:
-            return
-        if settings.region.compiled:
-            regions.compile_region(target, target, settings.region, self._compile)
-            self._compile = lambda target: target
-        elif settings.region.left:
-            regions.compile_region(target, target, settings.region, lambda target: target)
-
-    def of(self, form: Hashable) -> Callable[..., Any] | None:
-        """Compiled at its first call; None where there are as many as there may be."""
-        if self._compile is None:
-            return self.eager
-        program = self._made.get(form)
-        if program is None:
-            with self._lock:
-                program = self._made.get(form)
-                if program is None and len(self._made) < self._most:
-                    program = self._around(self._wrap(self._compile(function_of_its_own(self._step))))
-                    self._made[form] = program
-        return program
-
-    def clear(self) -> None:
-        """Let go of all."""
-        self._made.clear()
+        self.step: Step | None = None
+        """The last decode step, if it was tuned."""
 
 
 def problem_of(model: Any) -> str | None:
@@ -495,39 +456,6 @@ def problem_of(model: Any) -> str | None:
     return f"this release of transformers makes caches without {', '.join(sorted(unknown))}" if unknown else None
 
 
-def _of_prefill(settings: Settings, prefill: str) -> Settings:
-    """The decode step's, but for what is set in the process already."""
-    settings = replace(settings, num_threads=None, keeps_memory=False, matmul_precision=None, cudnn_benchmark=False)
-    if prefill == "eager":
-        return Settings(compiled=False, autocast=settings.autocast, attention=settings.attention)
-    return replace(settings, dynamic=prefill == "compile_dynamic")
-
-
-def _in_precision(model: Any, settings: Settings, call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of the model in its config's precision, with its attention kernel. `generate` widens the logits itself."""
-    if settings.attention is not None:
-        call = _with_kernel(order_of(settings.attention), call)
-    if settings.autocast is not None:
-        call = _under_autocast(device_of(model).type, getattr(torch, settings.autocast), call)
-    return call
-
-
-def _with_kernel(order: list[Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    def with_kernel(*args: Any, **kwargs: Any) -> Any:
-        with sdpa_kernel(order, set_priority=True):
-            return call(*args, **kwargs)
-
-    return with_kernel
-
-
-def _under_autocast(device: str, dtype: torch.dtype, call: Callable[..., Any]) -> Callable[..., Any]:
-    def under_autocast(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(device, dtype=dtype):
-            return call(*args, **kwargs)
-
-    return under_autocast
-
-
 def _num_new(kwargs: dict[str, Any]) -> int:
     """Tokens that a call is given."""
     named = ("decoder_input_ids", "input_ids", "decoder_inputs_embeds", "inputs_embeds")
@@ -539,11 +467,5 @@ def _is_off(value: Any) -> bool:
     return value is None or value is False
 
 
-def _seen(value: Any, is_open: bool) -> Hashable:
-    """What dynamo's guards ask of an argument; with open sizes, whether there is more than one."""
-    if isinstance(value, torch.Tensor):
-        sizes = tuple(size > 1 for size in value.shape) if is_open else value.shape
-        return (sizes, value.dtype, value.device)
-    if isinstance(value, dict):
-        return tuple((name, _seen(entry, is_open)) for name, entry in value.items())
-    return value if isinstance(value, (bool, int, type(None))) else type(value).__name__
+def _prefilled(program: Call, parts: list[dict[str, Any]], cache: Any, **kwargs: Any) -> Any:
+    return prefilled(program, parts, cache, _num_new(kwargs))

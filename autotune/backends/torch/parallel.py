@@ -222,3 +222,10 @@ class WholeWeights:
                 )
             self._classes = classes
         return self._step(*args, **kwargs)
+
+    @property
+    def again(self) -> Callable[..., Any]:
+        """What it stands around has for a call that follows one like it (`FrozenStep`): no model is sharded between
+        the two."""
+        found: Callable[..., Any] = getattr(self._step, "again", self._step)
+        return found

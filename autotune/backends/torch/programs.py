@@ -1,0 +1,195 @@
+"""The code of a model's calls in `generate`: a program for each form of a call, and what is asked before it is called.
+
+A form is what the guards of compiled code ask of a call: sizes, types and modes. Text is written by hundreds of decode
+steps of one form, and what is asked at each counts: a step takes a millisecond. So a step that follows one of its form
+(`Step.is_next`) is known by a look at its arguments alone. What a job may change of the model is looked at when a text
+begins, in its prefill and its first step, and not at each: methods of classes (`CompiledStep.again`), types that the
+cache holds (`FrozenStep.again`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn.attention import sdpa_kernel
+
+from autotune.backends.torch import attention, regions
+from autotune.backends.torch.apply import prepare
+from autotune.backends.torch.compiled_step import again
+from autotune.backends.torch.knobs import Settings
+from autotune.backends.torch.precision import order_of
+from autotune.backends.torch.shapes import function_of_its_own
+from autotune.backends.torch.static_cache import CacheForm
+from autotune.backends.torch.tensors import device_of
+from autotune.backends.undo import UndoLog
+
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Code for one form of a call."""
+
+    call: Call
+    again: Call
+    """For a call right after one of the same form, in the same text."""
+    is_untuned: bool = False
+    """It is the model's own call."""
+
+
+class Programs:
+    """The code of one phase: a program for each form of a call."""
+
+    def __init__(
+        self, model: Any, settings: Settings, changes: UndoLog, most: int, implementation: str | None = None
+    ) -> None:
+        """`implementation`: of attention, see `attention`."""
+        regions.chosen(model, settings.region)
+        self._most = most
+        self._lock = threading.Lock()
+        self._made: dict[Hashable, Program] = {}
+        self._around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step
+        own = _in_precision(model, settings, model._call_impl)
+        self.eager = Program(own, own, is_untuned=own == model._call_impl)
+        target, self._step = model, own
+        if implementation is not None and settings.compiled:
+            copy = attention.copy_with(model, implementation)
+            call = attention.with_numbers(copy.model._call_impl, model.dtype)
+        elif not settings.region.is_whole:
+            copy = regions.copy_modules(model)
+            call = copy.model._call_impl
+        else:
+            copy = None
+        if copy is not None:
+            target, self._around = copy.model, copy.around
+            self._step = _in_precision(target, settings, call)
+        setup = prepare(target, settings, changes)
+        self._compile, self._wrap = setup.compile, setup.wrap
+        if self._compile is None:
+            return
+        if settings.region.compiled:
+            regions.compile_region(target, target, settings.region, self._compile)
+            self._compile = lambda target: target
+        elif settings.region.left:
+            regions.compile_region(target, target, settings.region, lambda target: target)
+
+    def of(self, form: Hashable) -> Program | None:
+        """Compiled at its first call; None where there are as many as there may be."""
+        if self._compile is None:
+            return self.eager
+        program = self._made.get(form)
+        if program is None:
+            with self._lock:
+                program = self._made.get(form)
+                if program is None and len(self._made) < self._most:
+                    step = self._wrap(self._compile(function_of_its_own(self._step)))
+                    program = Program(self._around(step), self._around(again(step)))
+                    self._made[form] = program
+        return program
+
+    def clear(self) -> None:
+        """Let go of all."""
+        self._made.clear()
+
+
+class Step:
+    """A decode step that was made, by which the next one of the same text is known."""
+
+    def __init__(
+        self, program: Program, model: Any, kwargs: dict[str, Any], *, is_open: bool, device: str, num_tokens: int
+    ) -> None:
+        """`is_open`: the program's sizes are. `num_tokens`: what the cache holds after it."""
+        self.call = program.again
+        self.num_tokens = num_tokens
+        self._model = model
+        self._names = list(kwargs)
+        self._known = [_Facts(value, is_open) if type(value) is torch.Tensor else value for value in kwargs.values()]
+        self._device = device
+        self._modes = modes(device)
+
+    def is_next(self, kwargs: dict[str, Any]) -> bool:
+        """Whether a call goes to the same program, and nothing else is to be asked of it: it has the very same cache
+        and other arguments, but for tensors, and those are alike in what its form has of them."""
+        if torch.is_grad_enabled() or self._model.training or modes(self._device) != self._modes:
+            return False
+        if list(kwargs) != self._names:
+            return False
+        for value, known in zip(kwargs.values(), self._known, strict=True):
+            if value is not known and not (type(known) is _Facts and known.hold_for(value)):
+                return False
+        return True
+
+
+class _Facts:
+    """What the form of a call has of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor, is_open: bool) -> None:
+        self._shape, self._dtype, self._device = tensor.shape, tensor.dtype, tensor.device
+        self._sizes = _open_sizes(tensor.shape) if is_open else None
+
+    def hold_for(self, value: Any) -> bool:
+        if type(value) is not torch.Tensor or value.dtype is not self._dtype or value.device != self._device:
+            return False
+        shape = value.shape
+        return shape == self._shape or (self._sizes is not None and _open_sizes(shape) == self._sizes)
+
+
+def of_prefill(settings: Settings, prefill: str) -> Settings:
+    """The decode step's, but for what is set in the process already."""
+    settings = replace(settings, num_threads=None, keeps_memory=False, matmul_precision=None, cudnn_benchmark=False)
+    if prefill == "eager":
+        return Settings(compiled=False, autocast=settings.autocast, attention=settings.attention)
+    return replace(settings, dynamic=prefill == "compile_dynamic")
+
+
+def _in_precision(model: Any, settings: Settings, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of the model in its config's precision, with its attention kernel. `generate` widens the logits itself."""
+    if settings.attention is not None:
+        call = _with_kernel(order_of(settings.attention), call)
+    if settings.autocast is not None:
+        call = _under_autocast(device_of(model).type, getattr(torch, settings.autocast), call)
+    return call
+
+
+def _with_kernel(order: list[Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    def with_kernel(*args: Any, **kwargs: Any) -> Any:
+        with sdpa_kernel(order, set_priority=True):
+            return call(*args, **kwargs)
+
+    return with_kernel
+
+
+def _under_autocast(device: str, dtype: torch.dtype, call: Callable[..., Any]) -> Callable[..., Any]:
+    def under_autocast(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device, dtype=dtype):
+            return call(*args, **kwargs)
+
+    return under_autocast
+
+
+def form_of(kwargs: dict[str, Any], cache: CacheForm | None, device: str, *, is_open: bool) -> Hashable:
+    """What a program is for: its guards ask for no more. `cache`: None where its sizes are open."""
+    arguments = tuple((name, _seen(value, is_open)) for name, value in kwargs.items() if name != "past_key_values")
+    return (None if is_open else cache, arguments, *modes(device))
+
+
+def modes(device: str) -> tuple[bool, bool]:
+    """Modes in which a call is made."""
+    return torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device)
+
+
+def _seen(value: Any, is_open: bool) -> Hashable:
+    """What dynamo's guards ask of an argument; with open sizes, whether there is more than one."""
+    if isinstance(value, torch.Tensor):
+        return (_open_sizes(value.shape) if is_open else value.shape, value.dtype, value.device)
+    if isinstance(value, dict):
+        return tuple((name, _seen(entry, is_open)) for name, entry in value.items())
+    return value if isinstance(value, (bool, int, type(None))) else type(value).__name__
+
+
+def _open_sizes(shape: torch.Size) -> tuple[bool, ...]:
+    return tuple([size > 1 for size in shape])
