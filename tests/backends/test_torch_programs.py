@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,7 +107,12 @@ class TestStepsOfAText:
     def test_classes_are_looked_at_once_a_text(self, tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
         looks: list[ClassMethods] = []
         have_changed = ClassMethods.have_changed
-        monkeypatch.setattr(ClassMethods, "have_changed", lambda self: looks.append(self) or have_changed(self))
+
+        def looked_at(methods: ClassMethods) -> bool:
+            looks.append(methods)
+            return have_changed(methods)
+
+        monkeypatch.setattr(ClassMethods, "have_changed", looked_at)
         before = tuned.generation.num_calls["decode"]
         assert continued(tuned.model, IDS) == continued(llama(), IDS)
         assert (tuned.generation.num_calls["decode"] - before, len(looks)) == (NEW - 1, 1)
@@ -138,6 +144,21 @@ class TestStepsOfAText:
                 handle.remove()
         assert tuned.model in called
         assert ["hooks for all modules" in why for why in tuned.said[:1]] == [True]
+
+    @pytest.mark.parametrize("is_new", [False, True], ids=["its own module", "another module"])
+    def test_hooks_that_come_and_go_between_texts(self, tuned: Tuned, is_new: bool) -> None:
+        """Compiled code does not look for them: it is made anew. What is compared of a program's first call is, too."""
+        expected, handles = llama(), []
+        for model in (tuned.model, expected):
+            layer = model.model.layers[0]
+            layer.mlp = copy.deepcopy(layer.mlp) if is_new else layer.mlp
+            handles.append(layer.mlp.register_forward_hook(lambda module, given, made: made * 20))
+        assert continued(expected, IDS) != continued(llama(), IDS)
+        for _ in range(2):
+            assert continued(tuned.model, IDS) == continued(expected, IDS)
+        handles[0].remove()
+        assert continued(tuned.model, IDS) == continued(llama(), IDS)
+        assert tuned.generation.num_calls["untuned"] == 0
 
     def test_two_caches_in_turns(self, tuned: Tuned) -> None:
         """Guidance calls the model once more after each step, with a cache of its own."""

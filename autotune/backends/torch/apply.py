@@ -87,12 +87,14 @@ def prepare(
     input_gradients: bool = False,
     attempts: Attempts | None = None,
     derivable: bool = False,
+    guards_hooks: bool = True,
 ) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
     `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others. `attempts`: what
     does not compile runs as it is written; the backward is compiled along, so that it is known before anything runs.
-    `derivable`: what is compiled gets a `DerivableStep` around it.
+    `derivable`: what is compiled gets a `DerivableStep` around it. `guards_hooks` False: the caller sees to hooks of
+    modules that come and go.
     """
     if settings.freezes and is_sharded(model):  # They are put together for each call anew, and no constants.
         knob = "backend" if settings.is_unknown else "freezing"
@@ -106,7 +108,7 @@ def prepare(
     weights = FrozenWeights() if settings.freezes else None
     compile_ = None
     if arguments is not None:
-        entries = _entries(model, settings)
+        entries = _entries(model, settings, guards_hooks)
         if derivable or attempts is not None:
             entries += backward_entries(twice=derivable)
         if settings.is_third_party:
@@ -261,7 +263,7 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
         precision.set_matmul_precision(settings.matmul_precision, changes)
 
 
-def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
+def _entries(model: torch.nn.Module, settings: Settings, guards_hooks: bool) -> list[Entry]:
     """What is set while the model is compiled."""
     inductor, dynamo, functorch = map(importlib.import_module, (_INDUCTOR, _DYNAMO, _FUNCTORCH))
     entries: list[Entry] = [
@@ -273,7 +275,7 @@ def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
         )
         for name, value in options.items()
     ]
-    if hasattr(dynamo, _NO_HOOK_GUARDS):
+    if guards_hooks and hasattr(dynamo, _NO_HOOK_GUARDS):
         entries.append((dynamo, _NO_HOOK_GUARDS, False))
     own_workers = getattr(inductor, _WORKERS, None) or 1
     workers = max(1, min(own_workers, num_usable_cores()) // (num_local_ranks() if is_one_of_many() else 1))

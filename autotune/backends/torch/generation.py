@@ -35,7 +35,7 @@ from autotune.backends.capabilities import GenerationGuard, Phase
 from autotune.backends.torch import attention
 from autotune.backends.torch.knobs import require_for_generation, settings_of
 from autotune.backends.torch.prefill import Rounding, prefilled
-from autotune.backends.torch.programs import Call, Programs, Step, form_of, of_prefill
+from autotune.backends.torch.programs import Call, Program, Programs, Step, form_of, of_prefill
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.static_cache import CacheForm, StaticCaches, is_dynamic, is_made, set_back, unmark
 from autotune.backends.torch.tensors import device_of
@@ -201,8 +201,8 @@ class Generation:
         self._caches = StaticCaches(model)
         self._forms: set[CacheForm] = set()
         """Static caches that were in use."""
-        self._looked_at: set[Hashable] = set()
-        """Programs whose first call was made."""
+        self._looked_at: set[tuple[Program, Hashable]] = set()
+        """Programs whose first call of this form was made."""
         self._has_told = False
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -238,6 +238,7 @@ class Generation:
         """From now on all calls are the model's own."""
         self.is_over = True
         self._caches.clear()
+        self._looked_at.clear()
         for programs in (self._decode, self._prefill):
             programs.clear()
 
@@ -257,15 +258,13 @@ class Generation:
         except UnsuitableCallError as error:
             self.num_calls["untuned"] += 1
             result = self._guard.refused(error, args, kwargs)
-        cache, num_new = kwargs.get("past_key_values"), 1
-        if step is None:
-            num_new = _num_new(kwargs)
-        else:
+        if step is not None:
             step.num_tokens += 1
+        cache: Any = kwargs.get("past_key_values")
         if self._caches.owns(cache):
             if cache.num_tokens == 0:
                 unmark(cache)  # The call may have made its tensors.
-            cache.num_tokens += num_new
+            cache.num_tokens += 1 if step is not None else _num_new(kwargs)
         return result
 
     def _looked_at_call(self, lease: _Lease | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -295,9 +294,10 @@ class Generation:
         call = program.call
         if rounding is not None:
             call = functools.partial(_prefilled, program.call, parts, cache)
-        if (phase, form) not in self._looked_at and not program.is_untuned:
+        if (program, form) not in self._looked_at and not program.is_untuned:
             result = self._guard.first(phase, functools.partial(call, **kwargs), kwargs)
-            self._looked_at.add((phase, form))
+            if not self.is_over:
+                self._looked_at.add((program, form))
             self.num_calls[phase] += 1
             return result
         result = self._trusted(phase, call, num_tokens, kwargs)
