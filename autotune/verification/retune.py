@@ -25,6 +25,7 @@ from autotune.study.budget import Budget
 from autotune.study.study import Studies, check_name
 from autotune.trial.processes import package_path
 from autotune.tuned.tuned_config import TunedConfig
+from autotune.workload.process_start import INSTANCES
 from autotune.workload.traffic import COUNT, Traffic
 
 SEARCHES = "import autotune.api.tuning"
@@ -107,6 +108,7 @@ class SearchThere:
             "seed": wanted.seed,
             "env": tuned.environment.variables,
             "process_settings": _sets_the_process(tuned.config, own_space or bundled_space(tuned.framework)),
+            "instances": "auto" if INSTANCES in tuned.config.root else None,
             "space": [] if own_space is None else [str(own_space)],
             "prior": [file],
             "study": name,

@@ -253,7 +253,7 @@ def test_what_is_asked_there(export, tmp_path):
         update={"objective": "p90", "constraints": ("peak_memory <= 2GiB",), "seed": 3, "tolerance": 0.1}
     )
     environment = tuned.environment.model_copy(update={"variables": {"OMP_NUM_THREADS": "2"}})
-    config = Config({"execution": "compile", "threads": 2})
+    config = Config({"execution": "compile", "threads": 2, "instances": "2x1"})
     changes = {"framework": "torch", "workload": workload, "environment": environment, "config": config}
     search = SearchThere.of(
         tuned.model_copy(update=changes), tmp_path, "2.15.0+cpu", studies, folder=tmp_path, file="b.yaml"
@@ -264,6 +264,7 @@ def test_what_is_asked_there(export, tmp_path):
         ("p90",), ("peak_memory <= 2GiB",), 3, 0.1
     )  # fmt: skip
     assert (asked.env, asked.prior, asked.process_settings) == ({"OMP_NUM_THREADS": "2"}, ("b.yaml",), True)
+    assert asked.instances == "auto"
 
 
 @pytest.mark.parametrize("written", ["batch=1:60%,4:40%", None])
