@@ -213,6 +213,13 @@ def test_less_memory_than_was_needed(write, caplog, monkeypatch):
     path = write(lambda content: content["evidence"]["best"].update(peak_memory_bytes=3 * 2**30))
     assert autotune.load(path).apply(model) is model
     assert "up to 3,072 MiB of memory, here 1,024 MiB" in caplog.text
+    caplog.clear()
+    content = yaml.safe_load(path.read_text())
+    content["config"]["instances"] = "4x1"
+    path.write_text(yaml.safe_dump(content))
+    autotune.load(path).apply(model, on_mismatch="apply")
+    assert "4 processes side by side" in caplog.text
+    assert "of memory" not in caplog.text, "each of four processes takes a fourth of it"
 
 
 def test_another_framework(write, caplog):
