@@ -145,6 +145,23 @@ class Comparison:
             return self._intervals[config]
         return _speedup_by(self._posterior(config)) if self.num_blocks(config) else None
 
+    def stated(self, config: int, margin: float = MARGIN) -> Speedup | None:
+        """One config's speed-up within what all looks leave of it; None without a block.
+
+        The intervals of all looks hold together, so the truth lies in each of them, and what is proven exceeds the
+        margin, although a later and noisier block may have widened the interval again. Looks that contradict each
+        other leave nothing: something changed on the machine, and the interval of all blocks stands alone.
+        """
+        present = self.speedup_of(config)
+        if present is None:
+            return None
+        looks = [num for num in self._looks if num < self.num_blocks(config)]
+        intervals = [present, *(self._at_look(config, num)._intervals[config] for num in looks)]
+        proven = [1 + margin] if self.is_proven(config, margin, is_last=True) else []
+        low = max([*(interval.low for interval in intervals), *proven])
+        high = min(interval.high for interval in intervals)
+        return Speedup(median=min(max(present.median, low), high), low=low, high=high) if low < high else present
+
     def is_proven(self, config: int, margin: float = MARGIN, *, is_last: bool = False) -> bool:
         """Some look has proven that the config gains more than the margin, and than what controls showed by then.
 
@@ -152,10 +169,10 @@ class Comparison:
         follows, so that those since the latest look are looked at in place of the next one.
         """
         num_blocks = self.num_blocks(config)
-        looks = {self.first_look << look for look in range(self.num_looks)} | ({num_blocks} if is_last else set())
+        looks = {*self._looks, *([num_blocks] if is_last and num_blocks >= self.first_look else [])}
         early = {num for num in EARLY_GAINS if num < self.first_look}
-        due = sorted(num for num in early | looks if num in early or self.first_look <= num)
-        return any(self._at_look(config, num)._proves(config, margin) for num in due if num <= num_blocks)
+        due = sorted(num for num in early | looks if num <= num_blocks)
+        return any(self._at_look(config, num)._proves(config, margin) for num in due)
 
     def confidence(self, config: int, margin: float = MARGIN) -> float | None:
         """Probability that the config gains more than the margin, by its blocks alone; None without a block."""
@@ -273,6 +290,11 @@ class Comparison:
     def _correlations(self) -> Mapping[float, float]:
         """How alike blocks may be, and how likely that is before any is seen."""
         return CORRELATIONS_OF_CHOSEN if self.searched else CORRELATIONS
+
+    @property
+    def _looks(self) -> tuple[int, ...]:
+        """Blocks after which a config is looked at with the whole rule."""
+        return tuple(self.first_look << look for look in range(self.num_looks))
 
     @property
     def _num_configs(self) -> int:

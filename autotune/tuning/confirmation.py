@@ -100,7 +100,7 @@ class _Verdict:
             candidate=candidate.number,
             contestants=(self.untuned.number, *(record.number for record in evidence.finalists)),
             blocks=comparison.values,
-            speedups=comparison.speedups,
+            speedups=tuple(filter(None, map(comparison.stated, range(len(comparison.speedups))))),
             margin=margin,
             confidence=comparison.confidence(winner, margin) if verdict is Verdict.UNDECIDED else None,
             compile_warm_s=self._compile_warm_s(candidate),

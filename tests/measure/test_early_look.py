@@ -107,6 +107,40 @@ def test_what_an_early_look_asks_for(compared: Comparison, is_proven: bool) -> N
     assert compared.is_clear() is is_proven
 
 
+class TestStated:
+    """The interval that goes with a verdict."""
+
+    def test_what_was_proven_exceeds_the_margin(self) -> None:
+        """Three blocks prove a gain; a fourth, noisy one widens the interval, and does not take the proof back."""
+        found = alone(1.4, 1.38, 1.42, 0.8, searched=1.4)
+        present, stated = found.speedups[0], found.stated(0)
+        assert found.verdict(0) is Verdict.FASTER
+        assert present.low < 1
+        assert stated is not None
+        assert (stated.low, stated.high, stated.median) == (1 + MARGIN, present.high, present.median)
+
+    def test_later_blocks_take_nothing_back(self) -> None:
+        """The intervals of all looks hold together, so what remains is what they have in common."""
+        ratios = (1.1, 1.15, 1.05, 1.12, 0.5, 3.0, 0.9, 1.4)
+        first, present, stated = alone(*ratios[:4]).speedup_of(0), alone(*ratios).speedup_of(0), alone(*ratios).stated(0)
+        assert first is not None
+        assert present is not None
+        assert stated is not None
+        assert present.low < first.low < first.high < present.high
+        assert (stated.low, stated.high) == (first.low, first.high)
+        assert stated.low <= stated.median <= stated.high
+
+    def test_looks_that_contradict_each_other_leave_the_present(self) -> None:
+        """Something changed on the machine: no gain lies in both intervals."""
+        ratios = (1.1, 1.1, 1.1, 1.1, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
+        found = alone(*ratios)
+        assert found.stated(0) == found.speedup_of(0)
+
+    def test_a_config_without_a_block_has_none(self) -> None:
+        """As has its speed-up."""
+        assert raced([1.5, None]).stated(1) is None
+
+
 @pytest.mark.parametrize(("drift", "is_proven"), [(1.2, True), (1.4, False), (0.5, True)])
 def test_a_slow_hour_of_the_base_proves_nothing_early(drift: float, is_proven: bool) -> None:
     """A process of the base that became slow is what the search was read against, and the control of the block: so the
