@@ -35,6 +35,8 @@ BEYOND_NOISE, BEYOND_SCALES = 10.0, 12.0
 """A speed-up that no noise fakes: this, or so many scales of it where that is more. No larger one is asked for."""
 EARLY_ERROR = 0.005
 """An early look leaves this probability, shared by all configs that take part, to a gain below the margin."""
+SHARE_OF_SEARCH = 0.5
+"""Of the log gain that the last look at three blocks asks for, the search's own trial has to show so much."""
 NUM_DRAWS = 4000
 """Draws of who is the best."""
 
@@ -105,16 +107,29 @@ def noise_of(squares: float, freedom: int) -> float:
 
 
 def is_proven_early(
-    posterior: Posterior, log_searched: float | None, noise: float, log_margin: float, num_configs: int
+    posterior: Posterior,
+    log_searched: float | None,
+    noise: float,
+    log_margin: float,
+    num_configs: int,
+    *,
+    is_final: bool = False,
 ) -> bool:
-    """Whether one to three blocks prove that a config gains more than the margin; `num_configs` take part."""
+    """Whether one to three blocks prove that a config gains more than the margin; `num_configs` take part.
+
+    `is_final`: the clock has ended the run, so that no later look can find a false winner. Three blocks ask for less
+    then: noise raises their bound in proportion, and the search's trial has to show half of it
+    (docs/decisions/0090-three-blocks-at-the-end.md).
+    """
     num_blocks = len(posterior.logs)
     if log_searched is None or num_blocks not in EARLY_GAINS:
         return False
+    asks_less = is_final and num_blocks == max(EARLY_GAINS)
     # One block says little of the noise, and asks for a gain far beyond it as it is.
-    least = math.log(EARLY_GAINS[num_blocks]) * max(1.0, noise / PRIOR_SCALE) ** min(num_blocks, 2)
+    power = 1 if asks_less or num_blocks == 1 else 2
+    least = math.log(EARLY_GAINS[num_blocks]) * max(1.0, noise / PRIOR_SCALE) ** power
     least = min(least, max(math.log(BEYOND_NOISE), BEYOND_SCALES * noise))
-    if min(float(posterior.logs.mean()), log_searched) < least:
+    if float(posterior.logs.mean()) < least or log_searched < (SHARE_OF_SEARCH if asks_less else 1.0) * least:
         return False
     return posterior.above(log_margin) >= 1 - EARLY_ERROR / num_configs
 

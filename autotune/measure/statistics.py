@@ -391,7 +391,9 @@ class Comparison:
         logs = np.log(np.minimum(base, controls) / self._array[:, config + 1])
         posterior = Posterior(logs[self._rows_of(config)], self._correlations)
         num_configs = sum(self.num_blocks(other) > 0 for other in range(self._num_configs))
-        return is_proven_early(posterior, math.log(searched), self.noise, math.log(1 + margin), num_configs)
+        return is_proven_early(
+            posterior, math.log(searched), self.noise, math.log(1 + margin), num_configs, is_final=self.is_final
+        )
 
     @property
     def _controlled(self) -> list[tuple[float, float]]:

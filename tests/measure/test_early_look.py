@@ -141,6 +141,22 @@ class TestStated:
         assert raced([1.5, None]).stated(1) is None
 
 
+LAST = {
+    "half of it in the search": (alone(1.64, 1.59, 1.5, searched=1.21), True),
+    "less in the search": (alone(1.64, 1.59, 1.5, searched=1.1), False),
+    "a control that was slow once": (alone(1.6, 1.7, 1.63, searched=1.6, controls=[1.02, 1.24, 1.0]), True),
+    "blocks that say less": (alone(1.25, 1.25, 1.25, searched=1.4), False),
+    "two blocks": (alone(1.64, 1.59, searched=1.21), False),
+}
+
+
+@pytest.mark.parametrize(("compared", "is_proven"), LAST.values(), ids=LAST)
+def test_three_blocks_ask_for_less_where_the_clock_ends_the_run(compared: Comparison, is_proven: bool) -> None:
+    """No later look can find a false winner then. While the run goes on none of these is proven."""
+    assert replace(compared, is_final=True).is_proven(0, is_last=True) is is_proven
+    assert not compared.is_proven(0, is_last=True)
+
+
 @pytest.mark.parametrize(("drift", "is_proven"), [(1.2, True), (1.4, False), (0.5, True)])
 def test_a_slow_hour_of_the_base_proves_nothing_early(drift: float, is_proven: bool) -> None:
     """A process of the base that became slow is what the search was read against, and the control of the block: so the
