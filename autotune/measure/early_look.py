@@ -115,19 +115,19 @@ def is_proven_early(
     *,
     is_final: bool = False,
 ) -> bool:
-    """Whether one to three blocks prove that a config gains more than the margin; `num_configs` take part.
+    """Whether few blocks prove that a config gains more than the margin; `num_configs` take part.
 
-    `is_final`: the clock has ended the run, so that no later look can find a false winner. Three blocks ask for less
-    then: noise raises their bound in proportion, and the search's trial has to show half of it
-    (docs/decisions/0090-three-blocks-at-the-end.md).
+    One to three do, and more where the clock has ended the run (`is_final`): no later look can find a false winner
+    then. Three blocks or more ask for less in that case: noise raises their bound in proportion, and the search's trial
+    has to show half of it (docs/decisions/0090-three-blocks-at-the-end.md).
     """
-    num_blocks = len(posterior.logs)
-    if log_searched is None or num_blocks not in EARLY_GAINS:
+    num_blocks, most = len(posterior.logs), max(EARLY_GAINS)
+    if log_searched is None or (num_blocks > most and not is_final):
         return False
-    asks_less = is_final and num_blocks == max(EARLY_GAINS)
+    asks_less = is_final and num_blocks >= most
     # One block says little of the noise, and asks for a gain far beyond it as it is.
     power = 1 if asks_less or num_blocks == 1 else 2
-    least = math.log(EARLY_GAINS[num_blocks]) * max(1.0, noise / PRIOR_SCALE) ** power
+    least = math.log(EARLY_GAINS[min(num_blocks, most)]) * max(1.0, noise / PRIOR_SCALE) ** power
     least = min(least, max(math.log(BEYOND_NOISE), BEYOND_SCALES * noise))
     if float(posterior.logs.mean()) < least or log_searched < (SHARE_OF_SEARCH if asks_less else 1.0) * least:
         return False

@@ -378,8 +378,8 @@ class Comparison:
     def _proves(self, config: int, margin: float) -> bool:
         """The blocks, all of which are looked at, prove that the config gains more than the margin."""
         margin = self.margin_of(config, margin)
-        if config in self._looked_at:
-            return verdict_of(self._intervals[config], margin) is Verdict.FASTER
+        if config in self._looked_at and verdict_of(self._intervals[config], margin) is Verdict.FASTER:
+            return True
         searched = self.searched[config] if self.searched else None
         if searched is None:
             return False

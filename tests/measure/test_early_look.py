@@ -147,6 +147,7 @@ LAST = {
     "a control that was slow once": (alone(1.6, 1.7, 1.63, searched=1.6, controls=[1.02, 1.24, 1.0]), True),
     "blocks that say less": (alone(1.25, 1.25, 1.25, searched=1.4), False),
     "two blocks": (alone(1.64, 1.59, searched=1.21), False),
+    "a fourth block that agrees less": (alone(1.64, 1.59, 1.5, 1.35, searched=1.21), True),
 }
 
 
