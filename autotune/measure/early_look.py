@@ -36,7 +36,7 @@ BEYOND_NOISE, BEYOND_SCALES = 10.0, 12.0
 EARLY_ERROR = 0.005
 """An early look leaves this probability, shared by all configs that take part, to a gain below the margin."""
 SHARE_OF_SEARCH = 0.5
-"""Of the log gain that the last look at three blocks asks for, the search's own trial has to show so much."""
+"""Share of the log gain that such a look at three blocks asks for and that the search's own trial has to show."""
 NUM_DRAWS = 4000
 """Draws of who is the best."""
 
