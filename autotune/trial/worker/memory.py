@@ -29,6 +29,7 @@ import math
 import os
 import statistics
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -46,6 +47,9 @@ FEWEST_CALLS, MOST_CALLS = 8, 200
 GROWTH_S = 2.0
 """So long calls are made, if that is not too few of them."""
 LOOK_S = 0.1
+"""A compile is looked at so often, or less often where looks are dear."""
+SHARE_OF_LOOKS = 0.01
+"""Share of a core that looks take: one takes 10 ms where a process has compile workers that were forked from it."""
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -111,8 +115,11 @@ class CompileWatch:
         return None if self._most_bytes is None else self._most_bytes + spared_bytes
 
     def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_S):
+        wait_s = LOOK_S
+        while not self._is_over.wait(wait_s):
+            begun = time.thread_time()
             self._look()
+            wait_s = max(LOOK_S, (time.thread_time() - begun) / SHARE_OF_LOOKS)
 
     def _look(self) -> None:
         own = max((_counted(_STATUS, "VmRSS") or 0) - self._start_bytes, 0)
