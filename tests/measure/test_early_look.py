@@ -122,7 +122,8 @@ class TestStated:
     def test_later_blocks_take_nothing_back(self) -> None:
         """The intervals of all looks hold together, so what remains is what they have in common."""
         ratios = (1.1, 1.15, 1.05, 1.12, 0.5, 3.0, 0.9, 1.4)
-        first, present, stated = alone(*ratios[:4]).speedup_of(0), alone(*ratios).speedup_of(0), alone(*ratios).stated(0)
+        found = alone(*ratios)
+        first, present, stated = alone(*ratios[:4]).speedup_of(0), found.speedup_of(0), found.stated(0)
         assert first is not None
         assert present is not None
         assert stated is not None
