@@ -7,6 +7,8 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import ERROR, Speedup, inverse
 from autotune.study.records import Confirmation, StopReason, TrialRecord
 
+NO_MARGIN = 0.5
+"""Share by which processes of the untuned model differ from which on nobody asks for a gain beyond it."""
 _RATIOS = {
     "latency": "",
     "p90": " in the 90th percentile",
@@ -69,8 +71,9 @@ def ratio(objective: Objective, speedup: Speedup) -> str:
 
 def how_sure(confirmation: Confirmation) -> str:
     """How probable it is that the candidate gains enough, e.g. `94 % sure to gain more than 1.0 %`; empty if nothing is
-    known of it, or if it sounds like a proof: few blocks that scatter do not prove what they make probable."""
-    if confirmation.confidence is None or confirmation.confidence >= 1 - ERROR:
+    known of it, if the untuned model's own processes differ by more than gains do, or if it sounds like a proof: few
+    blocks that scatter do not prove what they make probable."""
+    if confirmation.confidence is None or confirmation.confidence >= 1 - ERROR or confirmation.margin > NO_MARGIN:
         return ""
     return f"{int(100 * confirmation.confidence)} % sure to gain more than {percent(confirmation.margin)}"
 

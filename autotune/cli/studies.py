@@ -134,7 +134,8 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     from autotune.errors import InputError
 
     stop_on_sigterm()
-    say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
+    if not tuned.is_untuned:
+        say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
     try:
         artifact = export_cache(study, tuned, output)
     except InputError as problem:

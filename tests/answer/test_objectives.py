@@ -523,15 +523,18 @@ class TestLater:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "words"),
-    [(None, "looks 1.50x (98 % interval 0.90x to 2.50x)"), (0.947, "looks 1.50x, 94 % sure to gain more than 1.0 %"),
-     (0.994, "looks 1.50x (98 % interval 0.90x to 2.50x)")],
+    ("confidence", "margin", "words"),
+    [(None, 0.01, "looks 1.50x (98 % interval 0.90x to 2.50x)"),
+     (0.947, 0.01, "looks 1.50x, 94 % sure to gain more than 1.0 %"),
+     (0.16, 2.139, "looks 1.50x (98 % interval 0.90x to 2.50x)"),
+     (0.994, 0.01, "looks 1.50x (98 % interval 0.90x to 2.50x)")],
 )  # fmt: skip
-def test_an_undecided_study_says_how_sure_it_is(tuned, confidence, words):
-    """Unless that sounds like a proof, or is not known: then the interval says it."""
+def test_an_undecided_study_says_how_sure_it_is(tuned, confidence, margin, words):
+    """Unless that sounds like a proof, is not known, or noise is beyond all gains: then the interval says it."""
     study = tuned({UNTUNED: Runs(10), A: Runs(5)})
     with study.writing():
         gain = Speedup(median=1.5, low=0.9, high=2.5)
         known = {"verdict": Verdict.UNDECIDED, "speedups": (gain,), "confidence": confidence, "contestants": (0, 1)}
+        known["margin"] = margin
         study.confirmation = study.confirmation.model_copy(update={"candidate": 1, **known})
     assert headline(StudyResult(study)).startswith(f"undecided: trial 1 {words}; this machine is too noisy to tell")
