@@ -56,7 +56,7 @@ class TestIsNext:
             {"attention_mask": torch.ones(1, 1)},
             {"attention_mask": None},
             {"attention_mask": {"full_attention": torch.ones(1, 7)}},
-            {"past_key_values": object()},
+            {"past_key_values": ["another cache"]},
             {"use_cache": torch.ones(1, 1)},
             {"use_cache": None},
             {"output_attentions": True},
