@@ -263,7 +263,7 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
         precision.set_matmul_precision(settings.matmul_precision, changes)
 
 
-def _entries(model: torch.nn.Module, settings: Settings, guards_hooks: bool) -> list[Entry]:
+def _entries(model: torch.nn.Module, settings: Settings, guards_hooks: bool = True) -> list[Entry]:
     """What is set while the model is compiled."""
     inductor, dynamo, functorch = map(importlib.import_module, (_INDUCTOR, _DYNAMO, _FUNCTORCH))
     entries: list[Entry] = [
