@@ -176,7 +176,7 @@ def _cells(record: Rates) -> list[str]:
     return cells
 
 
-INSTANCES = Benchmark("instances", "Instances and cores", __doc__, Rates, cases, run, judge, section, options)
+BENCHMARK = Benchmark("instances", "Instances and cores", __doc__, Rates, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    INSTANCES.main()
+    BENCHMARK.main()

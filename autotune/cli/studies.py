@@ -200,5 +200,8 @@ def launch(
         return
     if len(starts) > 1:
         raise InputError(f"{file} is for {len(starts)} processes side by side", tip=tip_of(str(file), tuned.config))
-    say(f"{file}: started with {', '.join(start.started_with) or 'nothing of its own'}, and so is all that it starts")
+    if start.started_with:
+        say(f"{file}: started with {', '.join(start.started_with)}, and so is all that it starts")
+    else:
+        say(f"{file}: the config asks for nothing at the start of a process")
     start.execute(command, os.environ)

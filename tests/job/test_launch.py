@@ -92,6 +92,7 @@ class TestTheProcess:
         for command in (["--"], []):
             result = launch(path, *command, sys.executable, "-c", code, "--port", "-h", input="given")
             assert (result.returncode, result.stdout) == (7, "['--port', '-h'] given\n")
+            assert "the config asks for nothing at the start of a process" in result.stderr
 
     def test_gets_its_signals(self, answer: Callable[..., Path]) -> None:
         """It has the number of the process that was started, so that whoever started it can stop it."""
