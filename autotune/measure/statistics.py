@@ -361,7 +361,7 @@ class Comparison:
 
     def _error_of(self, config: int) -> float:
         """What the look at a config's blocks may spend."""
-        num_before = sum(self.first_look << look < self.num_blocks(config) for look in range(self.num_looks))
+        num_before = sum(look < self.num_blocks(config) for look in self._looks)
         num_left = max(self.num_looks - num_before, 1) if self.is_final else 1
         return ERROR * num_left / self.num_looks
 

@@ -42,9 +42,14 @@ class BlockPlan(Record):
     """After the first look and this time no further block begins."""
 
     @property
+    def looks(self) -> tuple[int, ...]:
+        """Blocks after which the data are looked at."""
+        return tuple(self.first_look << look for look in range(self.num_looks))
+
+    @property
     def most_blocks(self) -> int:
         """After the last look."""
-        return self.first_look << (self.num_looks - 1)
+        return self.looks[-1]
 
     def fit_for(self, objective: Objective) -> BlockPlan:
         """One turn a block where the duration of steady calls does not matter."""

@@ -81,9 +81,8 @@ class Standing:
         if self.evidence.is_proven(record):
             return 0
         num_done, searched = self.evidence.num_blocks(record), self.evidence.searched(record)
-        first_look, num_looks = self.evidence.plan.first_look, self.evidence.plan.num_looks
         early = [num for num, gain in EARLY_GAINS.items() if searched >= gain]
-        looks = [*early, *(first_look << look for look in range(num_looks))]
+        looks = [*early, *self.evidence.plan.looks]
         return min((num - num_done for num in looks if num > num_done), default=1)
 
     @property
@@ -126,8 +125,7 @@ class Standing:
             return evidence.num_blocks(answer) >= self.fewest_blocks and (is_settled or is_best)
         if num_blocks[0] >= plan.most_blocks:
             return True
-        looks = {plan.first_look << look for look in range(plan.num_looks)}
-        return min(num_blocks) in looks and compared.is_clear()
+        return min(num_blocks) in plan.looks and compared.is_clear()
 
     @property
     def has_used_its_time(self) -> bool:

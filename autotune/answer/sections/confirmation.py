@@ -129,8 +129,7 @@ def blocks_to_decide(num_done: int, confidence: float | None, gain: float, plan:
         if shown <= 0:
             return None
         needed = max(needed, num_done * (normal.inv_cdf(1 - ERROR / 2) / shown) ** 2)
-    looks = (plan.first_look << look for look in range(plan.num_looks))
-    return next((look - num_done for look in looks if look >= needed), None)
+    return next((look - num_done for look in plan.looks if look >= needed), None)
 
 
 def by_block(objective: Objective, columns: Sequence[Column], caption: str) -> Figure:
