@@ -24,6 +24,7 @@ from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
 from autotune.measure.objective import Objective
+from autotune.measure.sampling import Reading
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
@@ -168,14 +169,14 @@ class SimulatedProcess(Running):
     def warm(self, on_stage: StageCallback | None = None) -> None:
         """It is."""
 
-    def turn(self) -> float | None:
+    def turn(self) -> Reading | None:
         """Take one burst of samples."""
         if self.outcome is not None:
             return None
         self.machine.pass_time(_BURST_SHARE)
         taken_s = self.machine.call(self.latency_s, self.log_bias, _CALLS_A_BURST)
         self.samples_s += taken_s
-        return statistics.median(taken_s)
+        return Reading(statistics.median(taken_s))
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         """A measurement of all samples, or the failure."""

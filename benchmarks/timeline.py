@@ -22,6 +22,7 @@ import numpy as np
 from autotune.bench.bench import Bench, Running, StageCallback, Waits
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.measure.sampling import Reading, SamplingPlan
 from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.folder import FolderStudies
 from autotune.study.records import AnswerStep, Confirmation
@@ -40,7 +41,7 @@ IMPORT_S = 3.5
 WARM_SHARE, SHARED = 0.3, 0.6
 """Share of its cold compile that a process pays which finds the caches of an earlier one of its config, or the kernels
 of other configs."""
-TIMED_S, TURN_S = 0.6, 0.1
+TIMED_S, TURN_S, SLOW_S = 0.6, 0.1, SamplingPlan().slow_call_s
 """Seconds for which a trial is timed, and a turn lasts at least."""
 WARM_UP_S = 0.3
 
@@ -75,14 +76,14 @@ class VirtualProcess(Running):
     def warm(self, on_stage: StageCallback | None = None) -> None:  # noqa: ARG002
         self.bench.first_ready([self])
 
-    def turn(self) -> float | None:
+    def turn(self) -> Reading | None:
         if self.outcome is not None:
             return None
         self.bench.first_ready([self])
         call_s = self.costs.latency_s
-        self.bench.now += call_s if call_s > 1 else max(TURN_S, 2 * call_s) + call_s
+        self.bench.now += call_s if call_s > SLOW_S else max(TURN_S, 2 * call_s) + call_s
         self.turns_s.append(self.bench.sample(self))
-        return self.turns_s[-1]
+        return Reading(self.turns_s[-1])
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:  # noqa: ARG002
         if self.outcome is not None:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,7 @@ from autotune.job import apply
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Objective
-from autotune.measure.sampling import SamplingPlan, TailPlan
+from autotune.measure.sampling import Reading, SamplingPlan, TailPlan
 from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
@@ -189,12 +190,15 @@ class ScriptedLive(Running):
     def warm(self, on_stage: object = None) -> None:
         """It is."""
 
-    def turn(self) -> float | None:
+    def turn(self) -> Reading | None:
         """What its measurement says; a process that has failed has no turn."""
         if self.outcome is not None:
             return None
         self.num_turns += 1
-        return self._end.latency.p50 if isinstance(self._end, Measurement) else None
+        if not isinstance(self._end, Measurement):
+            return None
+        usage = self._end.samples.usage
+        return Reading(self._end.latency.p50, None if usage is None else statistics.median(usage.page_faults))
 
     def finish(self, on_stage: object = None) -> Outcome:
         self.outcome = self._end

@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
+from autotune.measure.sampling import Reading
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 
@@ -62,9 +63,9 @@ class Running(Protocol):
     def warm(self, on_stage: StageCallback | None = None) -> None:
         """Wait until it is ready to be timed, or has ended. `on_stage` is told its stages, from the one it is in."""
 
-    def turn(self) -> float | None:
-        """Make a live one take a burst of samples, and wait. Median seconds of a call in it; None where it has ended,
-        or the bench does not know before the end."""
+    def turn(self) -> Reading | None:
+        """Make a live one take a burst of samples, and wait. What it read in it; None where it has ended, or the bench
+        does not know before the end."""
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         """Let it come to its end, and wait. A live one gives a measurement with the samples of all its turns."""

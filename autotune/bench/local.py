@@ -38,6 +38,7 @@ from autotune.bench.supervisor_process import SupervisorProcess
 from autotune.environment import num_oom_kills
 from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
+from autotune.measure.sampling import Reading
 from autotune.trial.deadline import SHORTEST_S
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -460,13 +461,13 @@ class _Process(Process):
         self._await(on_stage)
         self._wait_for_readiness()
 
-    def turn(self) -> float | None:
+    def turn(self) -> Reading | None:
         if self.outcome is not None:
             return None
         with self.supervised.quiet.around(self):
             self._begin()
             self.wait_until_ready()
-        return self.folder.read_turn_s() if self.outcome is None else None
+        return self.folder.read_turn() if self.outcome is None else None
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         self._await(on_stage)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -61,7 +61,7 @@ class SamplingPlan(Record):
     """Samples of very short calls are spread over this time, with calls in between that are not timed."""
     fewest_samples: PositiveInt = 3
     """Taken even when the time is used up, of a call that is not slow."""
-    slow_call_s: PositiveFloat = 1.0
+    slow_call_s: PositiveFloat = 0.3
     """A call that takes longer is slow: one makes it warm, one is a turn, and one is taken when the time is used up.
     What it finds in the processor's caches is nothing beside it, and what disturbs a moment is averaged within it. Of a
     stream it is the pass."""
@@ -76,6 +76,23 @@ class SamplingPlan(Record):
     cold_cache: bool = False
     """Before each sample the accelerator's last-level cache is overwritten, outside of what is timed. False: inputs and
     weights may lie there from the call before."""
+
+
+class Reading(NamedTuple):
+    """What a live process says of its latest turn."""
+
+    latency_s: float
+    """Median of its calls."""
+    page_faults: float | None = None
+    """A call, the median; None where the system does not tell."""
+
+
+def middle_of(readings: Sequence[Reading]) -> Reading:
+    """The medians of several."""
+    faults = [reading.page_faults for reading in readings if reading.page_faults is not None]
+    return Reading(
+        statistics.median(reading.latency_s for reading in readings), statistics.median(faults) if faults else None
+    )
 
 
 class TailPlan(Record):
@@ -118,11 +135,12 @@ def take_turns(
     instruments: Instruments | None = None,
     *,
     wait: Callable[[float], object] = time.sleep,
-    tell: Callable[[float], object] = lambda _: None,
+    tell: Callable[[Reading], object] = lambda _: None,
     beside: Beside = nullcontext,
+    first: Beside = nullcontext,
 ) -> Samples:
-    """Make the first calls, then take one burst of passes each time that `next_turn` (which waits) returns True, and
-    give `tell` the median seconds of a call in it.
+    """Make the first calls (within `first`), then take one burst of passes each time that `next_turn` (which waits)
+    returns True, and give `tell` what it read.
 
     Before the first turn others are at work, and this process may be paused: how long its calls take there says
     nothing. So the first turn begins with the rest of the warm-up, until calls have settled.
@@ -133,7 +151,8 @@ def take_turns(
     a slow one is counted, and is all of the turn.
     Raises RuntimeError if there was no turn at all.
     """
-    warmup = first_calls(calls, plan, clock)
+    with first():
+        warmup = first_calls(calls, plan, clock)
     steady = False
     log = SampleLog(plan, instruments, beside)
     turns: list[range] = []
@@ -146,7 +165,7 @@ def take_turns(
         while not _is_out_of_time(log, calls, plan, clock() - begun) and log.device.repeats(turns[-1]):
             wait(COOLING_S)
             turns.append(_take_turn(calls, plan, clock, log, begun))
-        tell(statistics.median(log.latency_s[turns[-1].start :]))
+        tell(log.reading(turns[-1].start))
     if not turns:
         raise RuntimeError("ended before its first turn")
     return log.samples(warmup, steady, "turns", tuple(turns))
@@ -262,6 +281,12 @@ class SampleLog:
         """The last call was no sample."""
         for readings in (self.latency_s, self.cpu_s, self.page_faults, self.involuntary_switches, self.parts_s):
             del readings[-1:]
+
+    def reading(self, start: int) -> Reading:
+        """What the samples since that one come to."""
+        faults = self.page_faults[start:]
+        page_faults = statistics.median(faults) / self.plan.calls_per_sample if faults else None
+        return Reading(statistics.median(self.latency_s[start:]), page_faults)
 
     def samples(
         self,

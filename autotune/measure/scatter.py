@@ -22,6 +22,7 @@ from enum import StrEnum
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from autotune.measure.measurement import Measurement
+from autotune.measure.sampling import Reading
 from autotune.schema import Record
 
 SCATTERS = 0.1
@@ -100,6 +101,14 @@ def given_back_s(state: ProcessState) -> float:
     """Seconds of a call that its page faults take, at the least; 0 where that is too small a share to speak of."""
     spent_s = state.page_faults * _FAULT_S
     return spent_s if spent_s >= SCATTERS * state.latency_s else 0.0
+
+
+def gives_back_more(now: Reading, usual: Reading) -> bool:
+    """A process is visibly slower than usual, and that is for its page faults: they come to half of the difference. It
+    tells how it deals with freed memory, and nothing of the machine, nor of other processes."""
+    if now.page_faults is None or usual.page_faults is None or now.latency_s <= (1 + SCATTERS) * usual.latency_s:
+        return False
+    return _faults_explain(now.page_faults - usual.page_faults, now.latency_s - usual.latency_s)
 
 
 def why_slower(now: ProcessState, latency_s: float, page_faults: float) -> Cause | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement, Outcome, Stage
 from autotune.measure.profile import Profile
+from autotune.measure.sampling import Reading
 from autotune.trial.request import TrialRequest
 
 REQUEST_FILE = "request.json"
@@ -133,14 +135,14 @@ class TrialFolder:
         except (OSError, ValueError):
             return 0.0
 
-    def write_turn(self, latency_s: float) -> None:
-        """What a live process measured in its latest turn: median seconds of a call."""
-        write_whole(self._turn, repr(latency_s))
+    def write_turn(self, reading: Reading) -> None:
+        """What a live process measured in its latest turn."""
+        write_whole(self._turn, json.dumps(reading))
 
-    def read_turn_s(self) -> float | None:
+    def read_turn(self) -> Reading | None:
         """None before the first turn."""
         try:
-            return float(self._turn.read_text(encoding="utf-8"))
+            return Reading(*json.loads(self._turn.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return None
 

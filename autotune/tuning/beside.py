@@ -8,8 +8,9 @@ which a trial may need to the last byte, nor where trials run on other machines,
 start would take the time of a trial.
 
 A reading is kept as a drift check, in multiples of the first one: this process may be a little slower or faster than
-the one of the untuned model's trial, for life, and only what changes in it is the machine's. Where a study goes on, on
-another day perhaps, the machine may have changed by more than that: then the unit is the trial itself, and the first
+the one of the untuned model's trial, for life, and only what changes in it is the machine's; but for a reading that is
+slower since the process gives back more memory than at first, which is left out. Where a study goes on, on another day
+perhaps, the machine may have changed by more than that: then the unit is the trial itself, and the first
 reading is a drift check too.
 
 `SecondBeside` is one of the second baseline: the untuned model with what an informed user would set for nothing, such
@@ -25,6 +26,8 @@ from autotune.backends.registry import entry_of
 from autotune.bench.bench import Running
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Reason
+from autotune.measure.sampling import Reading
+from autotune.measure.scatter import gives_back_more
 from autotune.study.records import SecondBaseline
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
@@ -49,6 +52,7 @@ class UntunedBeside:
         self._clock = session.deadline.clock
         self._process: Running | None = None
         self._unit_s: float | None = None
+        self._first: Reading | None = None
         self._turn_s = 0.0
         """What the last turn took on the clock."""
         self._last = 0.0
@@ -74,10 +78,11 @@ class UntunedBeside:
             failure = process.outcome
             if not isinstance(failure, Failure):
                 self._process = process
-                first_s = self._take_turn()
-                self._unit_s = self._untuned_s if is_later_run else first_s
-                if is_later_run and first_s is not None:
-                    session.note_drift(first_s)
+                self._first = self._take_turn()
+                if self._first is not None:
+                    self._unit_s = self._untuned_s if is_later_run else self._first.latency_s
+                    if is_later_run:
+                        session.note_drift(self._first.latency_s)
                 return None
             if failure.reason is Reason.OUT_OF_MEMORY or session.deadline.left_s() <= 0:
                 return None
@@ -90,9 +95,10 @@ class UntunedBeside:
         is_late = self._session.deadline.left_s() <= 0
         if self.process is None or is_late or self._turn_s > TURN_SHARE * (self._clock() - self._last):
             return
-        latency_s = self._take_turn()
-        if latency_s is not None and self._unit_s is not None:
-            self._session.note_drift(self._untuned_s * latency_s / self._unit_s, after)
+        reading = self._take_turn()
+        if reading is None or self._first is None or self._unit_s is None or gives_back_more(reading, self._first):
+            return
+        self._session.note_drift(self._untuned_s * reading.latency_s / self._unit_s, after)
 
     def end(self) -> None:
         """End it; nobody needs its outcome."""
@@ -104,13 +110,13 @@ class UntunedBeside:
     def _untuned_s(self) -> float:
         return self._session.untuned.measurement.latency.p50
 
-    def _take_turn(self) -> float | None:
+    def _take_turn(self) -> Reading | None:
         assert self._process is not None, "it was started"
         begun = self._clock()
-        latency_s = self._process.turn()
+        reading = self._process.turn()
         self._last = self._clock()
         self._turn_s = self._last - begun
-        return latency_s
+        return reading
 
 
 def plan_second_baseline(study: Study) -> None:
@@ -164,9 +170,9 @@ class SecondBeside:
         pairs = []
         with session.bench.quiet():
             for _ in range(NUM_TURNS):
-                untuned_s, second_s = untuned.turn(), process.turn()
-                if untuned_s is not None and second_s is not None:
-                    pairs.append((unit * untuned_s, unit * second_s))
+                untuned_turn, second_turn = untuned.turn(), process.turn()
+                if untuned_turn is not None and second_turn is not None:
+                    pairs.append((unit * untuned_turn.latency_s, unit * second_turn.latency_s))
         if not pairs:
             return
         session.study.second_baseline = second = second.model_copy(update={"pairs": tuple(pairs)})

@@ -9,7 +9,6 @@ machine affects all of them.
 from __future__ import annotations
 
 import random
-import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from autotune.bench.bench import Bench, Lost, Running
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
+from autotune.measure.sampling import Reading, middle_of
 from autotune.measure.statistics import Comparison
 from autotune.study.budget import BlockPlan
 from autotune.trial.deadline import NEVER, Deadline
@@ -322,18 +322,18 @@ class Guest:
 
     def __init__(self, process: Running | None) -> None:
         self._process = process
-        self._seconds: list[float] = []
+        self._readings: list[Reading] = []
 
     def turn(self) -> None:
         """Let it take one."""
-        latency_s = None if self._process is None else self._process.turn()
-        if latency_s is not None:
-            self._seconds.append(latency_s)
+        reading = None if self._process is None else self._process.turn()
+        if reading is not None:
+            self._readings.append(reading)
 
     @property
-    def median_s(self) -> float | None:
-        """Median seconds of a call in its turns; None where there is none, or it has ended before its first."""
-        return statistics.median(self._seconds) if self._seconds else None
+    def middle(self) -> Reading | None:
+        """The middle of its turns; None where there is none, or it has ended before its first."""
+        return middle_of(self._readings) if self._readings else None
 
 
 def contestant_of(session: Session, folder: Path, name: str, number: int, config: Config) -> Contestant:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from autotune.bench.bench import Running
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.measure.scatter import Cause, state_of, widest
+from autotune.measure.sampling import Reading
+from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state_of, widest
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.own_files import clear_runs
 from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of
@@ -95,16 +96,16 @@ class Field:
         self._seen.append(measured)
         values = {self._number(name): self._session.value(outcome) for name, outcome in measured.items()}
         untuned = measured[_UNTUNED]
+        states = {self._number(name): state for name, outcome in measured.items() if (state := state_of(outcome))}
+        first = self._number(_UNTUNED)
         value_of_a_second = self._session.value(untuned) / untuned.latency.p50
         control, second = (
-            None if guest.median_s is None else value_of_a_second * guest.median_s
-            for guest in (block.control, block.second)
+            None if reading is None else value_of_a_second * reading.latency_s
+            for reading in (_comparable(block.control.middle, states.get(first)), block.second.middle)
         )
-        states = {self._number(name): state for name, outcome in measured.items() if (state := state_of(outcome))}
         row = BlockRow(number=block.number, values=values, control=control, second=second, states=states)
         study.blocks = [*study.blocks, row]
         self._note_noise(untuned)
-        first = self._number(_UNTUNED)
         others = {number: value for number, value in values.items() if number != first}
         self._session.notify(BlockMeasured(values[first], others))
         self._explain_scatter()
@@ -176,6 +177,14 @@ class Field:
         if name != _UNTUNED:
             return int(name.removeprefix("trial-"))
         return self._session.untuned.number
+
+
+def _comparable(control: Reading | None, untuned: ProcessState | None) -> Reading | None:
+    """None for a control that gives back more memory than the untuned model's process of the block: it has aged, and
+    does not tell by how much two fresh ones differ."""
+    if control is None or untuned is None:
+        return control
+    return None if gives_back_more(control, Reading(untuned.latency_s, untuned.page_faults)) else control
 
 
 def _name(number: int) -> str:

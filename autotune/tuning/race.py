@@ -28,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measure.early_look import EARLY_GAINS
-from autotune.measure.sampling import SamplingPlan
 from autotune.study.records import TrialRecord
 from autotune.tuning.evidence import Evidence
 
@@ -42,6 +41,8 @@ MOST_EARLY = max(EARLY_GAINS)
 """Blocks that a large gain gets at once."""
 SETTLED = 8
 """Blocks of the answer and its first rival after which it is not asked any more which of equal ones is the best."""
+LONG_CALL_S = 1.0
+"""Seconds of an untuned call above which one more block costs more than it would show."""
 OUT_OF_REACH = 0.10
 """A best config that is so much slower than the untuned model by its trial need not be compared with it again."""
 
@@ -142,10 +143,9 @@ class Standing:
 
     @property
     def fewest_blocks(self) -> int:
-        """Blocks of an answer that ends a run: one more than may prove it, unless a call is slow. It narrows the
-        interval, and what one process of the untuned model showed is shown again."""
-        slow_s = SamplingPlan().slow_call_s
-        return 1 if self.evidence.untuned.measurement.steady_call_s > slow_s else 2
+        """Blocks of an answer that ends a run: one more than may prove it, unless its calls take too long. It narrows
+        the interval, and what one process of the untuned model showed is shown again."""
+        return 1 if self.evidence.untuned.measurement.steady_call_s > LONG_CALL_S else 2
 
     def _have_too_few(self, records: Sequence[TrialRecord]) -> bool:
         """One of them has not had the blocks of a look."""

@@ -62,7 +62,7 @@ class Device:
 
     def in_turns(self, num_turns: int, **plan: float) -> Samples:
         turns = iter([True] * num_turns + [False])
-        sampling = SamplingPlan.model_validate(plan)
+        sampling = SamplingPlan.model_validate({"slow_call_s": 1.0, **plan})
         return take_turns([self.call], sampling, lambda: next(turns), self.clock, self, wait=self.cool)
 
 

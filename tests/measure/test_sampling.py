@@ -10,7 +10,14 @@ import pytest
 
 from autotune.measure import sampling
 from autotune.measure.measurement import Samples
-from autotune.measure.sampling import PreparedCall, SamplingPlan, relative_half_width, take_samples, take_turns
+from autotune.measure.sampling import (
+    PreparedCall,
+    Reading,
+    SamplingPlan,
+    relative_half_width,
+    take_samples,
+    take_turns,
+)
 
 NOISY = (1.0, 2.0)
 """Alternating durations never settle, and the median's interval never gets narrow."""
@@ -245,7 +252,7 @@ class TestTurns:
     def test_each_turn_tells_its_median(self) -> None:
         """Of its own samples, before the next turn is asked for."""
         script = Script([1.0] * 5 + [float(n) for n in range(10, 100, 10)])
-        told: list[float] = []
+        told: list[Reading] = []
         told_before: list[int] = []
 
         def next_turn() -> bool:
@@ -254,7 +261,7 @@ class TestTurns:
 
         plan = SamplingPlan(turn_s=1.0, fewest_in_turn=2, slow_call_s=1000)
         take_turns([script.call], plan, next_turn, clock=script.clock, tell=told.append)
-        assert told == pytest.approx([25, 55, 85])
+        assert [reading.latency_s for reading in told] == pytest.approx([25, 55, 85])
         assert told_before == [0, 1, 2, 3]
 
     def test_no_precision_ends_a_turn_early(self) -> None:

@@ -7,7 +7,17 @@ import random
 import pytest
 
 from autotune.measure.measurement import Usage
-from autotune.measure.scatter import Cause, ProcessState, given_back_s, scatter_of, state_of, why_slower, widest
+from autotune.measure.sampling import Reading
+from autotune.measure.scatter import (
+    Cause,
+    ProcessState,
+    given_back_s,
+    gives_back_more,
+    scatter_of,
+    state_of,
+    why_slower,
+    widest,
+)
 
 FAULTS = [(27.1, 0), (27.2, 990), (27.8, 0), (31.1, 992), (34.4, 4960), (40.6, 0), (45.4, 10000), (49.3, 16700),
           (58.7, 18848), (59.0, 18112)]  # fmt: skip
@@ -35,6 +45,15 @@ def test_two_processes_are_enough_where_faults_come_to_the_difference(slow_ms, f
     """A fault costs some microsecond; and what does not differ needs no cause."""
     scatter = scatter_of([state(27), state(slow_ms, faults=faults)])
     assert (scatter and scatter.cause) == cause
+
+
+@pytest.mark.parametrize(
+    ("ms", "faults", "is_so"),
+    [(37.7, 14000, True), (37.7, 3000, False), (18.2, 1500, False), (15.0, 14000, False), (37.7, None, False)],
+)
+def test_a_process_that_gives_back_more(ms, faults, is_so):
+    """It is visibly slower, and its page faults come to half of that."""
+    assert gives_back_more(Reading(ms / 1e3, faults), Reading(0.017, 0)) is is_so
 
 
 @pytest.mark.parametrize("cause", ["others", "stolen"])

@@ -10,7 +10,7 @@ import pytest
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.config import Config
-from autotune.measure.measurement import Failure
+from autotune.measure.measurement import Failure, Measurement, Usage
 from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
@@ -169,7 +169,8 @@ class TestConfirmation:
                 elif block:
                     said = (confirmed or {}).get(config, said)
                 said = said(block) if callable(said) else said
-                return said if isinstance(said, Failure) else with_latency(measurement, said / 1e3)
+                is_outcome = isinstance(said, Failure | Measurement)
+                return said if is_outcome else with_latency(measurement, said / 1e3)
 
             events.clear()
             scripted = ScriptedTrials(outcome_of)
@@ -242,6 +243,21 @@ class TestConfirmation:
         assert confirmation.verdict is verdict
         assert confirmation.margin > 0.04 if verdict is Verdict.TIE else confirmation.margin == MARGIN
         assert study.noise_floor.pairs == ((0.010, control_ms / 1e3),) * tune.blocks
+
+    @pytest.mark.parametrize(("faults", "verdict"), [(0, Verdict.TIE), (1500, Verdict.FASTER)])
+    def test_a_control_that_gives_back_memory_is_none(self, study, tune, measurement, faults, verdict):
+        """It is slower than the untuned model's other process since page faults take its time: it raises no margin, and
+        stands in no row."""
+
+        def taking(ms, faults):
+            usage = Usage(cpu_s=(ms / 1e3,) * 3, page_faults=(faults,) * 3, involuntary_switches=(0,) * 3)
+            timed = with_latency(measurement, ms / 1e3)
+            return timed.model_copy(update={"samples": timed.samples.model_copy(update={"usage": usage})})
+
+        latencies = {UNTUNED: taking(10, 0), compiled("b"): taking(10 / 1.04, 0)}
+        confirmation = tune(latencies, control_ms=taking(12, faults))
+        assert confirmation.verdict is verdict
+        assert {row.control for row in study.blocks} == {None if faults else 0.012}
 
     def test_undecided_is_confirmed_again(self, study, tune):
         """A wild machine gives no verdict, and nothing compiled is exported; run again when quiet, it does."""

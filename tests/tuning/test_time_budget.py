@@ -15,6 +15,7 @@ from autotune.bench.bench import Running
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Measurement, Reason, Samples, Stage
+from autotune.measure.sampling import Reading
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
 from autotune.study.budget import BlockPlan, Budget, duration_s
@@ -69,7 +70,8 @@ class Live(Running):
             self.clock.now += self.hang_s
             self.outcome = STOPPED
         self.clock.now += TURN_S if self.outcome is None else 0.0
-        return self.end.latency.p50 if self.outcome is None and isinstance(self.end, Measurement) else None
+        is_over = self.outcome is not None or not isinstance(self.end, Measurement)
+        return None if is_over else Reading(self.end.latency.p50)
 
     def warm(self, on_stage=None):
         """It is."""

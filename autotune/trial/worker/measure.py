@@ -75,6 +75,11 @@ class Supervision:
     gate: Turns | None
     ahead: ImportedAhead | None
 
+    @property
+    def waits(self) -> Turns | None:
+        """By what a process is told that it may go on; it can ask for the machine there."""
+        return self.turns or self.gate
+
 
 @dataclass(frozen=True)
 class _Trial:
@@ -229,7 +234,7 @@ def _compile(trial: _Trial) -> tuple[_Compiling, Any]:
         with (
             _caches_of_the_first_call(request, trial.subject, backend),
             spared.found(),
-            _alone(request, backend, supervision.turns or supervision.gate),
+            _calling_alone(trial) if request.untuned else _alone(request, backend, supervision.waits),
         ):
             step = calls.compile(request.config, changes)
             output = calls.first(step, settings, spared.clock, begun)
@@ -242,9 +247,10 @@ def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
     """Raises WrongResultError. What the second call records is part of the compile, if it records anything."""
     request, calls, dtypes = trial.request, trial.calls, trial.subject.dtypes
     trial.device.enter(Stage.CHECK)
-    second = calls.second(compiling.step, trial.settings, compiling.spared.clock)
     held_to = reference_tolerance(request, dtypes)
-    seen = calls.observe(second or compiling.step, output, reference_tolerance=held_to)
+    with _calling_alone(trial):
+        second = calls.second(compiling.step, trial.settings, compiling.spared.clock)
+        seen = calls.observe(second or compiling.step, output, reference_tolerance=held_to)
     if second is not None:
         compiling.second_call_s = second.seconds
         compiling.peak_bytes = trial.memory.peak_bytes(compiling.spared.resident_bytes)
@@ -286,8 +292,9 @@ def _take(trial: _Trial, step: Step) -> Samples:
     else:
         next_turn = partial(_next_turn, turns, device)
         samples = take_turns(
-            one_pass, plan, next_turn, backend.clock, backend.instruments, tell=turns.tell, beside=beside
-        )
+            one_pass, plan, next_turn, backend.clock, backend.instruments,
+            tell=turns.tell, beside=beside, first=partial(_calling_alone, trial),
+        )  # fmt: skip
     return samples.model_copy(update={"as_rate": INSTANCES in trial.request.config.root})
 
 
@@ -346,6 +353,17 @@ def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> Abst
         return nullcontext()
     is_told = backend.lock_benchmarks(waits.alone) or not entry.picks(request.config)
     return nullcontext() if is_told else waits.alone()
+
+
+def _calling_alone(trial: _Trial) -> AbstractContextManager[None]:
+    """On a CPU calls of many steps have the machine for themselves: beside a compile each loop of several threads waits
+    for one that has no core, and a pass of 0.5 s takes 4 to 14 s (docs/decisions/0095-texts-alone.md). One whose
+    compiler times candidates may be alone within these calls already."""
+    request, waits = trial.request, trial.supervision.waits
+    picks = entry_of(request.workload.framework).picks(request.config)
+    if waits is None or request.workload.device != "cpu" or picks or not trial.calls.has_many_steps:
+        return nullcontext()
+    return waits.alone()
 
 
 def _profile(request: TrialRequest, call: Callable[[], None], backend: Backend) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from autotune.measure.measurement import Stage
-from autotune.measure.sampling import Clock
+from autotune.measure.sampling import Clock, Reading
 from autotune.trial.folder import TrialFolder
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
@@ -126,9 +126,9 @@ class Turns:
         self._progress.enter(Stage.RUN)
         return bool(received)
 
-    def tell(self, latency_s: float) -> None:
+    def tell(self, reading: Reading) -> None:
         """What the turn measured that is over now: the next one is waited for after that."""
-        self._progress.folder.write_turn(latency_s)
+        self._progress.folder.write_turn(reading)
 
     def alone(self) -> AbstractContextManager[None]:
         """For what a compiler times itself, before the first turn."""

@@ -57,6 +57,9 @@ class Calls(ABC):
     generated: Generated | None = None
     """The stream of prompts with its first pass; None where nothing is generated, and before `first`."""
 
+    has_many_steps = False
+    """A call is hundreds of short ones, one after the other."""
+
     def __init__(self, subject: Subject, backend: Backend) -> None:
         self._subject = subject
         self._backend = backend

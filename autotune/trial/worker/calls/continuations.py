@@ -43,6 +43,8 @@ _FORCED_SEED, _EDGE_SEED = 1, 2
 class Continuations(Calls):
     """Continues each prompt of the stream greedily by a forced number of tokens."""
 
+    has_many_steps = True
+
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         super().__init__(subject, backend)
         assert subject.prompts is not None
