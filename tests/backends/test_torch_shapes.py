@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,8 @@ import autotune
 from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import load_backend
+from autotune.backends.torch import counters
+from autotune.backends.torch import shapes as shapes_module
 from autotune.backends.torch.compiler import setting_name
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -124,6 +127,14 @@ def test_past_its_limit_dynamo_runs_eagerly(streamed):
     """Static code for more shapes than the limit is no error: it shows in the diagnosis."""
     assert "limit" in streamed(shapes="static").note
     assert streamed(shapes="static", recompile_limit=64).note is None
+
+
+def test_a_recompile_is_not_said_to_be_in_the_tool():
+    """A function of this package stands around the model; where the model's own is compiled again, that is named."""
+    again = {"recompile_reason": "0/0: tensor 'x' size mismatch at index 0", "co_firstlineno": 7}
+    own = SimpleNamespace(co_filename=shapes_module.__file__, **again)
+    models = SimpleNamespace(co_filename="/job/model.py", **again)
+    assert [each.location for each in counters._recompiles([own, models])] == [None, "/job/model.py:7"]
 
 
 def test_strategies_raise_the_limit_for_what_they_mean_to_compile(streamed):

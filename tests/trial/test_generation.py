@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,12 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.planning.manifest import make_manifest
 from autotune.question.question import Question
+from autotune.trial.folder import TrialFolder
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.continuations import Continuations
 from autotune.trial.worker.calls.text_gate import TextGate, Texts, Tops
+from autotune.trial.worker.measure import Supervision, measure
+from autotune.trial.worker.stages import StageReporter
 from autotune.trial.worker.subject import build_subject
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
@@ -310,3 +314,56 @@ def test_a_tie_is_no_mistake_and_anything_else_is(behind: float, is_tie: bool) -
     else:
         with pytest.raises(WrongResultError, match="greedy token 1 is 2 instead of 1"):
             gate.errors(reference, seen, TOLERANCE)
+
+
+class Waits:
+    """In place of a supervisor: one turn, and a note of who has the machine to itself."""
+
+    is_alone = False
+
+    def __init__(self) -> None:
+        self.num_turns = 0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.is_alone = True
+        yield
+        self.is_alone = False
+
+    def wait(self) -> bool:
+        self.num_turns += 1
+        return self.num_turns == 1
+
+    def tell(self, reading: object) -> None:
+        """Nobody listens."""
+
+
+@pytest.mark.parametrize(("settings", "first"), [(UNTUNED, True), (ROUNDED, False)])
+def test_passes_have_the_machine_to_themselves(monkeypatch, tmp_path, make_request, settings, first) -> None:
+    """Until the first turn, which is quiet as it is; but for the pass that compiles, which shares the machine."""
+    config = Config.model_validate(settings)
+    waits, seen = Waits(), []
+    monkeypatch.setattr(Continuations, "_continued", noting(Continuations._continued, waits, seen))
+    untuned = make_request(workload=workload(), config=UNTUNED, untuned=True)
+    request = untuned.model_copy(update={"config": config, "untuned": config == UNTUNED})
+    for each, supervision in ((untuned, Supervision(None, None, None)), (request, Supervision(waits, None, None))):
+        seen.clear()
+        progress = StageReporter(TrialFolder(tmp_path / "trial"))
+        progress.folder.path.mkdir(exist_ok=True)
+        measure(each, progress, supervision, load_backend("torch"))
+    compiling = [is_alone for turn, is_alone in seen if not turn][:2]
+    rest = [is_alone for turn, is_alone in seen if not turn][2:]
+    assert compiling == [first] * 2
+    assert len(rest) > 4
+    assert all(rest)
+    assert not any(is_alone for turn, is_alone in seen if turn)
+
+
+def noting(call: Callable[..., Any], waits: Waits, seen: list[tuple[int, bool]]) -> Callable[..., Any]:
+    """The same call, which notes the turn and who is alone."""
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        seen.append((waits.num_turns, waits.is_alone))
+        return call(*args, **kwargs)
+
+    return noted

@@ -6,6 +6,7 @@ private and differ between releases, so each is looked up on its own and a missi
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
@@ -18,6 +19,7 @@ from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, Graph
 _STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(\d+)")
 _PYTHON = sysconfig.get_paths()["stdlib"]
+_OWN = f"{Path(__file__).parents[1]}{os.sep}"
 _LIMIT = re.compile(r"(recompile|cache_size)_limit")
 _MOST_METRICS = 10_000
 
@@ -212,11 +214,13 @@ def _recompiles(metrics: list[Any]) -> tuple[Recompile, ...]:
 
 
 def _guarded_line(metric: Any) -> str | None:
-    """Where the guarded value is used, by the stack in the reason; else where the function begins."""
+    """Where the guarded value is used, by the stack in the reason; else where the function begins. None where that is
+    a function of a backend, which stands around the model."""
     used = _STACK_LINE.findall(str(metric.recompile_reason))
     if used:
         return f"{used[-1][0]}:{used[-1][1]}"
-    return f"{metric.co_filename}:{metric.co_firstlineno}" if metric.co_filename else None
+    is_model = metric.co_filename and not metric.co_filename.startswith(_OWN)
+    return f"{metric.co_filename}:{metric.co_firstlineno}" if is_model else None
 
 
 def _note(num_graphs: int | None, metrics: list[Any] | None) -> str | None:
