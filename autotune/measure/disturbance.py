@@ -4,16 +4,17 @@ A sample in which the process was interrupted is longer than the model takes. If
 does not change; if many are, it measures the other program. Whether a trial was disturbed is derived from the counters
 of its samples.
 
-What others use of the usable cores is the system's busy time minus that of this process. Time that a hypervisor gave to
-another machine (steal) counts as used by others. In a container that sees all processors of the host, only what exceeds
-the cores beyond the container's quota counts.
+What others use of the usable cores is the system's busy time minus that of this process. Where several instances make
+calls, it is that of the cores of all of them minus that of them all, and one of them that was interrupted is enough.
+Time that a hypervisor gave to another machine (steal) counts as used by others. In a container that sees all processors
+of the host, only what exceeds the cores beyond the container's quota counts.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -36,37 +37,51 @@ def disturbance_of(measurement: Measurement) -> str | None:
 
     On a device the calls wait for it, and its load is not recorded: only drift checks show a disturbance there.
     """
-    usage, latency_s = measurement.samples.usage, measurement.samples.latency_s
+    samples = measurement.samples
+    usage, latency_s = samples.usage, samples.latency_s
     environment = measurement.environment
     if usage is None or environment.device.lower() != "cpu":
         return None
     wall_s = sum(latency_s)
-    hit = sum(switches > 0 for switches in usage.involuntary_switches) / len(latency_s)
-    if hit < HIT_SHARE or sum(usage.involuntary_switches) < SWITCHES_PER_S * wall_s:
+    hit = _interrupted(latency_s, usage.involuntary_switches)
+    beside = zip(samples.beside_s, samples.beside_switches, strict=False)  # Earlier records have no switches.
+    hit_beside = max((_interrupted(calls_s, switches) for calls_s, switches in beside), default=0.0)
+    if not (hit or hit_beside):
         return None
-    interrupted = f"{hit:.0%} of the calls were interrupted"
+    whose = " of an instance" if samples.beside_s else ""
+    interrupted = f"{max(hit, hit_beside):.0%} of the calls{whose} were interrupted"
     if usage.taken_s is None:
         # Where the system does not say: the process used less than one core although it was not waiting.
         return f"other programs ran while it was timed: {interrupted}" if sum(usage.cpu_s) < 0.9 * wall_s else None
     taken = usage.taken_s / (usage.watched_s or wall_s)
     if taken < TAKEN_SHARE:
         return None
-    return f"other programs used {taken:.1f} of {environment.num_cores} cores while it was timed: {interrupted}"
+    num_cores = environment.num_cores * (1 + len(samples.beside_s))
+    return f"other programs used {taken:.1f} of {num_cores} cores while it was timed: {interrupted}"
+
+
+def _interrupted(calls_s: Sequence[float], switches: Sequence[int]) -> float:
+    """Share of the calls of a process in which it was interrupted; 0 where it is no more than on a quiet core."""
+    hit = sum(number > 0 for number in switches) / len(calls_s)
+    return 0.0 if hit < HIT_SHARE or sum(switches) < SWITCHES_PER_S * sum(calls_s) else hit
 
 
 class LoadMeter:
-    """Counts from its creation. `own_s` returns the CPU seconds that are not counted; None: unknown."""
+    """Counts from its creation. `own_s` returns the CPU seconds that are not counted; None: unknown. `cpus` are the
+    processors that are watched; None: those that this process may use."""
 
-    def __init__(self, own_s: Callable[[], float | None], stat: Path = STAT) -> None:
-        self._own_s, self._stat = own_s, stat
-        self._begun, self._stolen_before_s = self._read(), stolen_cpu_s(stat)
+    def __init__(
+        self, own_s: Callable[[], float | None], stat: Path = STAT, cpus: frozenset[int] | None = None
+    ) -> None:
+        self._own_s, self._stat, self._cpus = own_s, stat, cpus
+        self._begun, self._stolen_before_s = self._read(), stolen_cpu_s(stat, cpus)
 
     def wall_s(self) -> float | None:
         """Seconds so far; None where the system does not report busy ones."""
         return None if self._begun is None else time.monotonic() - self._begun[0]
 
     def taken_s(self) -> float | None:
-        """CPU seconds that others used on the usable cores so far; None where the system does not report it."""
+        """CPU seconds that others used on these cores so far; None where the system does not report it."""
         now = self._read()
         if self._begun is None or now is None:
             return None
@@ -76,14 +91,14 @@ class LoadMeter:
 
     def stolen_s(self) -> float | None:
         """CPU seconds that a hypervisor or a quota kept from this process so far; None where it is not reported."""
-        now_s = stolen_cpu_s(self._stat)
+        now_s = stolen_cpu_s(self._stat, self._cpus)
         if now_s is None or self._stolen_before_s is None:
             return None
         return max(now_s - self._stolen_before_s, 0.0)
 
     def _read(self) -> tuple[float, float, float] | None:
-        """The clock, the busy seconds of the usable processors, and this process's own."""
-        busy_s, own_s = busy_cpu_s(self._stat), self._own_s()
+        """The clock, the busy seconds of the processors, and what is not counted."""
+        busy_s, own_s = busy_cpu_s(self._stat, self._cpus), self._own_s()
         return None if busy_s is None or own_s is None else (time.monotonic(), busy_s, own_s)
 
 
@@ -98,15 +113,15 @@ def taken_cores(seconds: float) -> float | None:
     return None if taken_s is None else taken_s / (time.monotonic() - begun)
 
 
-def busy_cpu_s(stat: Path = STAT) -> float | None:
-    """Seconds since boot in which the processors that this process may use were busy or stolen."""
-    rows = _rows(stat)
+def busy_cpu_s(stat: Path = STAT, cpus: frozenset[int] | None = None) -> float | None:
+    """Seconds since boot in which these processors, or those that this process may use, were busy or stolen."""
+    rows = _rows(stat, cpus)
     return None if rows is None else _seconds(sum(sum(row) - row[3] - row[4] for row in rows))
 
 
-def stolen_cpu_s(stat: Path = STAT) -> float | None:
+def stolen_cpu_s(stat: Path = STAT, cpus: frozenset[int] | None = None) -> float | None:
     """Seconds in which these processors were another machine's, or this process's group had used up its CPU quota."""
-    rows = _rows(stat)
+    rows = _rows(stat, cpus)
     return None if rows is None else _seconds(sum(row[7] for row in rows)) + throttled_s()
 
 
@@ -114,15 +129,15 @@ def _seconds(ticks: int) -> float:
     return ticks / float(os.sysconf("SC_CLK_TCK"))
 
 
-def _rows(stat: Path) -> list[list[int]] | None:
-    """Ticks of the usable processors by kind: user nice system idle iowait irq softirq steal."""
+def _rows(stat: Path, cpus: frozenset[int] | None) -> list[list[int]] | None:
+    """Ticks of the processors by kind: user nice system idle iowait irq softirq steal."""
     try:
         lines = [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")]
     except OSError:
         return None
-    usable = {f"cpu{number}" for number in usable_cpus()}
+    watched = {f"cpu{number}" for number in (usable_cpus() if cpus is None else cpus)}
     # What guests had is part of user already.
-    rows = [[int(ticks) for ticks in words[1:9]] for words in lines if words[0] in usable]
+    rows = [[int(ticks) for ticks in words[1:9]] for words in lines if words[0] in watched]
     return None if not rows or any(len(row) < 8 for row in rows) else rows
 
 

@@ -194,7 +194,7 @@ class Samples(SparseRecord):
     those of the traffic.
     """
 
-    ABSENT: ClassVar[frozenset[str]] = frozenset({"parts_s", "beside_s", "as_rate"})
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"parts_s", "beside_s", "beside_switches", "as_rate"})
 
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
     warmup_s: tuple[PositiveFloat, ...] = ()
@@ -212,6 +212,8 @@ class Samples(SparseRecord):
     """None without an accelerator whose driver tells."""
     beside_s: tuple[tuple[PositiveFloat, ...], ...] = ()
     """Wall times of the calls that further instances, processes on other cores, made at the same time."""
+    beside_switches: tuple[tuple[NonNegativeInt, ...], ...] = ()
+    """Involuntary switches during each of these, as in `usage`, whose `taken_s` is of the cores of all instances."""
     as_rate: bool = False
     """Instances are compared: throughput is what is counted in a time, and follows from the mean of a call."""
 

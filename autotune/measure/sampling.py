@@ -34,8 +34,9 @@ except ImportError:  # Not on every system.
 Clock = Callable[[], float]
 Calls = Sequence[Callable[[], None]]
 """A pass: each makes one call and returns when its result is there."""
-Beside = Callable[[], AbstractContextManager[None]]
-"""Makes what surrounds each stretch of samples: other processes may be at work within."""
+Beside = Callable[[], AbstractContextManager[LoadMeter | None]]
+"""Makes what surrounds each stretch of samples: processes of the trial may be at work within, and then it gives what
+watches their cores as well."""
 
 FEWEST_PASSES = 2
 """Fewest passes of a stream, taken even when the time is used up."""
@@ -232,8 +233,8 @@ class SampleLog:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Count the CPU time that other processes use while samples are taken inside, without slowing any sample."""
-        with self.beside():
-            meter = LoadMeter(own_cpu_s)
+        with self.beside() as of_all:
+            meter = of_all or LoadMeter(own_cpu_s)
             self.device.begin(len(self.latency_s))
             yield
             self.device.end(len(self.latency_s))

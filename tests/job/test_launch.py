@@ -358,13 +358,16 @@ print('untuned' if tuned is model else 'tuned')
 @pytest.mark.parametrize(("launched", "policy"), [(True, "raise"), (False, "retune-hint"), (False, "apply")])
 def test_a_job_from_end_to_end(tmp_path: Path, launch: Run, jemalloc: Path, launched: bool, policy: str) -> None:
     """Launched, its model is tuned without a word. Else it stays untuned, or is tuned where the job insists; one line
-    says what the process lacks, and how to start it."""
+    says what the process lacks, what that costs, and how to start it."""
     torch = pytest.importorskip("torch")
     from tests.conformance.torch_kit import X, made
 
     path = export(tmp_path / "best.yaml", "torch", {**JEMALLOC, "precision": None}, made(), [X])
     content = yaml.safe_load(path.read_text())
     content["environment"]["num_cores"] = 1
+    best = content["evidence"]["best"]
+    plain = {**best, "latency_s": {name: 1.5 * value for name, value in best["latency_s"].items()}}
+    content["evidence"]["without_start"] = plain
     path.write_text(yaml.safe_dump(content))
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(JOB.format(repository=str(REPOSITORY))))
@@ -378,5 +381,7 @@ def test_a_job_from_end_to_end(tmp_path: Path, launch: Run, jemalloc: Path, laun
     assert result.stdout == ("tuned\n" if policy == "apply" else "untuned\n")
     first = result.stderr.splitlines()[0]
     assert "started with jemalloc preloaded (here libc.so.6 is); cores: 1 (here " in first
+    assert "on which its speed-up of " in first
+    assert "without that a call took 1.50 times as long in a trial of the study" in first
     assert ("applied anyway" if policy == "apply" else "launch") in first
     assert torch.__version__

@@ -58,6 +58,20 @@ class TestDisturbanceOf:
         assert disturbance_of(measurement) is None
         assert "interrupted" in (disturbance_of(timed(measurement, hit=0.7, cpu=0.5, taken=None)) or "")
 
+    def test_one_instance_that_was_interrupted_disturbs_all(self, measurement):
+        """The throughput is the sum: it is less by what that one lost. Cores are those of all."""
+        environment = measurement.environment.model_copy(update={"num_cores": 2})
+        quiet = timed(measurement.model_copy(update={"environment": environment}), hit=0.03, taken=0.5)
+        calls_s, beside = quiet.samples.latency_s, {}
+        for name, hit in (("quiet", 0.1), ("busy", 0.6)):
+            switches = tuple(int(number < hit * len(calls_s)) for number in range(len(calls_s)))
+            update = {"beside_s": (calls_s, calls_s), "beside_switches": ((0,) * len(calls_s), switches)}
+            beside[name] = quiet.model_copy(update={"samples": quiet.samples.model_copy(update=update)})
+        assert disturbance_of(beside["quiet"]) is None
+        assert disturbance_of(beside["busy"]) == (
+            "other programs used 0.5 of 6 cores while it was timed: 60% of the calls of an instance were interrupted"
+        )
+
     def test_the_record_says_it_of_another_outcome_anew(self, measurement):
         """It is derived from the outcome, never kept beside it."""
         disturbed = trial_record(timed(measurement, hit=0.7, cpu=0.5, taken=0.5), 1)
@@ -107,6 +121,12 @@ class TestMeter:
         meter = LoadMeter(lambda: next(own), counters)
         counters.write_text(self.stat(1100, 9000, steal=25))
         assert meter.taken_s() == pytest.approx(1.0 + 0.25 - 0.5)
+
+    def test_cores_that_are_named(self, counters):
+        """In place of those that this process may use."""
+        meter = LoadMeter(lambda: 0.0, counters, frozenset({1}))
+        counters.write_text(self.stat(1100, 9000, steal=25).replace("cpu1 0 0 0 0 0 0 0 0", "cpu1 300 0 0 0 0 0 0 50"))
+        assert (meter.taken_s(), meter.stolen_s()) == (pytest.approx(3.5), pytest.approx(0.5))
 
     def test_stolen_time_is_told_apart(self, counters, monkeypatch):
         """What a hypervisor gave to others, and what a quota kept from this process."""

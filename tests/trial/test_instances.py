@@ -18,6 +18,7 @@ import pytest
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError
+from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.objective import Objective
 from autotune.planning import spaces
@@ -52,6 +53,9 @@ def tiny(folder, fault="none"):
         held = np.ones(4_000_000)
         time.sleep(0.002)
         calls.append(begun)
+        end = time.thread_time() + (0.02 if fault == "computes" else 0.0)
+        while time.thread_time() < end:
+            pass
         if fault == "dies" and IS_SECOND and len(calls) > 6:
             os._exit(3)
         if fault == "fails later" and IS_SECOND and len(calls) > 6:
@@ -149,6 +153,23 @@ class TestTwoProcesses:
         assert outcome.latency.p99 > together[int(0.9 * len(together)) - 1]
         assert outcome.peak_memory_bytes is not None
         assert outcome.peak_memory_bytes > 1.5 * 8 * 4_000_000
+
+    def test_a_program_on_another_instances_core_is_noticed(self, run: Callable[..., Outcome]) -> None:
+        """It takes half of that core, while instance 0 has its own to itself."""
+        code = f"import os\nos.sched_setaffinity(0, {{{CORES[1]}}})\nwhile True: pass"
+        with subprocess.Popen([sys.executable, "-c", code]) as busy:
+            try:
+                outcome = run(TWO, "computes")
+            finally:
+                busy.kill()
+        assert isinstance(outcome, Measurement), outcome
+        environment = outcome.environment.model_copy(update={"device": "cpu"})
+        (beside,), (switches,) = outcome.samples.beside_s, outcome.samples.beside_switches
+        assert len(switches) == len(beside)
+        why = disturbance_of(outcome.model_copy(update={"environment": environment}))
+        assert why is not None
+        assert "of 2 cores while it was timed" in why
+        assert "of the calls of an instance were interrupted" in why
 
     def test_the_untuned_model_has_all_cores(self, run: Callable[..., Outcome], seen: Path) -> None:
         """It is one process, as a user has it, and its throughput follows from the mean as well."""

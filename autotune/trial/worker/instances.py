@@ -32,11 +32,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO
 
+import psutil
+
 from autotune.apply.config_parts import ConfigParts
 from autotune.environment import usable_cpus
 from autotune.errors import InvalidConfigError
+from autotune.measure.disturbance import LoadMeter
 from autotune.measure.measurement import Samples
-from autotune.measure.sampling import Clock, SamplingPlan, first_calls, time_once
+from autotune.measure.sampling import Clock, SampleLog, SamplingPlan, first_calls, own_cpu_s
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.further import Further
@@ -53,10 +56,13 @@ _PREPARE, _CALL, _REST, _END, _READY = b"p", b"c", b"r", b"e", b"y"
 class Others:
     """The further instances of a trial, seen from instance 0."""
 
-    def __init__(self, further: Further, pipes: Sequence[Connection]) -> None:
+    def __init__(self, further: Further, pipes: Sequence[Connection], cores: frozenset[int]) -> None:
         self._further = further
         self._pipes = pipes
+        self._cores = cores
+        """Those of all instances."""
         self._calls_s: list[list[float]] = [[] for _ in pipes]
+        self._switches: list[list[int]] = [[] for _ in pipes]
 
     @classmethod
     @contextmanager
@@ -73,7 +79,8 @@ class Others:
             raise InvalidConfigError(f"knob {INSTANCES}: this process was not started as one of {start.instances}")
         pairs = [Pipe() for _ in sets[1:]]
         starts = [partial(_start, cores, theirs) for cores, (_, theirs) in zip(sets[1:], pairs, strict=True)]
-        others = cls(Further.start(ONLY, folder, request, starts), [own for own, _ in pairs])
+        further = Further.start(ONLY, folder, request, starts)
+        others = cls(further, [own for own, _ in pairs], frozenset(cpu for cores in sets for cpu in cores))
         try:
             for _, theirs in pairs:
                 theirs.close()
@@ -92,25 +99,39 @@ class Others:
         self._signal(signal.SIGSTOP)
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        """They make calls within."""
+    def calling(self) -> Iterator[LoadMeter]:
+        """They make calls within; what it gives counts what others than all instances use of their cores."""
         self._signal(signal.SIGCONT)
         self._tell(_CALL)
-        yield
+        yield LoadMeter(self._cpu_s, cpus=self._cores)
         self._tell(_REST)
-        for calls_s, pipe in zip(self._calls_s, self._pipes, strict=True):
+        for calls_s, switches, pipe in zip(self._calls_s, self._switches, self._pipes, strict=True):
             calls_s.extend(array("d", pipe.recv_bytes()))
+            switches.extend(array("q", pipe.recv_bytes()))
         self._signal(signal.SIGSTOP)
 
     def added_to(self, samples: Samples) -> Samples:
         """The samples of instance 0, with the calls that were made beside them."""
-        return samples.model_copy(update={"beside_s": tuple(map(tuple, self._calls_s))})
+        beside = {
+            "beside_s": tuple(map(tuple, self._calls_s)),
+            "beside_switches": tuple(map(tuple, self._switches)),
+        }
+        return samples.model_copy(update=beside)
 
     def end(self) -> list[int]:
         """End them. Peak bytes of each while it made its calls; 0 where the system does not tell."""
         self._signal(signal.SIGCONT)
         self._tell(_END)
         return [int.from_bytes(pipe.recv_bytes()) for pipe in self._pipes]
+
+    def _cpu_s(self) -> float | None:
+        """CPU seconds of all instances so far; None where the system does not tell."""
+        own_s = own_cpu_s()
+        try:
+            times = [psutil.Process(process.pid).cpu_times() for process in self._further.processes]
+        except psutil.Error:
+            return None
+        return None if own_s is None else own_s + sum(each.user + each.system for each in times)
 
     @contextmanager
     def _left_alone(self) -> Iterator[None]:
@@ -149,20 +170,23 @@ class First:
         first_calls(calls, plan, clock)
         self._pipe.send_bytes(_READY)
         while (word := self._heard()) == _CALL:
-            self._say(self._called(calls, clock).tobytes())
+            log = self._called(calls, plan, clock)
+            own = slice(int(len(log.latency_s) > 1), None)  # Others used the processor's caches before the first one.
+            self._say(array("d", log.latency_s[own]).tobytes())
+            self._say(array("q", log.involuntary_switches[own]).tobytes())
         return word == _END
 
     def tell_memory(self, peak_bytes: int | None) -> None:
         """The last word."""
         self._say((peak_bytes or 0).to_bytes(8))
 
-    def _called(self, calls: Sequence[Callable[[], None]], clock: Clock) -> array[float]:
-        """Seconds of the calls that were made until it spoke again."""
-        seconds = array("d")
-        while not self._poll.poll(0) or not seconds:
-            seconds.extend(time_once(call, clock) for call in calls)
+    def _called(self, calls: Sequence[Callable[[], None]], plan: SamplingPlan, clock: Clock) -> SampleLog:
+        """The calls that were made until it spoke again."""
+        log = SampleLog(plan)
+        while not self._poll.poll(0) or not log.latency_s:
+            log.time_pass(calls, clock)
         self._heard()
-        return seconds[1:] or seconds
+        return log
 
     def _heard(self) -> bytes | None:
         try:
