@@ -1,11 +1,17 @@
 """A/A: studies whose configs are all the same. Whatever they call `faster` is a mistake.
 
-They are simulated, since rare mistakes must be counted; `device.py` has real ones.
+    python benchmarks/aa.py                                  all studies
+    taskset -c 0,1 python benchmarks/aa.py --pieces real     those of real models: ten minutes on a quiet machine
+
+Most are simulated, since rare mistakes must be counted. The real ones are twelve models under the plain command line,
+whose processes are as they are on this machine, memory that the C library gives back included. A record is kept as soon
+as it is there, so that a run goes on where it was stopped; what has a record of this commit is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +20,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.evidence import Benchmark, Goal, percent, table
-from benchmarks.processes import rate_is_below
+from benchmarks import scatter, zoo_models
+from benchmarks.evidence import Benchmark, Goal, by_commit, commit, is_of_this_code, percent, table
+from benchmarks.processes import Product, ProductError, rate_is_below
 from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
+from benchmarks.zoo_models import ZooModel
+
+PIECES = ("simulated", "real")
+IDENTICAL = Path(__file__).with_name("spaces") / "identical_torch.yaml"
+MODELS = (*scatter.MODELS, *(model for model in zoo_models.MODELS if model.name in ("detr", "patchtst")))
+"""Those of the real studies."""
 
 GOAL_RATE = 0.01
 GOAL_RATE_ALIKE = 0.02
@@ -43,7 +56,9 @@ ABOUT = (
     "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
     "trial. In two modes a process is slow or fast by that scatter, as often the one as the other. Where successive "
     "blocks are correlated, a finalist's bias in a block resembles the one it had in the block before (AR(1)), "
-    "and up to 2 false winners in 100 studies meet the goal. The bound says what so many studies do show of the rate."
+    "and up to 2 false winners in 100 studies meet the goal. The bound says what so many studies do show of the rate. "
+    "*Real*: models in fresh processes, each the plain command line with `--budget` and a space of three names for the "
+    "untuned model. *Blocks*: the median over the studies, and the fewest."
 )
 
 
@@ -55,8 +70,14 @@ class Part:
     verdicts: Counter[str] = field(default_factory=Counter)
     false_speedups: list[float] = field(default_factory=list)
     goal_rate: float = GOAL_RATE
+    num_blocks: list[int] = field(default_factory=list)
+    """Of each study."""
+    commit: str = ""
+    refusals: list[str] = field(default_factory=list)
+    """What the tool said where it could not tune a model."""
 
-    def add(self, verdict: str, speedup: float | None) -> None:
+    def add(self, verdict: str, speedup: float | None, num_blocks: int = 0) -> None:
+        self.num_blocks.append(num_blocks)
         self.verdicts[NOT_COMPARED if speedup is None else verdict] += 1
         if verdict == "faster" and speedup is not None:
             self.false_speedups.append(speedup)
@@ -81,9 +102,54 @@ class Case:
     def name(self) -> str:
         return name_of(self.noise)
 
+    def run(self) -> Part:
+        """Studies of thirteen equal configs; the study's number is its seed."""
+        is_hard = self.noise.block_correlation > 0 or self.noise.wild_factor > 1
+        part = Part(self.name, goal_rate=GOAL_RATE_ALIKE if is_hard else GOAL_RATE, commit=commit())
+        space = space_of_variants(NUM_VARIANTS)
+        truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
+        for seed in range(self.num_studies):
+            confirmation = simulate(space, truth, self.noise, seed=seed).confirmation
+            speedup = confirmation.speedup
+            median = None if speedup is None else speedup.median
+            part.add(confirmation.verdict.value, median, len(confirmation.blocks))
+        return part
+
+
+@dataclass(frozen=True)
+class RealCase:
+    """A study of a real model, by the plain command line."""
+
+    of: ZooModel
+    budget: str
+
+    @property
+    def name(self) -> str:
+        return f"real {self.of.name} {self.budget}"
+
+    def run(self) -> Part:
+        """Tune it where nothing can be gained."""
+        model, part = self.of, Part(f"real models, {self.budget} each", commit=commit())
+        try:
+            if not model.is_installed:
+                raise ProductError(f"{model.library} is not installed")
+            with Product(model.path) as product:
+                document = product.tune(
+                    model.model, model.framework, study="aa", model_arguments=model.arguments, space=IDENTICAL,
+                    budget=self.budget,
+                )  # fmt: skip
+        except ProductError as error:
+            part.refusals.append(f"{model.name}: {error}")
+            return part
+        speedup = document["speedup"]
+        part.add(document["verdict"] or "failed", speedup and speedup["median"], len(document["blocks"]))
+        return part
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
+    parser.add_argument("--pieces", nargs="+", choices=PIECES, default=list(PIECES), help="default: all")
+    parser.add_argument("--budget", default="45s", help="of a study of a real model (default: %(default)s)")
     parser.add_argument("--simulated", type=int, default=100, help="studies for each spread (default: %(default)s)")
     parser.add_argument(
         "--process-sd", type=float, nargs="+", default=[0.015, 0.03, 0.06],
@@ -97,10 +163,15 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alike", type=int, default=50, help="studies for each correlation (default: %(default)s)")
 
 
-def cases(given: argparse.Namespace) -> list[Case]:
-    """Every noise; for a smoke run a few studies of the first one, and of blocks alike in time."""
+def cases(given: argparse.Namespace) -> list[Case | RealCase]:
+    """Every noise, then every model; for a smoke run a few studies of the first noise, and of blocks alike in time."""
     if given.quick:
         return [Case(Noise(process_sd=given.process_sd[0]), 5), Case(alike(given.correlation[0]), 5)]
+    real = [RealCase(model, given.budget) for model in MODELS]
+    return [*(_simulated(given) if "simulated" in given.pieces else ()), *(real if "real" in given.pieces else ())]
+
+
+def _simulated(given: argparse.Namespace) -> list[Case]:
     noises = [(given.simulated, Noise(process_sd=sd)) for sd in given.process_sd]
     noises += [(given.others, noise) for noise in OTHER_NOISES]
     noises += [(given.alike, alike(correlation)) for correlation in given.correlation]
@@ -128,17 +199,26 @@ def name_of(noise: Noise) -> str:
     return name
 
 
-def run(case: Case) -> Part:
-    """Studies of thirteen equal configs; the study's number is its seed."""
-    is_hard = case.noise.block_correlation > 0 or case.noise.wild_factor > 1
-    part = Part(case.name, goal_rate=GOAL_RATE_ALIKE if is_hard else GOAL_RATE)
-    space = space_of_variants(NUM_VARIANTS)
-    truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
-    for seed in range(case.num_studies):
-        confirmation = simulate(space, truth, case.noise, seed=seed).confirmation
-        speedup = confirmation.speedup
-        part.add(confirmation.verdict.value, None if speedup is None else speedup.median)
-    return part
+def run(case: Case | RealCase) -> Part:
+    """A part, or a study of one."""
+    return case.run()
+
+
+def holds(part: Part) -> bool:
+    """It is a record of this very code."""
+    return is_of_this_code(part.commit) and not part.refusals
+
+
+def whole(records: Sequence[Part]) -> list[Part]:
+    """The parts, studies of real models put together."""
+    parts: dict[str, Part] = {}
+    for each in records:
+        part = parts.setdefault(each.name, Part(each.name, goal_rate=each.goal_rate))
+        part.verdicts.update(each.verdicts)
+        part.false_speedups += each.false_speedups
+        part.num_blocks += each.num_blocks
+        part.refusals += each.refusals
+    return [*parts.values()]
 
 
 def goal_of(part: Part) -> Goal:
@@ -158,25 +238,39 @@ def goal_of(part: Part) -> Goal:
 
 def judge(records: Sequence[Part]) -> list[Goal]:
     """A goal for each part."""
-    return [goal_of(part) for part in records]
+    return [goal_of(part) for part in whole(records)]
 
 
 def section(records: Sequence[Part]) -> str:
     """One row for each part."""
-    verdicts = sorted({verdict for part in records for verdict in part.verdicts} | {"faster"})
+    parts = whole(records)
+    verdicts = sorted({verdict for part in parts for verdict in part.verdicts} | {"faster"})
     rows = [
-        [part.name, str(part.num_studies), *(str(part.verdicts[verdict]) for verdict in verdicts), _listed(part)]
-        for part in records
+        [
+            part.name,
+            str(part.num_studies),
+            *(str(part.verdicts[verdict]) for verdict in verdicts),
+            _blocks(part),
+            _listed(part),
+        ]
+        for part in parts
     ]
-    header = ["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"]
-    return f"{ABOUT}\n\n{table(header, rows)}"
+    header = ["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "blocks", "promised wrongly"]
+    refusals = [f"* {refusal}" for part in parts for refusal in part.refusals]
+    return "\n\n".join(
+        filter(None, [ABOUT, table(header, rows), "\n".join(refusals), by_commit(part.commit for part in records)])
+    )
+
+
+def _blocks(part: Part) -> str:
+    return f"{statistics.median(part.num_blocks):g} ({min(part.num_blocks)})" if part.num_blocks else "-"
 
 
 def _listed(part: Part) -> str:
     return ", ".join(f"{speedup:.3f}x" for speedup in part.false_speedups) or "none"
 
 
-BENCHMARK = Benchmark("aa", "A/A: identical configs", __doc__, Part, cases, run, judge, section, options)
+BENCHMARK = Benchmark("aa", "A/A: identical configs", __doc__, Part, cases, run, judge, section, options, holds=holds)
 
 if __name__ == "__main__":
     BENCHMARK.main()

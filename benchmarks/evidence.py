@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,6 +131,19 @@ def commit() -> str:
         return f"{head} with uncommitted changes" if _git("status", "--porcelain", "--", *_MEASURED) else head
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def is_of_this_code(of: str) -> bool:
+    """Whether a record that was taken at this commit is one of the code as it is now."""
+    now = commit()
+    return of == now and "uncommitted" not in now
+
+
+def by_commit(commits: Iterable[str]) -> str:
+    """Which code the records are of; empty where all are of one commit."""
+    counted = Counter(commits)
+    words = ", ".join(f"{count} at {name}" for name, count in counted.most_common())
+    return f"Records by commit: {words}." if len(counted) > 1 else ""
 
 
 def _git(*arguments: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import zoo_models
-from benchmarks.evidence import REPOSITORY, Benchmark, Goal, commit, table
+from benchmarks.evidence import REPOSITORY, Benchmark, Goal, commit, is_of_this_code, table
 from benchmarks.processes import Document, Product, ProductError, Ratio
 from benchmarks.zoo import ANSWERS
 from benchmarks.zoo_models import ZooModel
@@ -171,8 +171,7 @@ def share_of(cause: str | None, scatter: Document) -> float:
 
 def holds(record: Record) -> bool:
     """A record of this very code, of a model that could be had."""
-    now = commit()
-    return record.commit == now and "uncommitted" not in now and record.verdict is not None
+    return is_of_this_code(record.commit) and record.verdict is not None
 
 
 def judge(_: Sequence[Record]) -> list[Goal]:

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.delivered import TOLERANCE, Promise
-from benchmarks.evidence import Benchmark, Goal, commit, table
+from benchmarks.evidence import Benchmark, Goal, by_commit, commit, is_of_this_code, table
 from benchmarks.processes import Document, Pair, Product, ProductError, Ratio, alternate, ratio_over_pairs
 from benchmarks.zoo_models import MODELS, ZooModel
 
@@ -243,8 +243,7 @@ def _job_s(model: ZooModel, folder: str, *way: str) -> float:
 
 def holds(record: Record) -> bool:
     """A record of this very code, of a model that could be had."""
-    now = commit()
-    return record.commit == now and "uncommitted" not in now and not record.is_missing
+    return is_of_this_code(record.commit) and not record.is_missing
 
 
 def judge(records: Sequence[Record]) -> list[Goal]:
@@ -320,7 +319,8 @@ def section(records: Sequence[Record]) -> str:
             if any((model.name, budget) in named for budget in budgets)
         ],
     )
-    return "\n\n".join([about, by_budget, by_model, *_refusals(records), *_commits(records)])
+    commits = by_commit(record.commit for record in records)
+    return "\n\n".join(filter(None, [about, by_budget, by_model, *_refusals(records), commits]))
 
 
 def _title(budget: str) -> str:
@@ -382,13 +382,6 @@ def _refusals(records: Sequence[Record]) -> list[str]:
 
 def _why_unanswered(record: Record) -> str | None:
     return record.study.why if record.study and not record.is_answered else None
-
-
-def _commits(records: Sequence[Record]) -> list[str]:
-    """Which code the records are of, unless all are of one commit."""
-    counted = Counter(record.commit for record in records)
-    words = ", ".join(f"{count} at {name}" for name, count in counted.most_common())
-    return [f"Records by commit: {words}."] if len(counted) > 1 else []
 
 
 BENCHMARK = Benchmark("zoo", "A zoo of real models", __doc__, Record, cases, run, judge, section, options, holds=holds)

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.statistics import Verdict
+from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
 from benchmarks import aa, delivered, overhead
 from benchmarks.plain import settings_of
@@ -163,6 +165,48 @@ def test_each_part_has_its_own_goal():
     goal = aa.goal_of(aa.Part("alike", verdicts, goal_rate=0.02))
     assert goal.met
     assert goal.text.startswith("at most 2 false winners in 100 studies")
+
+
+# Real models
+
+
+def test_a_study_of_a_real_model_counts_as_one_of_its_part(monkeypatch):
+    """All of one budget are one part, with one goal; what the tool refuses is said, and tried again."""
+
+    class Refusing(aa.Product):
+        def tune(self, model, *_, **given):
+            assert given["space"] == aa.IDENTICAL
+            if model == "vit":
+                raise aa.ProductError("exit status 2: error: no")
+            return {"verdict": "tie", "speedup": {"median": 1.01}, "blocks": [{}] * 5}
+
+    monkeypatch.setattr(aa, "Product", Refusing)
+    cases = aa.cases(aa.BENCHMARK.parser().parse_args(["--pieces", "real"]))
+    assert len(cases) == len({case.name for case in cases}) == 12
+    by_name = {case.of.name: case for case in cases}
+    fine, refused = aa.run(by_name["resnet18"]), aa.run(by_name["vit"])
+    assert refused.refusals == ["vit: exit status 2: error: no"]
+    assert not aa.holds(refused)
+    (part,) = aa.whole([fine, refused, fine])
+    assert (part.verdicts, part.num_blocks, part.num_judged) == (Counter(tie=2), [5, 5], 2)
+    assert aa.judge([fine, refused])[0].found.startswith("0 in 1,")
+    assert "* vit: exit status 2: error: no" in aa.section([fine, refused])
+
+
+@pytest.mark.torch
+def test_identical_configs_are_the_untuned_model_under_other_names():
+    """Each is a program of its own by its digest, so that they are compared; and nothing stands around the model."""
+    torch = pytest.importorskip("torch")
+    from autotune.backends.torch.apply import apply
+    from autotune.backends.torch.fingerprint import program
+    from autotune.backends.torch.knobs import settings_of as settings
+
+    space = load_space(aa.IDENTICAL, framework="torch", circumstances=Circumstances("2.13", "cpu"))
+    configs, model = list(space.configs()), torch.nn.Linear(2, 2)
+    assert len(configs) == 3
+    assert len({program(model, settings(config)) for config in configs} - {None}) == 3
+    changes = UndoLog()
+    assert all(apply(model, config, changes) is model for config in configs)
 
 
 @pytest.mark.parametrize(
