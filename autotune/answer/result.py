@@ -30,6 +30,7 @@ from autotune.study.records import (
     fastest,
     front,
     states_of,
+    together_in,
 )
 from autotune.study.slots import value_slot
 from autotune.study.study import Study, trial_folder
@@ -165,7 +166,7 @@ class StudyResult:
     @cached_property
     def front(self) -> list[TrialRecord]:
         """The Pareto front: trials that keep every constraint, sorted by the first objective."""
-        ordered = sorted(self._one_of_each, key=lambda record: self.space.num_changes(record.config))
+        ordered = sorted(self._one_of_each, key=lambda record: self.space.simplicity(record.config))
         return front(ordered, self.manifest.values)
 
     @cached_property
@@ -229,7 +230,7 @@ class StudyResult:
     @cached_property
     def scatter(self) -> tuple[int, Scatter] | None:
         """Trial of the config whose processes differ most, and by what; None where none do visibly."""
-        return widest(self.states) if self.objective.is_latency else None
+        return widest(self.states, together_in(self.blocks)) if self.objective.is_latency else None
 
     @property
     def stop_reason(self) -> StopReason | None:

@@ -4,8 +4,12 @@ Theory of operation. Each process of a config has a state of its own for as long
 with freed memory, what else ran beside it. A state that is recorded (`ProcessState`) is named as the cause where two
 things hold. The slower processes have more of it, by a straight line that explains at least half of the scatter and
 that so many processes do not show by chance; and what it costs is of the size that such a thing costs. A page fault has
-a known price, so that two processes are enough where the faults alone come to half of their difference. Whatever is
-left has no name: a memory layout, a clock that no counter shows.
+a known price, so that two processes are enough where the faults alone come to half of their difference.
+
+Where none of that is the cause, the processes of a block are set against each other: if all of them were slower
+together, the machine was (`slower_together`), whatever made it so, and the ratio of any two did not change. A process
+that lives through all blocks has to be among them, since fresh ones may each draw a slow state at the same time.
+Whatever is left has no name: a memory layout, a clock that no counter shows.
 
 A job whose calls take longer than promised asks the same of its one process (`why_slower`), and what a process pays for
 memory that is given back is told also where all processes pay it alike (`given_back_s`).
@@ -15,8 +19,10 @@ docs/measurement.md has the causes and rules for users, docs/decisions/0075-caus
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -35,6 +41,9 @@ _FAULT_S = 1e-6
 """What a page fault costs at the least, with the page's clearing."""
 _USUAL_FAULT_S = 1.4e-6
 """What it costs in a virtual machine: measured were 1.4 to 2.0 us."""
+_LEAST_TOGETHER = 0.9
+"""Share of the scatter over blocks that its ratio to each process beside it does without, where all are slower
+together."""
 LEAST_CORES = 0.1
 """Others, or a hypervisor, that had less than so much more of a core in one process than in another explain nothing."""
 
@@ -47,6 +56,8 @@ class Cause(StrEnum):
     OTHERS = "other_programs"
     STOLEN = "stolen_time"
     """A hypervisor gave it to another machine, or a CPU quota was used up."""
+    MACHINE = "slower_machine"
+    """All processes of some blocks were slower together, and nothing that is counted explains it."""
 
 
 class ProcessState(Record):
@@ -74,6 +85,8 @@ class ProcessState(Record):
                 return self.others
             case Cause.STOLEN:
                 return self.stolen
+            case Cause.MACHINE:
+                return None  # No process knows it alone.
 
 
 class Scatter(Record):
@@ -92,9 +105,24 @@ class Scatter(Record):
     """The most cores that other programs used beside one of them, whatever the cause; None where it is not known."""
 
     @property
+    def factor(self) -> float:
+        """The slowest process over the fastest."""
+        return self.high_s / self.low_s
+
+    @property
     def is_beside_others(self) -> bool:
         """Other programs were seen, be they the cause or not."""
         return (self.others or 0.0) >= LEAST_CORES
+
+
+@dataclass(frozen=True)
+class Together:
+    """A block: what calls of processes took that were timed in turns."""
+
+    latency_s: Mapping[int, float]
+    """By trial."""
+    control_s: float | None
+    """That of a process of the untuned model which lives through all blocks."""
 
 
 def given_back_s(state: ProcessState) -> float:
@@ -142,26 +170,78 @@ def state_of(measurement: Measurement) -> ProcessState | None:
     )
 
 
-def widest(states: Mapping[int, Sequence[ProcessState]]) -> tuple[int, Scatter] | None:
+def widest(states: Mapping[int, Sequence[ProcessState]], blocks: Sequence[Together] = ()) -> tuple[int, Scatter] | None:
     """The scatter of the config whose processes differ most, with the number of its trial; None where none do
+    visibly. Where nothing that is counted explains it, and the `blocks` show that the machine was slower in some of
+    them, by half as much or more, it is the scatter over blocks."""
+    scatters = {trial: scatter for trial, of_one in states.items() if (scatter := scatter_of(of_one)) is not None}
+    found = _widest_of(scatters)
+    if found is None or found[1].cause is not None:
+        return found
+    together = slower_together(list(states), blocks)
+    if together is None or math.log(together[1].factor) < _LEAST_SHARE * math.log(found[1].factor):
+        return found
+    return together[0], together[1].model_copy(update={"others": found[1].others})
+
+
+def slower_together(trials: Sequence[int], blocks: Sequence[Together]) -> tuple[int, Scatter] | None:
+    """The config that differs most over blocks in which all processes were slow or fast together; None where none does
     visibly."""
-    found = {trial: scatter for trial, of_one in states.items() if (scatter := scatter_of(of_one)) is not None}
-    return max(found.items(), key=lambda each: each[1].high_s / each[1].low_s, default=None)
+    return _widest_of({trial: each for trial in trials if (each := _together(trial, blocks)) is not None})
+
+
+def _widest_of(scatters: Mapping[int, Scatter]) -> tuple[int, Scatter] | None:
+    return max(scatters.items(), key=lambda each: each[1].factor, default=None)
+
+
+def _together(trial: int, blocks: Sequence[Together]) -> Scatter | None:
+    """What a config differs by over blocks, if the process that lives through all of them differs like it, and a fresh
+    one or more, and none otherwise."""
+    mine = [block for block in blocks if trial in block.latency_s]
+    latencies_s = [block.latency_s[trial] for block in mine]
+    lived = [(block.latency_s[trial], block.control_s) for block in mine if block.control_s is not None]
+    others = {other for block in mine for other in block.latency_s} - {trial}
+    fresh = [
+        [(block.latency_s[trial], block.latency_s[other]) for block in mine if other in block.latency_s]
+        for other in others
+    ]
+    # One that took part only where this one hardly differs says nothing of it.
+    fresh = [pairs for pairs in fresh if _differ([one for one, _ in pairs])]
+    if not _differ(latencies_s) or not fresh or len(lived) < len(mine):
+        return None
+    share = min(map(_share_together, [lived, *fresh]))
+    if share < _LEAST_TOGETHER:
+        return None
+    low_s, high_s, num = min(latencies_s), max(latencies_s), len(mine)
+    return Scatter(low_s=low_s, high_s=high_s, num_processes=num, cause=Cause.MACHINE, share=share)
+
+
+def _share_together(pairs: Sequence[tuple[float, float]]) -> float:
+    """Share of the first one's scatter (of the logarithm) that the ratio of the two does without; negative where the
+    ratio scatters more."""
+    own = [math.log(one) for one, _ in pairs]
+    ratio = [math.log(one / other) for one, other in pairs]
+    return 1 - statistics.pvariance(ratio) / statistics.pvariance(own)
+
+
+def _differ(latencies_s: Sequence[float]) -> bool:
+    """They do so visibly."""
+    return len(latencies_s) > 1 and max(latencies_s) >= (1 + SCATTERS) * min(latencies_s)
 
 
 def scatter_of(states: Sequence[ProcessState]) -> Scatter | None:
     """None for fewer than two processes, or for processes that do not differ visibly."""
     latencies_s = [state.latency_s for state in states]
-    if len(states) < 2 or max(latencies_s) < (1 + SCATTERS) * min(latencies_s):
+    if not _differ(latencies_s):
         return None
     others = max((state.others for state in states if state.others is not None), default=None)
     plain = Scatter(low_s=min(latencies_s), high_s=max(latencies_s), num_processes=len(states), others=others)
     shares: dict[Cause, float | None] = {}
-    for cause in Cause:
+    for cause, is_price in _PRICES.items():
         amounts = [amount for state in states if (amount := state.amount(cause)) is not None]
         if len(amounts) < len(states) or (cause is not Cause.FAULTS and max(amounts) - min(amounts) < LEAST_CORES):
             continue
-        if (share := _explained(amounts, latencies_s, _PRICES[cause])) is not None:
+        if (share := _explained(amounts, latencies_s, is_price)) is not None:
             shares[cause] = share
         elif cause is Cause.FAULTS and _faults_alone(states):
             shares[cause] = None

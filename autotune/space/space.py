@@ -134,9 +134,12 @@ class SearchSpace(Record):
         runtime = {knob.name for knob in self.knobs if knob.runtime}
         return Config({name: value for name, value in config.root.items() if name not in runtime})
 
-    def num_changes(self, config: Config) -> int:
-        """Number of knobs that differ from the framework's default compile: the simpler of two configs has fewer."""
-        return len(config.differing(self.default()))
+    def simplicity(self, config: Config) -> tuple[int, bool]:
+        """Smaller is simpler: how many knobs differ from the untuned model or from the framework's default compile,
+        whichever is nearer, and whether that is the compile. So settings that gain something by themselves are simpler
+        without it."""
+        from_untuned, from_default = (len(config.differing(start)) for start in (self.untuned(), self.default()))
+        return min(from_untuned, from_default), from_default < from_untuned
 
     def _expand(self, settings: dict[str, Scalar], remaining: tuple[Knob, ...]) -> Iterator[Config]:
         if not remaining:

@@ -32,8 +32,7 @@ def equivalence_classes(records: Iterable[TrialRecord]) -> list[list[TrialRecord
 
 
 def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
-    """The name to call a class by: the untuned model, or the fewest knobs away from the framework's default, then the
-    cheapest to compile."""
+    """The name to call a class by: the untuned model, or the simplest config, then the cheapest to compile."""
     untuned = space.untuned()
     return min(names, key=lambda record: (record.config != untuned, *simplicity(record, space)))
 
@@ -53,6 +52,6 @@ def representatives(records: Iterable[TrialRecord], space: SearchSpace) -> list[
     return [representative_of(names, space) for names in equivalence_classes(records)]
 
 
-def simplicity(record: TrialRecord, space: SearchSpace) -> tuple[int, float]:
-    """Smaller is simpler: knobs away from the framework's default, then seconds to compile."""
-    return space.num_changes(record.config), record.measurement.compile_s
+def simplicity(record: TrialRecord, space: SearchSpace) -> tuple[int, bool, float]:
+    """Smaller is simpler: that of the config, then seconds to compile."""
+    return *space.simplicity(record.config), record.measurement.compile_s

@@ -19,7 +19,7 @@ from autotune.config import Config
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.scatter import ProcessState, state_of
+from autotune.measure.scatter import ProcessState, Together, state_of
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.schema import Record
 
@@ -264,6 +264,15 @@ def states_of(records: Iterable[TrialRecord], blocks: Iterable[BlockRow]) -> dic
         in_blocks = [row.states[record.number] for row in rows if record.number in row.states]
         found[record.number] = in_blocks if own is None else [own, *in_blocks]
     return found
+
+
+def together_in(blocks: Iterable[BlockRow]) -> list[Together]:
+    """What processes took side by side, in blocks that know it."""
+    return [
+        Together({trial: state.latency_s for trial, state in row.states.items()}, row.control)
+        for row in blocks
+        if row.states
+    ]
 
 
 def why_unreliable(

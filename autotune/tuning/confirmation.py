@@ -18,6 +18,10 @@ from autotune.tuning.finalists import EQUALLY_FAST
 from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 
+_EQUAL = math.log1p(EQUALLY_FAST)
+_STANDARD_ERRORS = 2.0
+"""Two configs that are equal differ by more in one case of twenty."""
+
 
 def conclude(
     session: Session, standing: Standing, field: Field, reason: StopReason | None, *, is_interim: bool = False
@@ -203,7 +207,7 @@ class _Verdict:
 def winner_of(
     comparison: Comparison,
     margin: float,
-    simplicities: Sequence[tuple[int, float]],
+    simplicities: Sequence[tuple[int, bool, float]],
     *,
     must_win: bool = True,
     gains: Sequence[float] = (),
@@ -211,7 +215,9 @@ def winner_of(
     """Index of the config that the verdict is about: the best, or the simplest that is shown to be as good.
 
     As good means: a win by itself (unless the base is out of the question: `must_win` False), within 2 % of the
-    best, and not shown to be slower than it. `gains` are the expected log gains; without them the speed-ups speak.
+    best, and not shown to be slower than it. What compiles nothing is also as good as what compiles where they differ
+    by no more than their blocks may by chance: compiling has to gain something by itself. `gains` are the expected log
+    gains; without them the speed-ups speak.
     """
     speedups = comparison.speedups
     indices = range(len(speedups))
@@ -223,13 +229,20 @@ def winner_of(
     def is_equal(index: int) -> bool:
         if index == best:
             return True
-        near = gains[index] + math.log1p(EQUALLY_FAST) >= gains[best]
+        is_spared = simplicities[best][1] and not simplicities[index][1]
+        near = gains[best] - gains[index] <= (_by_chance(comparison, index, best) if is_spared else _EQUAL)
         wins = not must_win or index in proven
         return wins and near and _may_be_as_good(comparison, index, best)
 
     if must_win and not proven:
         return best
     return min(filter(is_equal, indices), key=lambda index: simplicities[index])
+
+
+def _by_chance(comparison: Comparison, index: int, best: int) -> float:
+    """Log gain by which equal configs may well differ over so many blocks."""
+    num_blocks = min(comparison.num_blocks(index), comparison.num_blocks(best))
+    return max(_EQUAL, _STANDARD_ERRORS * comparison.noise / math.sqrt(num_blocks))
 
 
 def _may_be_as_good(comparison: Comparison, index: int, best: int) -> bool:

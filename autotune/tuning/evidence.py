@@ -155,7 +155,7 @@ class Evidence:
         """The best in each further objective, where there are several: each may be exported, with its own interval."""
         return tuple(self._best_in(objective) for objective in self.study.manifest.objectives[1:] if self.candidates)
 
-    def simplicities(self) -> list[tuple[int, float]]:
+    def simplicities(self) -> list[tuple[int, bool, float]]:
         """How simple each finalist is, for `winner_of`."""
         return [simplicity(record, self.study.manifest.space) for record in self.finalists]
 

@@ -12,7 +12,7 @@ from autotune.measure.sampling import Reading
 from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state_of, widest
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.own_files import clear_runs
-from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of
+from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of, together_in
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
@@ -152,7 +152,10 @@ class Field:
         """Tell why processes of one config differ, once for each cause."""
         session = self._session
         records = {record.number: record for record in (session.untuned, *self.finalists)}
-        found = widest(states_of(records.values(), session.study.blocks)) if session.objective.is_latency else None
+        if not session.objective.is_latency:
+            return
+        blocks = session.study.blocks
+        found = widest(states_of(records.values(), blocks), together_in(blocks))
         if found is not None and found[1].cause is not None and found[1].cause not in self._told:
             self._told.add(found[1].cause)
             session.notify(ScatterExplained(records[found[0]], found[1]))

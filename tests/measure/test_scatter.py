@@ -11,6 +11,7 @@ from autotune.measure.sampling import Reading
 from autotune.measure.scatter import (
     Cause,
     ProcessState,
+    Together,
     given_back_s,
     gives_back_more,
     scatter_of,
@@ -118,6 +119,87 @@ def test_the_config_that_differs_most_stands_for_all():
     assert widest({0: [state(10), state(10.2)], 1: [state(5)]}) is None
     number, scatter = widest({0: [state(10), state(12)], 1: [state(5), state(9)]})
     assert (number, scatter.high_s) == (1, 0.009)
+
+
+UNET = [((16.83, 10.95), 16.72), ((12.61, 8.08), 12.69)]
+SEGFORMER = [((6.06, 3.26), 5.93), ((6.20, 3.52), 6.15), ((5.92, 3.11), 5.81), ((4.35, 2.32), 4.29)]
+"""Milliseconds of the untuned model, of a config and of the process that lives through all blocks, block by block, as
+they were measured on a machine that was slower in some of them."""
+
+
+def told_of(rows, *, trials=(), **told):
+    """What is told of such blocks. `trials`: milliseconds of the processes of the search, by config; `told`: what the
+    processes of each block recorded."""
+    blocks = [Together({0: one / 1e3, 1: other / 1e3}, control and control / 1e3) for (one, other), control in rows]
+    states = {
+        config: [*(state(ms) for ms in trials[config : config + 1])]
+        + [
+            state(row[config], **{name: amounts[at] for name, amounts in told.items()})
+            for at, (row, _) in enumerate(rows)
+        ]
+        for config in (0, 1)
+    }
+    return widest(states, blocks)
+
+
+@pytest.mark.parametrize(
+    ("rows", "trials", "low_ms", "high_ms"),
+    [(UNET, (12.79, 7.94), 8.08, 10.95), (SEGFORMER, (6.59, 3.26), 2.32, 3.52), (SEGFORMER, (6.6, 2.1), 2.32, 3.52)],
+)
+def test_a_machine_that_was_slower_in_some_blocks(rows, trials, low_ms, high_ms):
+    """All processes went with it, so that no ratio did. What is told is what blocks differ by, though a process of the
+    search may lie beyond."""
+    trial, scatter = told_of(rows, trials=trials)
+    assert (trial, scatter.cause, scatter.num_processes) == (1, Cause.MACHINE, len(rows))
+    assert (scatter.low_s, scatter.high_s) == (pytest.approx(low_ms / 1e3), pytest.approx(high_ms / 1e3))
+    assert scatter.share > 0.95
+
+
+def test_a_process_of_the_search_that_differs_by_more_is_not_the_blocks_matter():
+    """Half of the scatter at least has to be what blocks differ by."""
+    trial, scatter = told_of(SEGFORMER, trials=(6.6, 1.0))
+    assert (trial, scatter.cause, scatter.low_s) == (1, None, 0.001)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [((16.8, 8.0), 12.7), ((12.6, 8.1), 12.6), ((12.8, 8.0), 12.7)],
+        [((12.6, 11.0), 12.7), ((12.6, 8.1), 12.6), ((12.8, 8.0), 12.7)],
+        [((12.6, 8.0), 16.8), ((12.6, 8.1), 12.6), ((12.8, 8.0), 12.7)],
+        [((16.8, 8.0), 16.7), ((12.6, 8.1), 12.6), ((12.8, 8.0), 12.7)],
+        [((12.6, 11.0), 16.7), ((12.6, 8.1), 12.6), ((12.8, 8.0), 12.7)],
+        [((16.8, 11.0), 12.7), ((12.6, 8.1), 12.6), ((12.8, 8.0), 12.7)],
+        [((16.8, 11.0), None), ((12.6, 8.1), None), ((12.8, 8.0), None)],
+        [((16.8, 8.0), 16.7), ((12.6, 11.0), 12.6), ((12.8, 8.0), 12.7)],
+    ],
+    ids=["untuned", "config", "control", "both untuned", "config, control", "fresh", "no control", "in other blocks"],
+)
+def test_no_machine_is_slower_where_one_side_varies(rows):
+    """The untuned model alone, the config alone, or all fresh processes beside one that lives through all blocks: then
+    ratios are touched by it, or no one knows."""
+    found = told_of(rows)
+    assert found is None or found[1].cause is None
+
+
+@pytest.mark.parametrize("num", [2, 3, 4, 8])
+def test_processes_that_differ_by_themselves_are_hardly_ever_a_slower_machine(num):
+    """Less than one study in 20, although here even the process that lives through all blocks draws a state in each."""
+    chance = random.Random(num)
+    drawn = [
+        [((chance.lognormvariate(2, 0.15), chance.lognormvariate(1, 0.15)), chance.lognormvariate(2, 0.15))
+         for _ in range(num)]
+        for _ in range(400)
+    ]  # fmt: skip
+    found = [told_of(rows) for rows in drawn]
+    assert sum(each is not None and each[1].cause is not None for each in found) < 20
+
+
+def test_what_is_counted_is_named_before_a_slower_machine():
+    """Other programs that came and went make all processes slower together: they are what a user can end."""
+    assert told_of(SEGFORMER, others=[0.75, 0.96, 0.63, 0.0])[1].cause is Cause.OTHERS
+    scatter = told_of(SEGFORMER, others=[0.1, 0.9, 0.1, 0.9])[1]
+    assert (scatter.cause, scatter.others) == (Cause.MACHINE, 0.9)
 
 
 def test_a_state_is_a_call_s(measurement):

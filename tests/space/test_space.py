@@ -279,12 +279,15 @@ def test_a_walk_asks_for_active_knobs_in_order(load: Load) -> None:
     assert asked == [("a", (1, 2))]
 
 
-def test_changes_are_counted_from_the_default(load: Load) -> None:
-    """The simpler of two equals is the one with fewer knobs that differ from the default compile."""
-    space = load({"a": knob(1, 2, untuned=2), "b": knob(1, 2, when={"a": 1}), "c": knob(1, 2)})
-    assert space.num_changes(space.default()) == 0
-    assert space.num_changes(Config({"a": 1, "b": 2, "c": 1})) == 1
-    assert space.num_changes(Config({"a": 2, "c": 2})) == 3
+def test_changes_are_counted_from_the_untuned_model_or_from_the_default(load: Load) -> None:
+    """The simpler of two equals has fewer knobs that differ from the nearer of the two; and of equally many, what is
+    nearer to the untuned model."""
+    space = load({"a": knob(1, 2, untuned=2), "b": knob(1, 2, when={"a": 1}), "c": knob(1, 2, 3)})
+    assert space.simplicity(space.default()) == (0, True)
+    assert space.simplicity(space.untuned()) == (0, False)
+    assert space.simplicity(Config({"a": 1, "b": 2, "c": 1})) == (1, True)
+    assert space.simplicity(Config({"a": 1, "b": 2, "c": 2})) == (2, True)
+    assert space.simplicity(Config({"a": 2, "c": 2})) == (1, False) < space.simplicity(Config({"a": 1, "b": 1, "c": 2}))
 
 
 # Filters by release and device

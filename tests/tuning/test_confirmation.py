@@ -151,7 +151,7 @@ WINNERS = {
 def test_whom_the_verdict_is_about(columns, simplicities, winner):
     """What is proven comes first, then what is simplest among those that are not told apart."""
     rows = tuple((1.0, *(1 / each for each in row)) for row in zip(*columns, strict=True))
-    assert winner_of(Comparison(rows), MARGIN, [(each, 0.0) for each in simplicities]) == winner
+    assert winner_of(Comparison(rows), MARGIN, [(each, False, 0.0) for each in simplicities]) == winner
 
 
 class TestConfirmation:

@@ -18,6 +18,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Usage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
+from autotune.render.json import document
 from autotune.study.budget import BlockPlan, Budget
 from autotune.study.records import BlockRow, Confirmation, DriftCheck, NoiseFloor, StopReason
 from autotune.trial.deadline import Deadline
@@ -37,7 +38,7 @@ from autotune.tuning.field import Field
 from autotune.tuning.loop import Tuner
 from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
-from tests.conftest import ScriptedTrials, fake_space, reopened, summary_of, with_latency
+from tests.conftest import ScriptedLive, ScriptedTrials, fake_space, reopened, summary_of, with_latency
 
 SPACE = """
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
@@ -499,41 +500,56 @@ class TestFailures:
         assert "out_of_memory: 1 TiB" in confirmation.note
 
 
-def test_what_makes_processes_differ_is_told_once(make_study, measurement):
-    """Page faults of the untuned model's processes, which each row keeps: one line, with the cause, and no advice about
-    other programs."""
-    study = make_study(space=fake_space(SPACE))
-    on_cpu = measurement.environment.model_copy(update={"device": "cpu"})
+@pytest.fixture
+def on_a_cpu(measurement):
+    """A measurement of a process there, of such calls."""
+    environment = measurement.environment.model_copy(update={"device": "cpu"})
 
-    def of(faults):
-        none, faulting = (0,) * 3, (faults,) * 3
-        usage = Usage(cpu_s=none, page_faults=faulting, involuntary_switches=none, taken_s=0, stolen_s=0)
+    def on_a_cpu(latency_s, faults=0):
+        none = (0,) * 3
+        usage = Usage(cpu_s=none, page_faults=(faults,) * 3, involuntary_switches=none, taken_s=0, stolen_s=0)
         samples = measurement.samples.model_copy(
-            update={"latency_s": (0.01 + 1.5e-6 * faults,) * 3, "usage": usage, "calls_per_sample": 1, "turns": ()}
+            update={"latency_s": (latency_s,) * 3, "usage": usage, "calls_per_sample": 1, "turns": ()}
         )
-        return measurement.model_copy(update={"samples": samples, "environment": on_cpu})
+        return measurement.model_copy(update={"samples": samples, "environment": environment})
 
+    return on_a_cpu
+
+
+def told_in_blocks(study, trial, outcome_of, controls=(None,) * 3):
+    """What is told in blocks of the untuned model and a config, of which each measured `trial` in the search."""
     for number in range(2):
-        study.tell(study.ask(compiled(number) if number else UNTUNED, 60.0), of(0))
+        study.tell(study.ask(compiled(number) if number else UNTUNED, 60.0), trial)
     seen = Interrupt()
-    bench = ScriptedTrials(lambda name, block, _: of(5000 * (block - 1) if name == "untuned" else 0))
-    field = Field(Session(study, Budget(), bench, seen))
-    for _ in range(3):
-        field.open([study.ended()[1]], None)
+    field = Field(Session(study, Budget(), ScriptedTrials(outcome_of), seen))
+    for control in controls:
+        field.open([study.ended()[1]], control and ScriptedLive(control))
         while not field.block.is_warm:
             field.block.note_ready(field.block.start_next())
         field.close()
-    assert [row.states[0].page_faults for row in study.blocks] == [0, 5000, 10000]
-    (told,) = seen.of(ScatterExplained)
-    assert news(told) == [
-        "scatter     the untuned model takes 10 ms to 17.5 ms by process: up to 5,000 page faults a call, since the C "
-        "library gives memory back to the system"
-    ]
     speedup = Speedup(median=1.3, low=0.9, high=1.7)
     study.confirmation = Confirmation(
         verdict=Verdict.UNDECIDED, candidate=1, contestants=(0, 1), blocks=((0.01, 0.01),), speedups=(speedup,),
         num_trials=2,
     )  # fmt: skip
+    (told,) = seen.of(ScatterExplained)
+    return news(told)
+
+
+def test_what_makes_processes_differ_is_told_once(make_study, on_a_cpu):
+    """Page faults of the untuned model's processes, which each row keeps: one line, with the cause, and no advice about
+    other programs."""
+    study = make_study(space=fake_space(SPACE))
+
+    def of(faults):
+        return on_a_cpu(0.01 + 1.5e-6 * faults, faults)
+
+    told = told_in_blocks(study, of(0), lambda name, block, _: of(5000 * (block - 1) if name == "untuned" else 0))
+    assert [row.states[0].page_faults for row in study.blocks] == [0, 5000, 10000]
+    assert told == [
+        "scatter     the untuned model takes 10 ms to 17.5 ms by process: up to 5,000 page faults a call, since the C "
+        "library gives memory back to the system"
+    ]
     shown = summary_of(study)
     assert "25 ms by process: up to 10,000 page faults a call" in shown
     assert "keep memory in the process" in shown
@@ -541,6 +557,25 @@ def test_what_makes_processes_differ_is_told_once(make_study, measurement):
     assert "quieter" not in shown
     (figure,) = NoiseSection(StudyResult(study)).figures()
     assert [row[1] for row in figure.table.rows] == ["0", "0", "5000", "10000", "0", "0", "0", "0"]
+
+
+def test_a_machine_that_was_slower_in_some_blocks_is_told(make_study, on_a_cpu):
+    """Where all processes of a block went with it, the one of the whole run among them. It asks for nothing."""
+    study = make_study(space=fake_space(SPACE))
+    slow = {1: 1.0, 2: 1.4, 3: 1.02}
+    (line,) = told_in_blocks(
+        study,
+        on_a_cpu(0.01),
+        lambda _, block, __: on_a_cpu(0.01 * slow[block]),
+        [on_a_cpu(0.0101 * each) for each in slow.values()],
+    )
+    assert line.endswith(
+        "by process: the machine was slower in some blocks, for all processes alike; ratios are not touched by it"
+    )
+    assert document(StudyResult(study))["scatter"]["cause"] == "slower_machine"
+    shown = " ".join(summary_of(study).split())
+    assert "for all processes alike" in shown
+    assert "runs of the same config differ on this machine; `resume`" in shown
 
 
 class TestOnADevice:

@@ -57,10 +57,10 @@ class NoiseSection(Section):
         if is_wide:
             scatter = None if answer.scatter is None else answer.scatter[1]
             cause = None if scatter is None else scatter.cause
-            if scatter is not None and cause is None and scatter.is_beside_others:
+            if scatter is not None and scatter.is_beside_others and cause in (None, Cause.MACHINE):
                 cause = Cause.OTHERS
-            todo = [] if cause is None else [remedy(cause)]
-            todo += ["`resume`"] if answer.verdict is Verdict.UNDECIDED else []
+            again = "`resume`" if answer.verdict is Verdict.UNDECIDED else None
+            todo = list(filter(None, [cause and remedy(cause), again]))
             what = "runs of the same config differ on this machine"
             yield "noisy", f"{what}; {' and '.join(todo)}" if todo else what
 
@@ -117,13 +117,9 @@ def scatter_in_words(trial: int, scatter: Scatter) -> str:
     who = "the untuned model" if trial == 0 else f"trial {trial}"
     told = f"{who} takes {seconds(scatter.low_s)} to {seconds(scatter.high_s)} by process"
     most = scatter.most or 0.0
+    seen = f", beside other programs that used up to {scatter.others:.2g} cores" if scatter.is_beside_others else ""
     match scatter.cause:
         case None:
-            seen = (
-                f", beside other programs that used up to {scatter.others:.2g} cores"
-                if scatter.is_beside_others
-                else ""
-            )
             return f"{told}{seen}: nothing that is recorded explains it"
         case Cause.FAULTS:
             why = f"up to {most:,.0f} page faults a call, since the C library gives memory back to the system"
@@ -131,6 +127,9 @@ def scatter_in_words(trial: int, scatter: Scatter) -> str:
             why = f"other programs used up to {most:.2g} cores"
         case Cause.STOLEN:
             why = f"a hypervisor or a CPU quota kept up to {most:.2g} cores from it"
+        case Cause.MACHINE:
+            together = "the machine was slower in some blocks, for all processes alike"
+            why = f"{together}{seen}; ratios are not touched by it"
     is_part = scatter.share is not None and scatter.share < NEARLY_ALL
     explained = f" ({100 * (scatter.share or 0):.0f} % of the scatter; the rest is unexplained)" if is_part else ""
     return f"{told}: {why}{explained}"
@@ -155,8 +154,8 @@ def state_in_words(who: str, state: ProcessState) -> list[Fact]:
     return facts
 
 
-def remedy(cause: Cause) -> str:
-    """What to do about a cause: docs/measurement.md has the table of causes."""
+def remedy(cause: Cause) -> str | None:
+    """What to do about a cause: docs/measurement.md has the table of causes. None where no ratio is touched by it."""
     match cause:
         case Cause.FAULTS:
             return f"keep memory in the process (the knob `allocator`, with {asked('process_settings', True)})"
@@ -164,3 +163,5 @@ def remedy(cause: Cause) -> str:
             return "stop other programs"
         case Cause.STOLEN:
             return "take a machine, or a quota, of whole cores"
+        case Cause.MACHINE:
+            return None
