@@ -157,6 +157,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             signature=measured.signature,
             inputs=workload.inputs,
         ),
+        search=manifest.search,
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
         evidence=_evidence(answer, exported, answer.untuned),
         shapes=_shapes(manifest, measured),

@@ -70,7 +70,9 @@ def verify_against(
         search = None
         if retune:
             studies, version = studies_at(studies_dir, storage), other.framework_version
-            search = SearchThere.of(tuned, other.python, version, studies, folder=folder, file=file_of(file))
+            search = SearchThere.of(
+                tuned, other.python, version, studies, folder=folder, file=file_of(file), storage=storage
+            )
         with bench_in(folder, variables) as here, bench_in(folder, variables, other.python) as there:
             found = upgrade(
                 tuned,

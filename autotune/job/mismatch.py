@@ -18,6 +18,8 @@ from autotune.backends.registry import framework_version
 from autotune.command_line import command
 from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec, structure_sha256
+from autotune.measure.objective import LATENCY
+from autotune.question.question import Question
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.arguments import Arguments
 from autotune.workload.traffic import Shapes
@@ -88,21 +90,38 @@ def _without_axes(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) 
     return [spec for spec in changed if spec.shape]
 
 
-def retune_command(tuned: TunedConfig) -> str:
-    """What a user types to tune the same model here."""
+def question_of(tuned: TunedConfig) -> dict[str, Any]:
+    """What asks for the same model and the same search again, by the fields of the question. Sizes of traffic are no
+    arguments then; where no text says them, `traffic` is a file that is still to be written."""
     workload, traffic = tuned.workload, None if tuned.shapes is None else tuned.shapes.traffic
-    return command(
-        "tune",
-        build=workload.model,
-        framework=tuned.framework,
-        device=workload.device,
-        task=None if workload.task == "infer" else workload.task,
-        arguments={
+    is_default = workload.objective == LATENCY.name and traffic is None
+    return {
+        "build": workload.model,
+        "framework": tuned.framework,
+        "device": workload.device,
+        "task": workload.task,
+        "ranks": workload.ranks,
+        "arguments": {
             name: value
             for name, value in workload.arguments.items()
             if traffic is None or name not in traffic.dimensions
         },
         **({} if traffic is None else traffic.asked),
+        "inputs": workload.inputs,
+        "objective": () if is_default else (workload.objective,),
+        "constraints": workload.constraints,
+        "tolerance": workload.tolerance,
+        "reference": workload.reference_precision,
+        "seed": workload.seed,
+        **tuned.search.model_dump(),
+    }
+
+
+def retune_command(tuned: TunedConfig) -> str:
+    """What a user types to tune the same model here, in the same space."""
+    fields = Question.model_fields
+    return command(
+        "tune", **{name: value for name, value in question_of(tuned).items() if value != fields[name].default}
     )
 
 

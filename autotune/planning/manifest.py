@@ -81,6 +81,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         variables=variables_of(question, framework, device),
         variants=declared.variants,
         components=declared.components,
+        search=question.scope,
         sampler=sampler,
     )
 

@@ -23,6 +23,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.schema import Record
 
+Preset = Literal["quick", "standard", "exhaustive"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -114,6 +115,19 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 
 
+class Scope(Record):
+    """What of a question decides which configs there are. A study keeps it, and so does what is exported from it: the
+    same can be asked again."""
+
+    space: str | None = None
+    """Space file in place of the bundled one, where it lay."""
+    preset: Preset = "standard"
+    fixed_precision: bool = False
+    process_settings: bool = False
+    own_loop: bool = False
+    instances: str | None = None
+
+
 class Question(Record):
     """What is asked, in the order in which the command line shows it."""
 
@@ -171,9 +185,7 @@ class Question(Record):
         {}, "NAME=VALUE for the model's function; repeatable."
     )
     space: Paths = ask((), "Search-space file in place of the bundled one; one for each framework.")
-    preset: Literal["quick", "standard", "exhaustive"] = ask(
-        "standard", "How deep to search the space: quick, standard or exhaustive.", by="anybody"
-    )
+    preset: Preset = ask("standard", "How deep to search the space: quick, standard or exhaustive.", by="anybody")
     fixed_precision: bool = ask(False, "Do not try settings that change numerics.", by="anybody")
     process_settings: bool = ask(
         False,
@@ -270,6 +282,12 @@ class Question(Record):
             if getattr(self, one) and getattr(self, other):
                 raise InputError(f"{asked(one)} and {asked(other)}: {why}", tip=tip)
         return self
+
+    @property
+    def scope(self) -> Scope:
+        """The part that decides which configs there are; of several space files the first."""
+        asked_for = {name: getattr(self, name) for name in Scope.model_fields}
+        return Scope(**{**asked_for, "space": str(self.space[0].resolve()) if self.space else None})
 
     @classmethod
     def of(cls, given: Mapping[str, Any], place: str | None = None) -> Self:

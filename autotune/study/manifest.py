@@ -15,6 +15,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Component, Measurement
 from autotune.measure.objective import Objective
+from autotune.question.question import Scope
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.workload.workload import Workload
@@ -45,6 +46,8 @@ class Manifest(Record):
     """Variant -> value -> `package.module:function`, or None (see `Declaration`)."""
     components: tuple[Component, ...] = ()
     """What the call of a pipeline calls; empty for one model."""
+    search: Scope = Scope()
+    """What was asked of the space, of which `space` is what holds here."""
     sampler: str | None = None
     """A class of `optuna.samplers`, or `package.module:Class`, that chooses the configs; None: `EnumSampler`."""
 

@@ -18,6 +18,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Component, Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
+from autotune.question.question import Scope
 from autotune.schema import Record
 from autotune.tuned.cache_file import Artifact
 from autotune.workload.traffic import Shapes
@@ -158,6 +159,8 @@ class TunedConfig(Record):
     components: tuple[Component, ...] = ()
     """What the call of a pipeline calls; the config names those that are tuned. Empty for one model."""
     workload: TunedWorkload
+    search: Scope = Scope()
+    """Which configs the study was asked to search."""
     environment: TunedEnvironment
     evidence: Evidence
     shapes: Shapes | None = None

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.registry import entry_of
 from autotune.config import Config
+from autotune.errors import InputError
 from autotune.files import write_whole, write_yaml
+from autotune.job.mismatch import question_of
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.planning.spaces import bundled_space, bundled_spaces
-from autotune.space.load import read_space_file
+from autotune.planning.spaces import bundled_space
 from autotune.study.budget import Budget
 from autotune.study.study import Studies, check_name
 from autotune.trial.processes import package_path
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.workload.process_start import INSTANCES
 from autotune.workload.traffic import COUNT, Traffic
 
 SEARCHES = "import autotune.api.tuning"
@@ -34,7 +33,7 @@ _SEARCH = """
 import json, sys
 import autotune
 try:
-    autotune.tune(**json.loads(sys.argv[1]))
+    autotune.tune(**json.load(sys.stdin))
 except autotune.AutotuneError as error:
     print(json.dumps(str(error)))
     sys.exit(1)
@@ -79,43 +78,37 @@ class SearchThere:
 
     @classmethod
     def of(
-        cls, tuned: TunedConfig, python: Path, version: str, studies: Studies, *, folder: Path, file: str | None
+        cls,
+        tuned: TunedConfig,
+        python: Path,
+        version: str,
+        studies: Studies,
+        *,
+        folder: Path,
+        file: str | None,
+        storage: str | None = None,
     ) -> SearchThere:
         """The question of an exported file, which lies at `file`, for the release `version`. `folder`: for its files.
+        `storage`: as of `tune`.
 
-        An export does not say which space was searched: it is that of its study, where the study is still there and the
-        space the user's own, and else the bundled one. Raises InputError where there is neither, and for a name that no
-        study can have.
+        Raises InputError where there is no space to search, and for a name that no study can have.
         """
         if file is None:
             file = str(folder / "exported.yaml")
             tuned.write(Path(file))
-        wanted, own_space = tuned.workload, _own_space(tuned, studies)
+        _require_space(tuned, file)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{tuned.evidence.study}-{version}")
         check_name(name)
-        question: dict[str, Any] = {
-            "build": wanted.model,
-            "inputs": wanted.inputs,
-            "framework": tuned.framework,
-            "device": wanted.device,
-            "task": wanted.task,
-            "ranks": wanted.ranks,
-            "arguments": wanted.arguments,
-            "objective": wanted.objective,
-            "constraints": wanted.constraints,
-            "tolerance": wanted.tolerance,
-            "reference": wanted.reference_precision,
-            "seed": wanted.seed,
+        question = {
+            **question_of(tuned),
             "env": tuned.environment.variables,
-            "process_settings": _sets_the_process(tuned.config, own_space or bundled_space(tuned.framework)),
-            "instances": "auto" if INSTANCES in tuned.config.root else None,
-            "space": [] if own_space is None else [str(own_space)],
             "prior": [file],
             "study": name,
             "studies_dir": str(studies.folder),
+            "storage": storage,
         }
-        if tuned.shapes is not None:
-            question |= _of_traffic(tuned.shapes.traffic, wanted.arguments, folder)
+        if tuned.shapes is not None and "traffic" in question:
+            question["traffic"] = str(_log_of(tuned.shapes.traffic, folder))
         return cls(python, studies, question)
 
     @property
@@ -128,9 +121,10 @@ class SearchThere:
         write_yaml(limits, budget.model_dump(mode="json"))
         asked = {**self.question, "budget": str(limits), "progress": progress}
         done = subprocess.run(
-            [str(self.python), "-P", "-c", _SEARCH, json.dumps(asked)],
+            [str(self.python), "-P", "-c", _SEARCH],
             env={**os.environ, "PYTHONPATH": package_path()},
-            stdin=subprocess.DEVNULL,
+            # Not in the command line, which others on this machine can read: a database's URL may hold a password.
+            input=json.dumps(asked),
             stdout=subprocess.PIPE,
             text=True,
             check=False,
@@ -142,33 +136,21 @@ class SearchThere:
         return f"the search there failed: {why}"
 
 
-def _own_space(tuned: TunedConfig, studies: Studies) -> Path | None:
-    """The space file of the study that the file came from, if that is at hand and no bundled one."""
-    found = (manifest for manifest in studies.manifests() if manifest.name == tuned.evidence.study)
-    manifest = next((each for each in found if each.workload.model == tuned.workload.model), None)
-    if manifest is None:
-        return None
-    path = Path(manifest.space_file)
-    is_own = path.is_file() and path not in (*bundled_spaces(), entry_of(tuned.framework).search_space)
-    return path if is_own else None
+def _require_space(tuned: TunedConfig, file: str) -> None:
+    """Raises InputError where the space that was searched is not here, or the framework has none."""
+    space = tuned.search.space
+    if space is None:
+        bundled_space(tuned.framework)
+    elif not Path(space).is_file():
+        raise InputError(
+            f"{file}: key search.space: {space} is not there, and nothing else is the same search",
+            tip="put that file back, or name another there (null: the bundled one)",
+        )
 
 
-def _sets_the_process(config: Config, space_file: Path) -> bool:
-    """The config has a knob, or a value, that is offered only where the job allows settings of its whole process."""
-    entries = read_space_file(space_file).knobs
-    return any(
-        entries[name].process or any(each.process and each.value == value for each in entries[name].entries())
-        for name, value in config.root.items()
-        if name in entries
-    )
-
-
-def _of_traffic(traffic: Traffic, arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What asks for the traffic, in words or as a log, whose dimensions are no arguments then."""
-    asked = traffic.asked
-    if "traffic" in asked:
-        log = folder / "traffic.jsonl"
-        lines = ({**load.sizes, COUNT: max(round(load.share * _PARTS), 1)} for load in traffic.loads)
-        write_whole(log, "".join(f"{json.dumps(line)}\n" for line in lines))
-        asked = {"traffic": str(log)}
-    return {**asked, "arguments": {name: one for name, one in arguments.items() if name not in traffic.dimensions}}
+def _log_of(traffic: Traffic, folder: Path) -> Path:
+    """A log that stands for the traffic."""
+    log = folder / "traffic.jsonl"
+    lines = ({**load.sizes, COUNT: max(round(load.share * _PARTS), 1)} for load in traffic.loads)
+    write_whole(log, "".join(f"{json.dumps(line)}\n" for line in lines))
+    return log

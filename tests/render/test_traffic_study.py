@@ -113,12 +113,13 @@ def test_the_hint_to_tune_again_asks_for_the_traffic(tmp_path):
     """Its dimensions are no arguments of their own there."""
     shapes = {"traffic": parse_shapes(["rows=1:40%,2:60%"]).model_dump(mode="json"), "inputs": [], "outputs": []}
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content["workload"]["arguments"] = {"rows": 2, "width": 3}
+    content["workload"] |= {"arguments": {"rows": 2, "width": 3}, "objective": "latency"}
     (tmp_path / "best.yaml").write_text(yaml.safe_dump({**content, "shapes": shapes}))
     command = retune_command(load_tuned(tmp_path / "best.yaml"))
     assert "--shapes rows=1:40%,2:60%" in command
     assert "--model-arg width=3" in command
     assert "--model-arg rows" not in command
+    assert "--objective latency" in command  # By default it would be a job's total.
 
 
 def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):

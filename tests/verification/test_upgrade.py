@@ -14,12 +14,13 @@ import autotune
 from autotune.api import running, tuning, upgrading
 from autotune.config import Config
 from autotune.errors import InputError
+from autotune.job.mismatch import retune_command
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.planning import manifest
 from autotune.planning.shapes import shapes_asked
-from autotune.question.question import Question
+from autotune.question.question import Question, Scope
 from autotune.render.json import upgrade_document
 from autotune.render.side_by_side import upgrade_lines
 from autotune.space.declared import Declaration
@@ -78,13 +79,9 @@ BUDGET = Budget.model_validate(QUICK_BUDGET.model_dump())
 
 
 @pytest.fixture
-def studied(export, make_study, space_file, workload, tmp_path):
-    """An exported file whose study is at hand: its space is the user's own."""
-    path = export()
-    model = load_tuned(path).workload.model
-    of_model = workload.model_copy(update={"model": model, "reference": model})
-    make_study("s", workload=of_model, space_file=str(space_file), framework_version="0").close()
-    return path
+def studied(export, space_file):
+    """An exported file that says which space was searched: the user's own."""
+    return export(search={"space": str(space_file)})
 
 
 def searched(tmp_path, path, other, **more):
@@ -243,28 +240,92 @@ def test_where_the_untuned_model_fails_nothing_is_searched(studied, environment,
 
 
 def test_what_is_asked_there(export, tmp_path):
-    """All that the file knows of its question; a knob of the whole process says that such settings were allowed; a file
-    without its study, of a framework without a space, cannot be searched for."""
-    path = export()
+    """All that the file knows of its question, the part that decides which configs there are among it."""
+    path, space = export(), tmp_path / "own.yaml"
+    space.write_text("")
     tuned, studies = load_tuned(path), FolderStudies(tmp_path / "studies")
-    with pytest.raises(InputError, match="no bundled search space for fake"):
-        SearchThere.of(tuned, tmp_path, "1", studies, folder=tmp_path, file=None)
     workload = tuned.workload.model_copy(
-        update={"objective": "p90", "constraints": ("peak_memory <= 2GiB",), "seed": 3, "tolerance": 0.1}
-    )
+        update={
+            "objective": "p90", "constraints": ("peak_memory <= 2GiB",), "seed": 3, "tolerance": 0.1, "task": "train",
+        }
+    )  # fmt: skip
     environment = tuned.environment.model_copy(update={"variables": {"OMP_NUM_THREADS": "2"}})
-    config = Config({"execution": "compile", "threads": 2, "instances": "2x1"})
-    changes = {"framework": "torch", "workload": workload, "environment": environment, "config": config}
+    scope = Scope(
+        space=str(space), preset="quick", fixed_precision=True, process_settings=True, own_loop=True, instances="auto"
+    )
+    changes = {"framework": "torch", "workload": workload, "environment": environment, "search": scope}
     search = SearchThere.of(
-        tuned.model_copy(update=changes), tmp_path, "2.15.0+cpu", studies, folder=tmp_path, file="b.yaml"
+        tuned.model_copy(update=changes), tmp_path, "2.15.0+cpu", studies, folder=tmp_path, file="b.yaml", storage=""
     )
     assert search.study == "s-2.15.0-cpu"
     asked = Question.of({**search.question, "build": [search.question["build"]]})
-    assert (asked.objective, asked.constraints, asked.seed, asked.tolerance) == (
-        ("p90",), ("peak_memory <= 2GiB",), 3, 0.1
+    assert (asked.task, asked.objective, asked.constraints, asked.seed, asked.tolerance) == (
+        "train", ("p90",), ("peak_memory <= 2GiB",), 3, 0.1
     )  # fmt: skip
-    assert (asked.env, asked.prior, asked.process_settings) == ({"OMP_NUM_THREADS": "2"}, ("b.yaml",), True)
-    assert asked.instances == "auto"
+    assert (asked.env, asked.prior, asked.storage) == ({"OMP_NUM_THREADS": "2"}, ("b.yaml",), "")
+    assert asked.scope == scope
+
+
+@pytest.mark.parametrize(("space", "words"), [(None, "no bundled search space for fake"), ("gone.yaml", "key search")])
+def test_a_space_that_is_not_here_is_not_searched(export, tmp_path, space, words):
+    """The framework has none, or that of the study is gone: in a sentence, before anything is measured."""
+    tuned = load_tuned(export(search={"space": space}))
+    with pytest.raises(InputError, match=words):
+        SearchThere.of(tuned, tmp_path, "1", FolderStudies(tmp_path), folder=tmp_path, file=None)
+
+
+OWN_SPACE = """
+schema: 1
+framework: torch
+knobs:
+  execution: {doc: "https://docs.pytorch.org/docs/stable/", values: [eager, compile], untuned: eager, default: compile}
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"task": "train", "own_loop": True, "preset": "quick"},
+        {"fixed_precision": True, "preset": "exhaustive"},
+        {"process_settings": True, "objective": ("throughput",), "instances": "2"},
+        {"space": ["own.yaml"]},
+    ],
+)
+def test_the_space_that_is_searched_there_is_that_of_the_study(export, tmp_path, monkeypatch, flags):
+    """Of a bundled model's study of PyTorch, written to a file and read again; by default it is another one."""
+    monkeypatch.setattr("autotune.planning.spaces.num_usable_cores", lambda: 2)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(OWN_SPACE)
+    question = Question.of({"build": ["vit"], "framework": "torch", "device": "cpu", **flags})
+    study = manifest.make_manifest(question)
+    content = yaml.safe_load(export(search=study.search.model_dump(mode="json")).read_text())
+    content["framework"] = "torch"
+    content["workload"] |= {"model": "vit", "task": study.workload.task, "objective": study.objective.name}
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    searched_again, by_default = (
+        manifest.make_manifest(Question.of({**asked, "build": [asked["build"]]})).space.fingerprint
+        for asked in (_asked_there(tmp_path), {**_asked_there(tmp_path), **Scope().model_dump()})
+    )
+    assert searched_again == study.space.fingerprint
+    assert by_default != study.space.fingerprint
+
+
+def _asked_there(tmp_path):
+    tuned = load_tuned(tmp_path / "best.yaml")
+    return SearchThere.of(tuned, tmp_path, "1", FolderStudies(tmp_path), folder=tmp_path, file="best.yaml").question
+
+
+def test_an_export_says_what_was_searched(tune_fake, cli, tmp_path):
+    """As it was asked; the hint of a job and a search in another environment ask the same."""
+    assert tune_fake("--trials", "3", "--preset", "quick", "--fixed-precision").returncode == 0
+    assert cli("export", "s", "-o", "best.yaml").returncode == 0
+    tuned = load_tuned(tmp_path / "best.yaml")
+    assert (tuned.search.preset, tuned.search.fixed_precision, tuned.search.own_loop) == ("quick", True, False)
+    assert os.path.isabs(tuned.search.space)
+    hint = retune_command(tuned)
+    assert "--preset quick --fixed-precision" in hint
+    assert f"--space {tuned.search.space}" in hint
 
 
 @pytest.mark.parametrize("written", ["batch=1:60%,4:40%", None])
