@@ -90,8 +90,7 @@ def verify(
     MissingFrameworkError or MissingDeviceError where it cannot be measured here, and SetupError if the untuned model
     fails or is not the one that was tuned.
     """
-    if not 0 <= max_loss <= 1:
-        raise InputError(f"max_loss={max_loss}: is not a share", tip="give a number from 0 to 1, e.g. 0.1")
+    require_share(max_loss)
     limits, notify = parse_budget(budget), notify_all(callbacks)
     tuned = read_exported(file)
     with scratch() as folder:
@@ -159,6 +158,12 @@ def _asked(
     one, other = file_of(first), file_of(second)
     line = None if one is None or other is None else command("compare", one, other)
     return pair, (one or "first", other or "second"), line
+
+
+def require_share(max_loss: float) -> None:
+    """Raises InputError."""
+    if not 0 <= max_loss <= 1:
+        raise InputError(f"max_loss={max_loss}: is not a share", tip="give a number from 0 to 1, e.g. 0.1")
 
 
 def file_of(exported: Exported) -> str | None:

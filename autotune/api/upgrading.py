@@ -17,7 +17,7 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import BothMeasured, Callback
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import bench_in, scratch
-from autotune.api.side_by_side import Exported, file_of, read_exported
+from autotune.api.side_by_side import Exported, file_of, read_exported, require_share
 from autotune.api.studies import studies_at
 from autotune.errors import shown_at_the_call
 from autotune.measure.measurement import Failure
@@ -41,6 +41,7 @@ def verify_against(
     file: Exported,
     environment: str | PathLike[str],
     *,
+    max_loss: float = 0.0,
     retune: bool = False,
     budget: BudgetLike | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
@@ -51,17 +52,18 @@ def verify_against(
     """Measure an exported config and the untuned model here and under the releases of another environment.
 
     `environment`: the folder of a virtual environment, or its interpreter, where this package and the framework are
-    installed. `budget` as of `verify`; `callbacks` receive a `BothMeasured` for each block.
+    installed. `max_loss` as of `verify`, of the speed here; `budget` too; `callbacks` receive a `BothMeasured` for each
+    block.
 
-    `retune`: search there too, in a study of its own that begins with the exported config, and say whether another
-    config is best there. The time is for both: at most half of it for the comparison. `studies_dir`, `storage` and
-    `progress`: as of `tune`, for the search.
+    `retune`: search there too, in a study that begins with the exported config: is another one the best there? At most
+    half of the time is for the comparison. `studies_dir`, `storage` and `progress`: as of `tune`, for the search.
 
     Returns an `Upgrade`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (something fails there, or gives other
     outputs) or `"unclear"`; `untuned` and `tuned` are the `Speedup` of either model there over that here, `gains` those
     of the config here and there, `retuned` what the search found. Raises InputError for a file or an environment that
     is of no use, else like `verify`.
     """
+    require_share(max_loss)
     limits, begun, notify = parse_budget(budget), time.monotonic(), notify_all(callbacks)
     tuned, deadline = read_exported(file), Deadline.after(limits.wall_s, begun)
     other = Environment.of(environment, tuned.framework, searches=retune)
@@ -81,6 +83,7 @@ def verify_against(
                 limits if search is None else _within(limits, COMPARED * deadline.left_s()),
                 folder,
                 on_block=lambda values: notify(BothMeasured(objective, dict(values))),
+                max_loss=max_loss,
             )
         if search is None or found.failed == "untuned-there":
             return found

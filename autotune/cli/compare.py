@@ -24,19 +24,17 @@ MaxLoss = Annotated[
         metavar="SHARE",
         min=0.0,
         max=1.0,
-        help="Share of the promised speed-up that may be lost without being a regression, e.g. 0.05.",
+        help="Share of the promised speed-up, or with --against of the speed here, that may be lost, e.g. 0.05.",
     ),
 ]
 Against = Annotated[
     Path | None,
     typer.Option(
         metavar="ENVIRONMENT",
-        help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes there?",
+        help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes?",
     ),
 ]
-Retune = Annotated[
-    bool, typer.Option("--retune", help="With --against: search there too. Is another config the best there?")
-]
+Retune = Annotated[bool, typer.Option("--retune", help="With --against: search there too for a better config.")]
 
 
 @app.command()
@@ -59,8 +57,8 @@ def verify(
     if against is not None:
         if report is not None:
             raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
-        search = {"retune": retune, "studies_dir": studies_dir, "storage": storage}
-        return _verify_against(file, against, budget, search, as_json=as_json)
+        more = {"max_loss": max_loss, "retune": retune, "studies_dir": studies_dir, "storage": storage}
+        return _verify_against(file, against, budget, more, as_json=as_json)
     if retune:
         raise InputError(
             f"{asked('retune', True)} searches in another environment",
@@ -78,7 +76,7 @@ def verify(
     return verification.exit_code
 
 
-def _verify_against(file: Path, against: Path, budget: str | None, search: dict[str, Any], *, as_json: bool) -> int:
+def _verify_against(file: Path, against: Path, budget: str | None, more: dict[str, Any], *, as_json: bool) -> int:
     from autotune.answer.objectives import shown
     from autotune.api.events import BothMeasured
     from autotune.api.upgrading import verify_against
@@ -90,7 +88,7 @@ def _verify_against(file: Path, against: Path, budget: str | None, search: dict[
             say("  " + ", ".join(f"{name} {shown(event.objective, value)}" for name, value in event.values.items()))
 
     stop_on_sigterm()
-    found = verify_against(file, against, budget=budget, callbacks=say_values, **search)
+    found = verify_against(file, against, budget=budget, callbacks=say_values, **more)
     print_result(upgrade_document(found), upgrade_lines(found), as_json=as_json)
     return found.exit_code
 

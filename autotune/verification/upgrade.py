@@ -166,8 +166,10 @@ def upgrade(
     folder: Path,
     *,
     on_block: Callable[[Mapping[str, float]], None] = lambda _: None,
+    max_loss: float = 0.0,
 ) -> Upgrade:
-    """Measure until it is clear what changes, or the budget is used up. `there`: the other release.
+    """Measure until it is clear what changes, or the budget is used up. `there`: the other release. A loss of up to
+    `max_loss` of the speed here is no regression.
 
     Raises SetupError where the model or its config cannot be measured here, and for too little time.
     """
@@ -196,7 +198,8 @@ def upgrade(
         return _of_failure(name, contest.failures[name], here, there)
     if len(contest.blocks) < contest.plan.first_look:
         raise too_little_time(budget)
-    return _Rows(contest, pair).answer(was_faster=tuned.verdict is Verdict.FASTER, here=here, there=there)
+    was_faster = tuned.verdict is Verdict.FASTER
+    return _Rows(contest, pair).answer(was_faster=was_faster, here=here, there=there, max_loss=max_loss)
 
 
 def _of_failure(name: Name, failure: Failure, here: str, there: str) -> Upgrade:
@@ -235,7 +238,7 @@ class _Rows:
     def are_clear(self) -> bool:
         return bool(self.contest.failures) or all(is_clear(comparison) for comparison in self.decisive)
 
-    def answer(self, *, was_faster: bool, here: str, there: str) -> Upgrade:
+    def answer(self, *, was_faster: bool, here: str, there: str, max_loss: float) -> Upgrade:
         """What all blocks come to."""
         change = self.decisive[0].speedups[0]
         untuned = self.of("untuned", "untuned-there").speedups[0]
@@ -244,18 +247,24 @@ class _Rows:
         if self.has_tuned:
             tuned = change
             gains = (self.of("untuned", "tuned").speedups[0], self.of("untuned-there", "tuned-there").speedups[0])
-        outcome, why = _judged(change, gains[1], was_faster=was_faster, there=there)
+        outcome, why = _judged(change, gains[1], was_faster=was_faster, there=there, max_loss=max_loss)
         value, blocks = self.pair.objective.value, self.contest.blocks
         values = {name: statistics.median(value(block[name]) for block in blocks) for name in blocks[0]}
         return Upgrade(outcome, why, here, there, self.pair.objective, untuned, tuned, gains, values, blocks[0])
 
 
-def _judged(change: Speedup, gain: Speedup | None, *, was_faster: bool, there: str) -> tuple[Fate, str]:
-    """`regressed` needs proof, and so has a gain that was promised."""
+def _judged(
+    change: Speedup, gain: Speedup | None, *, was_faster: bool, there: str, max_loss: float
+) -> tuple[Fate, str]:
+    """`regressed` needs proof, and so has a gain that was promised. `max_loss` is of the speed here; slower than the
+    untuned model there is never allowed."""
     if was_faster and gain is not None and gain.high < 1:
         return "regressed", f"under {there} the config is slower than the untuned model"
-    if verdict_of(change) is not Verdict.FASTER and change.high < 1:
-        return "regressed", f"the model is slower under {there}"
+    if change.high < 1 - max_loss:
+        more = f" by more than {max_loss:.0%}" if max_loss else ""
+        return "regressed", f"the model is slower under {there}{more}"
     if was_faster and gain is not None and verdict_of(gain) is not Verdict.FASTER:
         return "unclear", f"the config is neither shown to gain under {there} nor shown not to"
+    if change.high < 1:
+        return "holds", f"the model is slower under {there}, and not shown to be so by more than {max_loss:.0%}"
     return "holds", f"nothing is shown to be slower under {there}"

@@ -17,7 +17,7 @@ from autotune.errors import InputError
 from autotune.job.mismatch import retune_command
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Verdict
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.planning import manifest
 from autotune.planning.shapes import shapes_asked
 from autotune.question.question import Question, Scope
@@ -28,7 +28,7 @@ from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verification.retune import SearchThere
-from autotune.verification.upgrade import Environment, Upgrade
+from autotune.verification.upgrade import Environment, Upgrade, _judged
 from autotune.workload.traffic import Shapes, parse_shapes, read_traffic
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials, own_children, with_latency
 
@@ -115,6 +115,45 @@ def test_a_release_that_is_slower(export, environment, cli, tmp_path):
     assert tuned.split()[0] == "tuned"
     assert gain.split()[0] == "gain"
     assert "untuned-there" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_loss_may_be_allowed(export, environment, cli, tmp_path):
+    """`--max-loss` counts: calls take half as long again there, so a third of the speed is lost, and half may be."""
+    budget = tmp_path / "budget.yaml"
+    budget.write_text(yaml.safe_dump(json.loads(BUDGET.model_dump_json())))
+    given = ("verify", str(export()), "--against", str(environment(FAKE_SLOWER="1.5")), "--budget", str(budget))
+    done = cli(*given, "--max-loss", "0.5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("holds: the model is slower under ")
+    assert done.stdout.splitlines()[0].endswith(", and not shown to be so by more than 50%")
+
+
+@pytest.mark.parametrize(
+    ("change", "gain", "max_loss", "outcome"),
+    [
+        ((0.7, 0.8), (2.0, 2.2), 0.0, "regressed"),
+        ((0.7, 0.8), (2.0, 2.2), 0.1, "regressed"),
+        ((0.7, 0.8), (2.0, 2.2), 0.25, "holds"),
+        ((0.9, 1.2), (2.0, 2.2), 0.0, "holds"),
+        ((0.7, 0.8), (0.8, 0.9), 0.5, "regressed"),
+        ((0.7, 0.8), (0.9, 1.2), 0.5, "unclear"),
+        ((0.7, 0.8), None, 0.1, "regressed"),
+        ((0.7, 0.8), None, 0.25, "holds"),
+    ],
+)
+def test_what_may_be_lost_is_a_share_of_the_speed_here(change, gain, max_loss, outcome):
+    """Slower than the untuned model there is no such loss, and a gain has to be shown all the same."""
+    change, gain = (ends and Speedup(median=sum(ends) / 2, low=ends[0], high=ends[1]) for ends in (change, gain))
+    found, why = _judged(change, gain, was_faster=True, there="2", max_loss=max_loss)
+    assert found == outcome
+    assert ("by more than" in why) == (max_loss > 0 and outcome != "unclear" and "the config" not in why)
+
+
+def test_no_share(export, environment):
+    """Neither is it ignored."""
+    with pytest.raises(InputError, match="max_loss=10: is not a share"):
+        autotune.verify_against(export(), environment(), max_loss=10)
 
 
 def test_a_release_that_computes_something_else(export, environment):
