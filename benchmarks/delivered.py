@@ -53,6 +53,11 @@ class Promise:
         )
 
 
+def as_promised(tolerance: float = TOLERANCE) -> str:
+    """The goal of a promise, in words."""
+    return f"delivered within {tolerance:.0%} of the promise, or inside the promised interval".replace("%", " %")
+
+
 @dataclass(frozen=True)
 class Delivery:
     """Pairs of a model: seconds a call untuned, and compiled as exported (by default where nothing was exported)."""
@@ -133,7 +138,7 @@ def judge(records: Sequence[Delivery]) -> list[Goal]:
         found += f"; {num_untouched} of {len(records)} models are left untouched, which promises 1.0 and cannot fail"
     return [
         Goal(
-            f"delivered within {TOLERANCE:.0%} of the promise, or inside the promised interval".replace("%", " %"),
+            as_promised(),
             found,
             bool(promised) and num_kept == len(promised),
         )

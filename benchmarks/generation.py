@@ -9,9 +9,7 @@ processes that take turns.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,7 +23,7 @@ from autotune.config import Scalar
 from benchmarks.delivered import Promise
 from benchmarks.evidence import Benchmark, Goal, percent, table
 from benchmarks.generation_job import WAYS
-from benchmarks.processes import Product, ProductError
+from benchmarks.processes import Job, Product, ProductError
 
 JOB = Path(__file__).with_name("generation_job.py")
 TOLERANCE = 0.05
@@ -86,19 +84,18 @@ def cases(given: argparse.Namespace) -> list[Case]:
 def run(case: Case) -> Generated:
     """Tune, export, and generate in all ways."""
     with Product() as product, tempfile.TemporaryDirectory() as folder:
-        path = product.folder / "best.yaml"
         try:
-            product.tune(
+            path = product.exported(
                 f"hf:{case.name}", "torch", study="text", task="generate", budget=case.budget,
                 model_arguments=case.arguments,
             )  # fmt: skip
-            product.export("text", path)
         except ProductError as error:
             return Generated(case.name, None, refusal=str(error))
+        job, words = Job(JOB, Path(folder)), ("--settings", str(path), "--passes", str(case.passes))
         seen: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
         for _ in range(case.rounds):
             for way in WAYS:
-                seen[way].append(_generated(case, Path(folder), way, path))
+                seen[way].append(job.seen(f"hf:{case.name}", way, *words, arguments=case.arguments))
         tokens = seen["untuned"][0]["tokens"]
         return Generated(
             case.name,
@@ -107,22 +104,6 @@ def run(case: Case) -> Generated:
             recompiles={way: max(each["recompiles"] for each in seen[way]) for way in WAYS},
             are_equal={way: all(each["tokens"] == tokens for each in seen[way]) for way in WAYS},
         )
-
-
-def _generated(case: Case, folder: Path, way: str, settings: Path) -> dict[str, Any]:
-    output = folder / "seen.json"
-    arguments = [text for name, value in case.arguments.items() for text in ("--argument", f"{name}={value}")]
-    subprocess.run(
-        [
-            sys.executable, str(JOB), f"hf:{case.name}", way, *arguments, "--settings", str(settings), "--passes",
-            str(case.passes), "--output", str(output),
-        ],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    told: dict[str, Any] = json.loads(output.read_text())
-    return told
 
 
 def judge(records: Sequence[Generated]) -> list[Goal]:

@@ -9,10 +9,7 @@ each, as it is and with the file applied, in pairs of fresh processes whose orde
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,9 +22,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.delivered import Promise
+from benchmarks.delivered import Promise, as_promised
 from benchmarks.evidence import REPOSITORY, Benchmark, Goal, table
-from benchmarks.processes import Pair, Product, ProductError, Ratio, alternate, ratio_over_pairs
+from benchmarks.processes import Job, Pair, Product, ProductError, Ratio, alternate, ratio_over_pairs
 
 JOB = Path(__file__).with_name("pipelines_job.py")
 PIPELINES = {"Stable Diffusion": "stable_diffusion", "DiT": "dit"}
@@ -95,45 +92,22 @@ def run(case: Case) -> Drawn:
     """Tune, export, and draw both ways."""
     pipeline = f"{REPOSITORY}/tests/stand_ins/pipelines.py:{PIPELINES[case.name]}"
     with Product() as product, tempfile.TemporaryDirectory() as folder:
-        path = product.folder / "best.yaml"
         try:
-            product.tune(pipeline, "torch", study="pictures", budget=case.budget)
-            product.export("pictures", path)
+            path = product.exported(pipeline, "torch", study="pictures", budget=case.budget)
         except ProductError as error:
             return Drawn(case.name, None, refusal=str(error))
-        job = _Job(pipeline, Path(folder), case.sampling_s)
-        pairs_s = alternate(case.pairs, job.median_s, partial(job.median_s, "--settings", str(path)))
-        return Drawn(case.name, Promise.read(path), pairs_s=pairs_s, difference=job.difference())
+        job = Job(JOB, Path(folder))
+        pictures: list[Any] = []
+        """Of each process; the first is an untuned one."""
 
+        def median_s(*way: str) -> float:
+            seen = job.seen(pipeline, *way, "--sampling-s", str(case.sampling_s))
+            pictures.append(np.asarray(seen["pictures"]))
+            return float(seen["median_s"])
 
-class _Job:
-    """The job, each time in a new process; compile caches are kept in the folder."""
-
-    def __init__(self, pipeline: str, folder: Path, sampling_s: float) -> None:
-        self._pipeline, self._folder, self._sampling_s = pipeline, folder, sampling_s
-        self._pictures: dict[tuple[str, ...], list[Any]] = {}
-
-    def median_s(self, *way: str) -> float:
-        output = self._folder / "seen.json"
-        subprocess.run(
-            [
-                sys.executable, str(JOB), self._pipeline, *way, "--sampling-s", str(self._sampling_s),
-                "--output", str(output),
-            ],
-            cwd=self._folder,
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")},
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )  # fmt: skip
-        seen = json.loads(output.read_text())
-        self._pictures.setdefault(way, []).append(seen["pictures"])
-        return float(seen["median_s"])
-
-    def difference(self) -> float:
-        """The largest of any process from the first untuned one."""
-        untuned = np.asarray(self._pictures[()][0])
-        every = [np.asarray(pictures) for found in self._pictures.values() for pictures in found]
-        return float(max(np.abs(pictures - untuned).max() for pictures in every) / np.abs(untuned).max())
+        pairs_s = alternate(case.pairs, median_s, partial(median_s, "--settings", str(path)))
+        difference = max(np.abs(each - pictures[0]).max() for each in pictures) / np.abs(pictures[0]).max()
+        return Drawn(case.name, Promise.read(path), pairs_s=pairs_s, difference=float(difference))
 
 
 def judge(records: Sequence[Drawn]) -> list[Goal]:
@@ -143,7 +117,7 @@ def judge(records: Sequence[Drawn]) -> list[Goal]:
     kept, alike = sum(record.is_kept for record in promised), sum(record.difference <= ALIKE for record in made)
     return [
         Goal(
-            f"delivered within {TOLERANCE:.0%} of the promise, or inside the promised interval".replace("%", " %"),
+            as_promised(TOLERANCE),
             f"{kept} of {len(promised)} promises, from {len(records)} pipelines",
             bool(promised) and kept == len(promised) == len(records),
         ),

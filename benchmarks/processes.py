@@ -89,6 +89,13 @@ class Product:
             "--task", task, "--seed", str(seed), *options, *flags, "--studies-dir", str(self._studies), "--json",
         )  # fmt: skip
 
+    def exported(self, model: str, framework: str, *, study: str, **how: Any) -> Path:
+        """Tune, and export the answer: its YAML. Raises ProductError, also where there is nothing to export."""
+        path = self.folder / "best.yaml"
+        self.tune(model, framework, study=study, **how)
+        self.export(study, path)
+        return path
+
     def export(self, study: str, path: Path) -> None:
         """Write the study's YAML to `path`. Raises ProductError, also where there is nothing to export."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,17 +133,18 @@ class Product:
         return subprocess.run(
             [sys.executable, str(REPOSITORY / "cli.py"), *arguments],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self._search_path()))},
+            env={**os.environ, "PYTHONPATH": _search_path(self._libraries)},
             capture_output=True,
             text=True,
             check=False,
         )
 
-    def _search_path(self) -> list[Path]:
-        """Folders of packages; another checkout on the path must not be measured in place of this one."""
-        given = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-        others = [folder for folder in given if not (folder / "autotune").is_dir()]
-        return [*([] if self._libraries is None else [self._libraries]), *others]
+
+def _search_path(libraries: Path | None) -> str:
+    """Folders of packages; another checkout on the path must not be measured in place of this one."""
+    given = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    others = [folder for folder in given if not (folder / "autotune").is_dir()]
+    return os.pathsep.join(map(str, [*([] if libraries is None else [libraries]), *others]))
 
 
 def export_in(folder: Path, model: str, seed: int) -> Path:
@@ -151,11 +159,45 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @dataclass(frozen=True)
-class PlainScript:
-    """`plain.py` for one model, each time in a new process. Compile caches are kept in `folder`, as a job keeps its.
+class Job:
+    """A script that does what a job does and writes what it saw, each time in a new process. Compile caches are kept in
+    `folder`, as a job keeps its."""
 
-    `training`: it is `plain_training.py`.
-    """
+    script: Path
+    folder: Path
+    libraries: Path | None = None
+    """A folder of packages that it finds beside those of the environment."""
+
+    def seen(
+        self, *words: str, arguments: Mapping[str, Scalar] | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """All that it saw, called with these words and the arguments of its model. Raises CalledProcessError, which has
+        what it said on stderr, and TimeoutExpired."""
+        output, log = self.folder / "seen.json", self.folder / "job.log"
+        of_model = [word for name, value in (arguments or {}).items() for word in ("--argument", f"{name}={value}")]
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor")}
+        with log.open("w") as said:
+            done = subprocess.run(
+                [sys.executable, str(self.script), *words, *of_model, "--output", str(output)],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": _search_path(self.libraries), **caches},
+                # A model may print at every call (the planner does), and nobody must wake up beside it to read.
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                timeout=timeout_s,
+                check=False,
+            )
+        if done.returncode != 0:
+            text = log.read_text(errors="replace")
+            failure = subprocess.CalledProcessError(done.returncode, done.args, stderr=text)
+            failure.add_note(text[-2000:])
+            raise failure
+        return dict(json.loads(output.read_text()))
+
+
+@dataclass(frozen=True)
+class PlainScript:
+    """`plain.py` for one model, a `Job`. `training`: it is `plain_training.py`."""
 
     model: str
     folder: Path
@@ -168,28 +210,14 @@ class PlainScript:
 
     def median_s(self, *way: str) -> float:
         """Median seconds a call; `way` as on the script's command line. Raises CalledProcessError."""
-        return self.seen(*way)["median_s"]
+        return float(self.seen(*way)["median_s"])
 
-    def seen(self, *way: str, timeout_s: float | None = None) -> dict[str, float]:
-        """All that the script saw. Raises CalledProcessError, and TimeoutExpired."""
-        output = self.folder / "seen.json"
-        script = [str(TRAINING)] if self.training else [str(PLAIN)]
+    def seen(self, *way: str, timeout_s: float | None = None) -> dict[str, Any]:
+        """All that the script saw. Raises as `Job.seen` does."""
         seed = [] if self.training else ["--seed", str(self.seed)]
-        subprocess.run(
-            [
-                sys.executable, *script, self.model, *way, *seed, *self.arguments, "--output", str(output),
-                "--warmup-s", str(self.warmup_s), "--sampling-s", str(self.sampling_s),
-            ],
-            cwd=self.folder,
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor")},
-            # A model may print at every call (the planner does), and nobody must wake up beside it to read.
-            stdout=subprocess.DEVNULL,
-            stderr=None if timeout_s is None else subprocess.PIPE,
-            text=True,
-            timeout=timeout_s,
-            check=True,
-        )  # fmt: skip
-        return dict(json.loads(output.read_text()))
+        times = ["--warmup-s", str(self.warmup_s), "--sampling-s", str(self.sampling_s)]
+        job = Job(TRAINING if self.training else PLAIN, self.folder)
+        return job.seen(self.model, *way, *seed, *self.arguments, *times, timeout_s=timeout_s)
 
 
 Pair = tuple[float, float]

@@ -11,10 +11,7 @@ pairs of fresh processes, each pair with a seed of its own.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.config import Scalar
 from benchmarks.delivered import Promise
 from benchmarks.evidence import Benchmark, Goal, percent, table
-from benchmarks.processes import Pair, Product, ProductError, ratio_over_pairs
+from benchmarks.processes import Job, Pair, Product, ProductError, ratio_over_pairs
 from benchmarks.zoo_models import LIBRARIES
 
 JOB = Path(__file__).with_name("trainers_job.py")
@@ -112,19 +109,20 @@ def cases(given: argparse.Namespace) -> list[Case]:
 def run(case: Case) -> Trained:
     """Tune, export, and train both ways."""
     with Product(LIBRARIES / "timm") as product, tempfile.TemporaryDirectory() as folder:
-        path = product.folder / "best.yaml"
         try:
-            product.tune(
+            path = product.exported(
                 case.model, "torch", study="trained", task="train", budget=case.budget,
                 model_arguments=case.arguments, flags=["--own-loop"],
             )  # fmt: skip
-            product.export("trained", path)
         except ProductError as error:
             return Trained(case.name, case.trainer, None, refusal=str(error))
-        seen = [
-            (_trained(case, Path(folder), seed, None), _trained(case, Path(folder), seed, path))
-            for seed in range(case.pairs)
-        ]
+        job = Job(JOB, Path(folder), LIBRARIES / "timm")
+
+        def trained(seed: int, *way: str) -> dict[str, Any]:
+            words = (case.trainer, case.model, *way, "--seed", str(seed), "--steps", str(case.steps))
+            return job.seen(*words, arguments=case.arguments)
+
+        seen = [(trained(seed), trained(seed, "--settings", str(path))) for seed in range(case.pairs)]
         return Trained(
             case.name,
             case.trainer,
@@ -134,24 +132,6 @@ def run(case: Case) -> Trained:
             first_loss=statistics.fmean(untuned["losses"][0] for untuned, _ in seen),
             warnings=sorted({message for _, tuned in seen for message in tuned["warnings"]}),
         )
-
-
-def _trained(case: Case, folder: Path, seed: int, settings: Path | None) -> dict[str, Any]:
-    output = folder / "seen.json"
-    arguments = [text for name, value in case.arguments.items() for text in ("--argument", f"{name}={value}")]
-    way = [] if settings is None else ["--settings", str(settings)]
-    subprocess.run(
-        [
-            sys.executable, str(JOB), case.trainer, case.model, *arguments, *way, "--seed", str(seed),
-            "--steps", str(case.steps), "--output", str(output),
-        ],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(LIBRARIES / "timm")},
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    told: dict[str, Any] = json.loads(output.read_text())
-    return told
 
 
 def _last(seen: dict[str, Any]) -> float:

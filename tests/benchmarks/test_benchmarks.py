@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
 from benchmarks import aa, delivered, overhead
 from benchmarks.plain import settings_of
-from benchmarks.processes import alternate, rate_is_below, ratio_over_pairs
+from benchmarks.processes import Job, alternate, rate_is_below, ratio_over_pairs
 from benchmarks.simulated import UNTUNED_S, Machine, Noise, SimulatedTrials, Truth, simulate, space_of_variants
 
 STILL = Noise(process_sd=0, call_sd=0, spike_share=0, drift_sd=0)
@@ -286,3 +287,31 @@ def test_imports_that_compiles_are_spared_are_not_the_tools_own():
     assert shares.stage_s["imports ahead"] == 4.0
     assert shares.own_share == pytest.approx((3 * (0.5 + 5.5) - 4.0) / 60)
     assert sum(shares.stage_s.values()) == pytest.approx(60)
+
+
+JOB = """
+import json, os, sys
+from pathlib import Path
+if "fail=True" in sys.argv:
+    sys.exit("no such model")
+seen = {"words": sys.argv[1:-2], "path": os.environ["PYTHONPATH"], "caches": os.environ["TORCHINDUCTOR_CACHE_DIR"]}
+Path(sys.argv[-1]).write_text(json.dumps(seen))
+print("a call" * 10000)
+"""
+
+
+def test_a_job_says_what_it_saw_and_why_it_failed(tmp_path, monkeypatch):
+    """With its model's arguments, libraries of its own and none of another checkout, and caches in its folder."""
+    (tmp_path / "checkout" / "autotune").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'checkout'}:/elsewhere")
+    (tmp_path / "job.py").write_text(JOB)
+    job = Job(tmp_path / "job.py", tmp_path, tmp_path / "libraries")
+    assert job.seen("m", "--passes", "2", arguments={"depth": 3}) == {
+        "words": ["m", "--passes", "2", "--argument", "depth=3"],
+        "path": f"{tmp_path / 'libraries'}:/elsewhere",
+        "caches": str(tmp_path / "inductor"),
+    }
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        job.seen("m", arguments={"fail": True})
+    assert caught.value.stderr.strip() == "no such model"
+    assert caught.value.__notes__ == [caught.value.stderr]
