@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.errors import InputError
-from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.errors import InputError, InvalidConfigError, SetupError
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.planning.manifest import require_team, variables_of
 from autotune.question.question import Question
+from autotune.trial.worker.accuracy_check import WrongResultError
+from autotune.trial.worker.further import error_of
+from autotune.trial.worker.main import failure_of
 from autotune.trial.worker.team import RANK_VARIABLE
 from tests.conftest import QUICK_BUDGET, own_children
 from tests.trial.test_training import run_steps
@@ -87,6 +90,25 @@ def test_the_rank_that_failed_is_named(run_ranks, fault, config, words):
     assert isinstance(outcome, Failure)
     assert words in outcome.error
     assert not own_children()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (WrongResultError("the loss is 3", 0.0), Reason.WRONG_RESULT),
+        (InvalidConfigError("no such knob"), Reason.INVALID),
+        (SetupError("no disk"), Reason.SETUP),
+        (MemoryError("too little"), Reason.OUT_OF_MEMORY),
+        (ValueError("the third step fails"), Reason.RUN_ERROR),
+    ],
+)
+def test_what_another_process_failed_with_fails_this_one_alike(make_request, error, reason):
+    """The same reason and figure, and its kind is named once, whatever process says it."""
+    there = failure_of(error, Stage.RUN, make_request(), None, evidence="there")
+    here = failure_of(error_of(there, "rank 1: "), Stage.RUN, make_request(), None, evidence="here")
+    assert (there.reason, here.reason, here.relative_error) == (reason, reason, there.relative_error)
+    assert f"rank 1: {there.error if reason is Reason.RUN_ERROR else error}" in here.error
+    assert here.error.count(type(error).__name__) == there.error.count(type(error).__name__)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ the trial: the supervisor kills what a trial has started.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -69,24 +70,29 @@ class Further:
         for number, (folder, process) in enumerate(zip(self.folders, self.processes, strict=True), start=1):
             outcome = folder.read_outcome()
             if isinstance(outcome, Failure) and not _follows(outcome):
-                return self._error_of(outcome, number)
+                return error_of(outcome, f"{self.name} {number}: ")
             if process.poll() not in (None, 0):
                 how = f"{self.name} {number} ended with exit status {process.poll()}"
                 return SetupError(f"{how}; full log: {folder.stderr}")
         return None
 
-    def _error_of(self, failure: Failure, number: int) -> Exception:
-        text = f"{self.name} {number}: {failure.error}"
-        match failure.reason:
-            case Reason.WRONG_RESULT:
-                return WrongResultError(text, failure.relative_error or float("nan"))
-            case Reason.INVALID:
-                return InvalidConfigError(text)
-            case Reason.SETUP:
-                return SetupError(text)
-            case Reason.OUT_OF_MEMORY:
-                return MemoryError(text)
-        return RuntimeError(text)
+
+def error_of(failure: Failure, begin: str) -> Exception:
+    """What another process of the trial failed with, to be raised in its own. `begin`: of the sentence."""
+    kind = _KINDS.get(failure.reason, RuntimeError)
+    text = begin + failure.error.removeprefix(f"{kind.__name__}: ")
+    if kind is WrongResultError:
+        return WrongResultError(text, math.nan if failure.relative_error is None else failure.relative_error)
+    return kind(text)
+
+
+_KINDS: dict[Reason, type[Exception]] = {
+    Reason.WRONG_RESULT: WrongResultError,
+    Reason.INVALID: InvalidConfigError,
+    Reason.SETUP: SetupError,
+    Reason.OUT_OF_MEMORY: MemoryError,
+}
+"""Those that the worker makes such a reason of again."""
 
 
 def _follows(failure: Failure) -> bool:

@@ -59,7 +59,7 @@ from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory, growth_of
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.stages import StageReporter, Turns
-from autotune.trial.worker.subject import Subject, build_subject, paired_with
+from autotune.trial.worker.subject import Subject, subject_of
 from autotune.workload.process_start import INSTANCES
 
 PROFILED_CALLS = 5
@@ -204,9 +204,7 @@ def _build(request: TrialRequest, progress: StageReporter, supervision: Supervis
     backend.prepare(request.workload.device, request.workload.seed)
     device = DeviceLock.of(request, backend, progress)
     memory = PeakMemory(backend)
-    subject = build_subject(request.workload, backend)
-    if request.judged:
-        subject = paired_with(subject, Path(request.reference))
+    subject = subject_of(request, backend)
     calls = calls_for(request.workload, subject, backend)
     return _Trial(request, progress, supervision, backend, device, memory, subject, calls)
 

@@ -12,7 +12,6 @@ docs/decisions/0065-random-numbers-in-training.md has which faults each of the t
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import require
@@ -25,9 +24,10 @@ from autotune.measure.measurement import Checked, Failure, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import crash_alike, run_helper
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker.accuracy_check import WrongResultError, check
+from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.calls.steps import Steps
-from autotune.trial.worker.subject import build_subject, paired_with
+from autotune.trial.worker.further import error_of
+from autotune.trial.worker.subject import subject_of
 
 ONLY = "same-numbers"
 """Second argument of a worker that checks this and measures nothing, and the name of its folder in the trial's."""
@@ -50,24 +50,15 @@ def check_in_child(folder: TrialFolder, request: TrialRequest, backend: Backend)
     outcome = inner.read_outcome()
     if isinstance(outcome, Failure):
         is_silent = require(backend.training, asked("task", "train")).silence is not None
-        how = "its dropout silent" if is_silent else "the untuned step's random numbers"
-        raise _error_of(outcome, how)
+        how = "with its dropout silent" if is_silent else "with the untuned step's random numbers"
+        if outcome.reason not in (Reason.WRONG_RESULT, Reason.SETUP):
+            ends = f"{how} the config ends in {outcome.reason.value} ({outcome.error})"
+            raise InvalidConfigError(f"its training steps cannot be checked: {ends}")
+        raise error_of(outcome, f"{how}, ")
     try:
         return Checked.model_validate_json(found.read_bytes())
     except (OSError, ValueError) as error:
         raise SetupError(f"the process that checks steps left no result in {inner.path}: {error}") from None
-
-
-def _error_of(failure: Failure, how: str) -> Exception:
-    if failure.reason is Reason.WRONG_RESULT:
-        relative_error = float("nan") if failure.relative_error is None else failure.relative_error
-        what = failure.error.removeprefix(f"{WrongResultError.__name__}: ")
-        return WrongResultError(f"with {how}, {what}", relative_error)
-    if failure.reason is Reason.SETUP:
-        return SetupError(failure.error)
-    return InvalidConfigError(
-        f"its training steps cannot be checked: with {how} the config ends in {failure.reason.value} ({failure.error})"
-    )
 
 
 def write(request: TrialRequest, folder: TrialFolder, backend: Backend, enter: Callable[[Stage], None]) -> None:
@@ -77,7 +68,7 @@ def write(request: TrialRequest, folder: TrialFolder, backend: Backend, enter: C
     """
     enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
-    subject = paired_with(build_subject(request.workload, backend), Path(request.reference))
+    subject = subject_of(request, backend)
     calls = Steps(request.workload, subject, backend, same_numbers=True)
     enter(Stage.CHECK)
     training = require(backend.training, asked("task", "train"))

@@ -19,6 +19,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
+from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
 from autotune.trial.worker.kept_state import kept_state
@@ -203,10 +204,11 @@ def _assumed(given: TrainingRecipe, taken: TrainingRecipe) -> Iterator[str]:
         yield f"the optimizer is {name} with a learning rate of {USUAL_LEARNING_RATE:g}: the model's function gave none"
 
 
-def paired_with(subject: Subject, reference: Path) -> Subject:
-    """With the inputs for which the reference holds outputs: without the derived one if the untuned model did not take
-    it."""
-    num_inputs = num_compared(reference)
+def subject_of(request: TrialRequest, backend: Backend) -> Subject:
+    """The subject of a trial, with the inputs for which the reference holds outputs: without the derived one if the
+    untuned model did not take it. Raises as `build_subject` does."""
+    subject = build_subject(request.workload, backend)
+    num_inputs = num_compared(Path(request.reference)) if request.judged else None
     if num_inputs is None:
         return subject
     paired = subject.without_derived() if num_inputs == len(subject.inputs) - 1 else subject

@@ -40,7 +40,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import reference_tolerance
 from autotune.trial.worker.calls.steps import Steps
 from autotune.trial.worker.further import LOOK_S, Further
-from autotune.trial.worker.subject import build_subject, paired_with
+from autotune.trial.worker.subject import subject_of
 
 ONLY = "rank"
 """Second argument of a worker that is a further rank of a trial, and measures nothing."""
@@ -84,9 +84,7 @@ def serve(request: TrialRequest, folder: TrialFolder, backend: Backend, enter: C
     rank = int(os.environ[RANK_VARIABLE])
     enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
-    subject = build_subject(request.workload, backend)
-    if request.judged:
-        subject = paired_with(subject, Path(request.reference))
+    subject = subject_of(request, backend)
     calls = Steps(request.workload, subject, backend)
     (folder.path / _BUILT).touch()
     calls.join(_joined(backend, rank, request.workload.ranks, folder.path.parent / _MEETING))
