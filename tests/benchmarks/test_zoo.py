@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import zoo
+from benchmarks import evidence, zoo
 from benchmarks.evidence import REPOSITORY
 from benchmarks.processes import Product, Ratio
 from benchmarks.zoo import AnswerStep, Record, Study
@@ -134,10 +134,10 @@ def test_a_job_that_fails_breaks_the_promise():
 
 
 def test_a_record_holds_at_its_commit_alone(monkeypatch):
-    monkeypatch.setattr(zoo, "commit", lambda: "0123")
+    monkeypatch.setattr(evidence, "commit", lambda: "0123")
     assert zoo.holds(record_of("bert"))
     assert not zoo.holds(replace(record_of("bert"), commit="4567"))
-    monkeypatch.setattr(zoo, "commit", lambda: "0123 with uncommitted changes")
+    monkeypatch.setattr(evidence, "commit", lambda: "0123 with uncommitted changes")
     assert not zoo.holds(replace(record_of("bert"), commit="0123 with uncommitted changes"))
 
 

@@ -175,6 +175,17 @@ def test_a_fault_of_compiled_code_is_found(run_steps, fault):
     assert compiled.reason == "wrong_result"
 
 
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["default", "lite"])
+def test_masks_that_the_backward_draws_again_are_found(run_steps, mode):
+    """PyTorch's own fault (2.13): where all activations are computed again, so is dropout, with other numbers."""
+    config = {**COMPILED, "mode": mode, "activation_memory_budget": 0.0}
+    _, compiled = run_steps(DROPPING, config, framework="torch", untuned=UNTUNED)
+    assert isinstance(compiled, Failure), compiled
+    assert "forward and backward do not drop the same" in compiled.error
+
+
 DROPPING_CELL = """
 import mindspore as ms
 import numpy as np

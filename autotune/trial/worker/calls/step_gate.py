@@ -251,7 +251,8 @@ def _require_slope(expected: float | None, got: float | None, tolerance: float) 
     if not abs(got - 1) <= _SLOPE_ERROR + tolerance + 2 * abs(expected - 1):
         raise WrongResultError(
             f"the loss changes along the step's own gradient by {got:.3g} times what the gradient says, that of the "
-            f"untuned step by {expected:.3g}: forward and backward do not drop the same",
+            f"untuned step by {expected:.3g}: forward and backward do not drop the same (what a backward computes "
+            "again it may draw again)",
             abs(got - 1),
         )
 
