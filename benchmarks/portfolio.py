@@ -55,7 +55,7 @@ RECORDS: Mapping[Device, Path] = {"cpu": RESULTS / "portfolio.jsonl", "gpu": RES
 TOLERANCE = 5e-2
 """Of a trial here; what a config's error was is recorded, and judged where the portfolio is made."""
 SAMPLING = SamplingPlan(max_warmup_s=1.0, max_sampling_s=0.7, min_samples=20, max_samples=300)
-LIMITS = Limits(compile=150.0, check=60.0, run=60.0, total=240.0)
+LIMITS = Limits(compile=400.0, check=60.0, run=60.0, total=500.0)
 FLOAT_TOLERANCE, HALF_TOLERANCE = 1e-3, 2e-2
 """Largest errors of a config that a study of these classes would take."""
 NOTABLE = 0.02
@@ -217,6 +217,8 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
         COMPILED,
         GROWING,
         {**COMPILED, "cache": "transformers"},
+        {**GROWING, "freezing": True, "max_autotune_gemm": True},
+        {**COMPILED, "cache": "dynamic", "freezing": True, "max_autotune_gemm": True},
         {**FIXED, "prefill": "compile"},
         {**GROWING, "freezing": True},
         {**FIXED, "prefill": "compile", "freezing": True},
@@ -268,8 +270,11 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
 }
 """What is recorded beside the untuned model, by framework and task: what was best somewhere, and the main knobs one by
 one. What matters most comes first."""
-BY_HAND: Mapping[tuple[str, Task], tuple[Settings, ...]] = {("torch", "generate"): (GROWING,)}
-"""What users write by hand and the default is not: `torch.compile(model.forward)`, where text is generated."""
+BY_HAND: Mapping[tuple[str, Task], tuple[Settings, ...]] = {
+    ("torch", "generate"): (GROWING, {**COMPILED, "cache": "transformers"})
+}
+"""What users write by hand and the default is not: `torch.compile(model.forward)`, where text is generated, and Hugging
+Face's own way."""
 
 GRAPHS: Settings = {**COMPILED, "mode": "reduce-overhead"}
 DESIGN_ON_GPU: dict[tuple[str, Task], tuple[Settings, ...]] = {
