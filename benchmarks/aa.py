@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import scatter, zoo_models
 from benchmarks.evidence import Benchmark, Goal, by_commit, commit, is_of_this_code, percent, table
 from benchmarks.processes import Product, ProductError, rate_is_below
-from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
+from benchmarks.simulated import ENDED, UNTUNED_S, Noise, Truth, simulate, space_of_variants
 from benchmarks.zoo_models import ZooModel
 
-PIECES = ("simulated", "real")
+PIECES = ("simulated", "clock", "real")
 IDENTICAL = Path(__file__).with_name("spaces") / "identical_torch.yaml"
 MODELS = (*scatter.MODELS, *(model for model in zoo_models.MODELS if model.name in ("detr", "patchtst")))
 """Those of the real studies."""
@@ -47,6 +47,12 @@ OTHER_NOISES = (
     Noise(process_sd=0.03, wild_factor=3.0, block_correlation=0.8),
 )
 """Which a rule that takes scatter for normal, alike for all, and fresh in each process, may get wrong."""
+CLOCKED = (
+    Noise(process_sd=0.03),
+    Noise(process_sd=0.06, has_two_modes=True),
+    Noise(process_sd=0.03, block_correlation=0.8),
+)
+"""Of the studies that a clock ends."""
 NOT_COMPARED = "not compared"
 """Also where there is a verdict: `keep_untuned` may follow from configs being one program, without a measurement."""
 NUM_VARIANTS = 12
@@ -57,6 +63,7 @@ ABOUT = (
     "trial. In two modes a process is slow or fast by that scatter, as often the one as the other. Where successive "
     "blocks are correlated, a finalist's bias in a block resembles the one it had in the block before (AR(1)), "
     "and up to 2 false winners in 100 studies meet the goal. The bound says what so many studies do show of the rate. "
+    "*Ended by a clock*: the time of a simulated clock, drawn for each study, is over after one to a dozen blocks. "
     "*Real*: models in fresh processes, each the plain command line with `--budget` and a space of three names for the "
     "untuned model. *Blocks*: the median over the studies, and the fewest."
 )
@@ -97,10 +104,12 @@ class Case:
 
     noise: Noise
     num_studies: int
+    has_clock: bool = False
+    """It ends them."""
 
     @property
     def name(self) -> str:
-        return name_of(self.noise)
+        return name_of(self.noise) + (ENDED if self.has_clock else "")
 
     def run(self) -> Part:
         """Studies of thirteen equal configs; the study's number is its seed."""
@@ -109,7 +118,7 @@ class Case:
         space = space_of_variants(NUM_VARIANTS)
         truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
         for seed in range(self.num_studies):
-            confirmation = simulate(space, truth, self.noise, seed=seed).confirmation
+            confirmation = simulate(space, truth, self.noise, seed=seed, has_clock=self.has_clock).confirmation
             speedup = confirmation.speedup
             median = None if speedup is None else speedup.median
             part.add(confirmation.verdict.value, median, len(confirmation.blocks))
@@ -160,15 +169,21 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="between the biases of successive blocks, in further simulated studies (default: 0.5 0.8)",
     )  # fmt: skip
     parser.add_argument("--others", type=int, default=100, help="studies for each other noise (default: %(default)s)")
+    parser.add_argument("--clocked", type=int, default=100, help="studies for each noise (default: %(default)s)")
     parser.add_argument("--alike", type=int, default=50, help="studies for each correlation (default: %(default)s)")
 
 
 def cases(given: argparse.Namespace) -> list[Case | RealCase]:
     """Every noise, then every model; for a smoke run a few studies of the first noise, and of blocks alike in time."""
     if given.quick:
-        return [Case(Noise(process_sd=given.process_sd[0]), 5), Case(alike(given.correlation[0]), 5)]
-    real = [RealCase(model, given.budget) for model in MODELS]
-    return [*(_simulated(given) if "simulated" in given.pieces else ()), *(real if "real" in given.pieces else ())]
+        first = Noise(process_sd=given.process_sd[0])
+        return [Case(first, 5), Case(alike(given.correlation[0]), 5), Case(first, 5, has_clock=True)]
+    pieces: dict[str, list[Case] | list[RealCase]] = {
+        "simulated": _simulated(given),
+        "clock": [Case(noise, given.clocked, has_clock=True) for noise in CLOCKED],
+        "real": [RealCase(model, given.budget) for model in MODELS],
+    }
+    return [case for name in PIECES if name in given.pieces for case in pieces[name]]
 
 
 def _simulated(given: argparse.Namespace) -> list[Case]:

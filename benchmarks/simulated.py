@@ -1,8 +1,9 @@
 """Studies without a machine: the real tuner, study and statistics on measurements drawn from a noise model.
 
 A study takes a fraction of a second instead of minutes, so rare mistakes can be counted. Time is virtual: nothing
-sleeps and no process starts. The noise has the parts that real machines have: a bias that each process keeps for
-life, a machine that drifts, calls that scatter, and calls that something else on the machine delays.
+sleeps and no process starts. A study ends when its figures say so, or when a virtual clock does: then the looks at the
+end of a run count, too. The noise has the parts that real machines have: a bias that each process keeps for life, a
+machine that drifts, calls that scatter, and calls that something else on the machine delays.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.records import Confirmation
+from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.loop import Tuner
@@ -38,8 +40,15 @@ from autotune.workload.workload import Workload
 UNTUNED_S = 0.010
 """Seconds a call of the untuned model. Any will do: the noise is relative."""
 
+ENDED = ", ended by a clock"
+"""In the name of studies that one ends."""
 WILD_VARIANT = 1
 HIT = 0.5
+
+SHORTEST_S, LONGEST_S = 30.0, 240.0
+"""Seconds of a study that a clock ends, beside those of its trials: for one block, or for a dozen."""
+_START_S, _TRIAL_S = 4.0, 5.0
+"""Until a process has started and compiled, on that clock; and until a trial has ended."""
 
 _CALLS_A_BURST = 20
 _BURSTS_A_RUN = 5
@@ -82,6 +91,12 @@ class Machine:
         self.noise = noise
         self._generator = np.random.default_rng(seed)
         self._log_drift = 0.0
+        self.clock_s = 0.0
+        """What its clock shows: processes that started, and the calls of all."""
+
+    def read_clock(self) -> float:
+        """A `Clock`."""
+        return self.clock_s
 
     def pass_time(self, trials: float) -> None:
         """Let the machine drift for so many trials' time."""
@@ -108,7 +123,9 @@ class Machine:
         logs = self._log_drift + log_bias + generator.normal(0.0, noise.call_sd, num_calls)
         is_spiked = generator.random(num_calls) < noise.spike_share
         delays = np.where(is_spiked, generator.uniform(noise.spike_low, noise.spike_high, num_calls), 0.0)
-        return [float(each) for each in latency_s * np.exp(logs) * (1 + delays)]
+        taken_s = [float(each) for each in latency_s * np.exp(logs) * (1 + delays)]
+        self.clock_s += sum(taken_s)
+        return taken_s
 
 
 @dataclass(frozen=True)
@@ -180,7 +197,8 @@ class SimulatedProcess(Running):
 
     def finish(self, on_stage: StageCallback | None = None) -> Outcome:
         """A measurement of all samples, or the failure."""
-        return self.outcome or measurement_of(tuple(self.samples_s))
+        stage_s = {Stage.START: _START_S, Stage.RUN: sum(self.samples_s)}
+        return self.outcome or measurement_of(tuple(self.samples_s)).model_copy(update={"stage_s": stage_s})
 
 
 class SimulatedTrials(OneByOne):
@@ -208,6 +226,7 @@ class SimulatedTrials(OneByOne):
 
     def _process(self, request: TrialRequest) -> SimulatedProcess:
         self._machine.pass_time(_START_SHARE)
+        self._machine.clock_s += _START_S
         config, noise = request.config, self._machine.noise
         self._log_biases[config] = self._machine.draw_bias(self._log_biases.get(config))
         is_wild = not request.untuned and config.get("variant") == WILD_VARIANT
@@ -228,14 +247,23 @@ class SimulatedStudy:
     candidate: Config | None
 
 
-def simulate(space: SearchSpace, truth: Truth, noise: Noise, *, seed: int) -> SimulatedStudy:
-    """Tune in a study of its own, in a temporary folder, until every config of the space has been tried."""
-    budget = Budget(num_trials=len(truth.latency_s))
-    trials = SimulatedTrials(Machine(noise, seed), truth)
+def simulate(
+    space: SearchSpace, truth: Truth, noise: Noise, *, seed: int, has_clock: bool = False, num_runs: int = 1
+) -> SimulatedStudy:
+    """Tune in a study of its own, in a temporary folder, until every config of the space has been tried; or until a
+    clock ends it, if it has one, at a time that the seed draws. `num_runs`: so often it is resumed and has as much
+    time again."""
+    machine, wall_s = Machine(noise, seed), None
+    if has_clock:
+        drawn_s = np.random.default_rng([seed, 1]).uniform(SHORTEST_S, LONGEST_S)
+        wall_s = len(truth.latency_s) * _TRIAL_S + float(drawn_s)
+    budget, trials = Budget(num_trials=len(truth.latency_s), wall_s=wall_s), SimulatedTrials(machine, truth)
     with tempfile.TemporaryDirectory(prefix="autotune-simulated-") as folder:
         study = FolderStudies(Path(folder)).create(manifest_of(space, seed))
         try:
-            confirmation = Tuner(study, budget, trials).run()
+            for _ in range(num_runs):
+                deadline = Deadline.after(wall_s, clock=machine.read_clock) if has_clock else None
+                confirmation = Tuner(study, budget, trials, deadline=deadline).run()
             number = confirmation.candidate
             candidate = None if number is None else study.record(number).config
         finally:

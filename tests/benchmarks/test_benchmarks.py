@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
-from benchmarks import aa, delivered, overhead
+from benchmarks import aa, delivered, overhead, planted
 from benchmarks.plain import settings_of
 from benchmarks.processes import Job, alternate, rate_is_below, ratio_over_pairs
 from benchmarks.simulated import UNTUNED_S, Machine, Noise, SimulatedTrials, Truth, simulate, space_of_variants
@@ -123,6 +123,25 @@ def test_the_same_seed_gives_the_same_study():
     assert first == again != other
 
 
+def test_a_clock_ends_a_study():
+    """At a time that each study draws: some have found the gain by then, and the look at the end of the others has all
+    the error that is left. Without a clock a study goes on as long as its figures ask for it."""
+    space = space_of_variants(2)
+    untuned, *compiled = space.configs()
+    truth = Truth({untuned: UNTUNED_S, **dict.fromkeys(compiled, UNTUNED_S / 1.15)})
+
+    def confirmed(seed, *, has_clock=True):
+        return simulate(space, truth, Noise(process_sd=0.03), seed=seed, has_clock=has_clock).confirmation
+
+    found, ended, again, endless = confirmed(5), confirmed(3), confirmed(3), confirmed(3, has_clock=False)
+    assert ended == again
+    assert (found.verdict, found.cut_short) == (Verdict.FASTER, False)
+    assert (ended.verdict, ended.cut_short) == (Verdict.UNDECIDED, True)
+    assert 0 < ended.left_s < 15 < found.left_s
+    assert len(endless.blocks) > len(ended.blocks)
+    assert not endless.cut_short
+
+
 # Judging
 
 
@@ -166,6 +185,20 @@ def test_each_part_has_its_own_goal():
     goal = aa.goal_of(aa.Part("alike", verdicts, goal_rate=0.02))
     assert goal.met
     assert goal.text.startswith("at most 2 false winners in 100 studies")
+
+
+def test_studies_that_a_clock_ends_have_parts_of_their_own():
+    """With a goal: no false winner in 100. Of gains that the clock leaves no time for none is made."""
+    (first, *_) = aa.cases(aa.BENCHMARK.parser().parse_args(["--pieces", "clock", "--clocked", "1"]))
+    assert first.has_clock
+    assert aa.run(first).name == "simulated, processes scatter by 3.0 %, ended by a clock"
+    cases = planted.cases(planted.BENCHMARK.parser().parse_args(["--quick"]))
+    assert len({case.name for case in cases}) == len(cases) == 3 * len(planted.TRUTHS)
+    rows = [planted.Row(case.planted, case.kind, Counter({"undecided": 1})) for case in cases]
+    assert [goal.met for goal in planted.judge(rows)] == [False, True, True]
+    trap = next(row for row in rows if row.kind.endswith("by a clock") and row.planted.is_trap)
+    trap.verdicts["faster"] += 1
+    assert [goal.met for goal in planted.judge(rows)] == [False, True, False]
 
 
 # Real models
