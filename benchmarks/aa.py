@@ -63,7 +63,7 @@ ABOUT = (
     "trial. In two modes a process is slow or fast by that scatter, as often the one as the other. Where successive "
     "blocks are correlated, a finalist's bias in a block resembles the one it had in the block before (AR(1)), "
     "and up to 2 false winners in 100 studies meet the goal. The bound says what so many studies do show of the rate. "
-    "*Ended by a clock*: the time of a simulated clock, drawn for each study, is over after one to a dozen blocks. "
+    "*Ended by a clock*: the time of a simulated clock, drawn for each study, is over after three to fifteen blocks. "
     "*Real*: models in fresh processes, each the plain command line with `--budget` and a space of three names for the "
     "untuned model. *Blocks*: the median over the studies, and the fewest."
 )

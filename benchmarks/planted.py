@@ -28,7 +28,7 @@ ABOUT = (
     "the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
     "*Wrong winner*: `faster`, but another config than the planted one. *Interval held it*: comparisons of the "
     "planted config whose 98 % interval holds the true speed-up. "
-    "*Ended by a clock*: the time of a simulated clock, drawn for each study, is over after one to a dozen blocks."
+    "*Ended by a clock*: the time of a simulated clock, drawn for each study, is over after three to fifteen blocks."
 )
 
 

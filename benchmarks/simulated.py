@@ -46,7 +46,7 @@ WILD_VARIANT = 1
 HIT = 0.5
 
 SHORTEST_S, LONGEST_S = 30.0, 240.0
-"""Seconds of a study that a clock ends, beside those of its trials: for one block, or for a dozen."""
+"""Seconds of a study that a clock ends, beside those of its trials: for three to fifteen blocks."""
 _START_S, _TRIAL_S = 4.0, 5.0
 """Until a process has started and compiled, on that clock; and until a trial has ended."""
 
