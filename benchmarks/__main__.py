@@ -19,7 +19,7 @@ STEPS = (
     ("planted",), ("aa",), ("replay",), ("portfolio_replay",), ("overhead",),
     ("wall_time", "--seeds", "5", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
     ("warm_start",), ("loader",), ("shapes",), ("trainers",), ("generation",), ("pipelines",),
-    ("other_backends",), ("instances",), ("zoo",),
+    ("other_backends",), ("instances",), ("scatter", "--studies", "1"), ("zoo",),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Scalar
 from benchmarks.delivered import Promise
-from benchmarks.evidence import Benchmark, Goal, percent, table
+from benchmarks.evidence import Benchmark, Goal, by_commit, commit, is_of_this_code, percent, table
 from benchmarks.generation_job import WAYS
 from benchmarks.processes import Job, Product, ProductError
 
@@ -52,6 +52,8 @@ class Generated:
     recompiles: dict[str, int] = field(default_factory=dict)
     are_equal: dict[str, bool] = field(default_factory=dict)
     """Its tokens are those of the untuned model."""
+    commit: str = ""
+    """Empty where nothing was measured."""
 
     def rate(self, way: str) -> float:
         return statistics.median(self.rates[way])
@@ -103,7 +105,13 @@ def run(case: Case) -> Generated:
             rates={way: [each["tokens_per_second"] for each in seen[way]] for way in WAYS},
             recompiles={way: max(each["recompiles"] for each in seen[way]) for way in WAYS},
             are_equal={way: all(each["tokens"] == tokens for each in seen[way]) for way in WAYS},
+            commit=commit(),
         )
+
+
+def holds(record: Generated) -> bool:
+    """A record of this very code."""
+    return is_of_this_code(record.commit)
 
 
 def judge(records: Sequence[Generated]) -> list[Goal]:
@@ -132,7 +140,8 @@ def section(records: Sequence[Generated]) -> str:
         "fresh processes, the median over them; in brackets graphs that were compiled in steady passes, if any. "
         "*forward*: `torch.compile(model.forward)`; *transformers*: Hugging Face's static cache with its own compiling."
     )
-    return f"{about}\n\n{table(['model', *WAYS, 'by the best other'], [_cells(record) for record in records])}"
+    rows = table(["model", *WAYS, "by the best other"], [_cells(record) for record in records])
+    return "\n\n".join(filter(None, [about, rows, by_commit(record.commit for record in records)]))
 
 
 def _cells(record: Generated) -> list[str]:
@@ -144,7 +153,9 @@ def _cells(record: Generated) -> list[str]:
     return [record.model, *rates, f"{record.share:.2f}x"]
 
 
-BENCHMARK = Benchmark("generation", "Generated text", __doc__, Generated, cases, run, judge, section, options)
+BENCHMARK = Benchmark(
+    "generation", "Generated text", __doc__, Generated, cases, run, judge, section, options, holds=holds
+)
 
 if __name__ == "__main__":
     BENCHMARK.main()

@@ -4,8 +4,7 @@
     taskset -c 0,1 python benchmarks/scatter.py --studies 1 --model unet
 
 Each study is the plain command line with a budget, in fresh processes. A record is kept as soon as it is there, so that
-a run goes on where it was stopped, and holds the blocks: other statistics can be tried on them. The section has no
-record yet: it is measured on a quiet machine before it is published.
+a run goes on where it was stopped, and holds the blocks: other statistics can be tried on them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import zoo_models
-from benchmarks.evidence import REPOSITORY, Benchmark, Goal, commit, is_of_this_code, table
+from benchmarks.evidence import REPOSITORY, Benchmark, Goal, by_commit, commit, is_of_this_code, table
 from benchmarks.processes import Document, Product, ProductError, Ratio
 from benchmarks.zoo import ANSWERS
 from benchmarks.zoo_models import ZooModel
@@ -198,7 +197,8 @@ def section(records: Sequence[Record]) -> str:
     ]
     refused = [f"* {record.model}: {record.refusal}" for record in records if record.refusal]
     body = table(header, [*by_model, _cells("all", records)])
-    return "\n\n".join(filter(None, [about, body, "\n".join(dict.fromkeys(refused))]))
+    commits = by_commit(record.commit for record in records)
+    return "\n\n".join(filter(None, [about, body, "\n".join(dict.fromkeys(refused)), commits]))
 
 
 def _cells(name: str, records: Sequence[Record]) -> list[str]:
@@ -227,9 +227,9 @@ def _middle(figures: Sequence[float], form: str, of: Callable[[Sequence[float]],
     return form.format(of(figures)) if figures else "-"
 
 
-SCATTER = Benchmark(
+BENCHMARK = Benchmark(
     "scatter", "Processes that differ", __doc__, Record, cases, run, judge, section, options, holds=holds
 )
 
 if __name__ == "__main__":
-    SCATTER.main()
+    BENCHMARK.main()
