@@ -49,7 +49,7 @@ def test_a_cause_that_two_processes_show_explains_half():
 
 def test_studies_go_round_the_models():
     """Whoever stops the run after the first round has a study of each."""
-    cases = scatter.cases(scatter.SCATTER.parser().parse_args(["--studies", "2"]))
+    cases = scatter.cases(scatter.BENCHMARK.parser().parse_args(["--studies", "2"]))
     assert [case.of for case in cases] == [*MODELS, *MODELS]
     assert len({case.name for case in cases}) == 2 * len(MODELS) == 20
 
