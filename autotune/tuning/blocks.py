@@ -104,8 +104,8 @@ class BlockedRun:
     def _measure(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
         begun = self.deadline.clock()
         comparison = None
-        for look in range(self.plan.num_looks):
-            while len(self.blocks) < self.plan.first_look * 2**look and not self._is_late(begun):
+        for num_blocks in self.plan.looks:
+            while len(self.blocks) < num_blocks and not self._is_late(begun):
                 self._measure_block()
                 if len(self.contestants) < 2:
                     return None
@@ -114,7 +114,7 @@ class BlockedRun:
             comparison = self.comparison()
             if is_clear(comparison):
                 return comparison
-            if look == self.plan.num_looks - 1 or self._is_late(begun):
+            if num_blocks == self.plan.most_blocks or self._is_late(begun):
                 comparison = replace(comparison, is_final=True)
                 break
         self.was_cut_short = self._is_over() and len(self.blocks) < self.plan.most_blocks
