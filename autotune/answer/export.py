@@ -162,6 +162,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
         evidence=_evidence(answer, exported, answer.untuned),
         shapes=_shapes(manifest, measured),
         texts=_texts(measured),
+        limits=answer.untuned.measurement.limits,
     )
 
 

@@ -20,6 +20,7 @@ from autotune.environment import Environment
 from autotune.measure.device_state import DeviceState, DeviceTimes
 from autotune.measure.diagnosis import Compilations, Diagnosis
 from autotune.measure.generated import Generated
+from autotune.measure.limits import InputLimits
 from autotune.schema import Record, SparseRecord
 
 
@@ -313,7 +314,7 @@ class Timed(Record):
 class Measurement(Compiled, Checked, Timed, SparseRecord):
     """A trial that ran with correct outputs."""
 
-    ABSENT: ClassVar[frozenset[str]] = frozenset({"generated", "growth", "compile_host_bytes"})
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"generated", "growth", "compile_host_bytes", "limits"})
 
     kind: Literal["measurement"] = "measurement"
     diagnosis: Diagnosis
@@ -328,6 +329,9 @@ class Measurement(Compiled, Checked, Timed, SparseRecord):
     """What was called under traffic; None: the same inputs again and again."""
     generated: Generated | None = None
     """What was generated; None for any other task."""
+    limits: tuple[InputLimits, ...] | None = None
+    """Which whole numbers the untuned model takes; an input that is not there has none, or its limits were not found.
+    None: nobody looked."""
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did."""
     worker: OnWorker | None = None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -15,11 +15,12 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_versioned, write_yaml
 from autotune.measure.accuracy import ReferencePrecision
+from autotune.measure.limits import InputLimits
 from autotune.measure.measurement import Component, Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.question.question import Scope
-from autotune.schema import Record
+from autotune.schema import Record, SparseRecord
 from autotune.tuned.cache_file import Artifact
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Device, Task
@@ -142,11 +143,13 @@ class Evidence(Record):
     """What was taken where the model's author gave nothing, each as a sentence: the loss and optimizer of a step."""
 
 
-class TunedConfig(Record):
+class TunedConfig(SparseRecord):
     """The exported answer.
 
     Unless `verdict` is `faster`, `feasible` or `chosen`, `config` is the untuned model and a job's model is left alone.
     """
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"limits"})
 
     schema_: Literal[1] = Field(alias="schema")
     framework: str
@@ -167,6 +170,9 @@ class TunedConfig(Record):
     """What traffic it was tuned for; None: one shape."""
     texts: TunedTexts | None = None
     """What was generated when it was tuned; None: a model's calls were tuned, or training steps."""
+    limits: tuple[InputLimits, ...] | None = None
+    """Whole numbers in the inputs that the untuned model takes: a call with others is the untuned model's. An input
+    that is not there has none, or its limits were not found. None: nobody looked."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
     adaptive: AdaptivePolicy | None = None

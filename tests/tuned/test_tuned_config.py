@@ -91,3 +91,17 @@ def test_round_trip(exported, tmp_path):
     tuned = TunedConfig.model_validate(exported)
     tuned.write(tmp_path / "again.yaml")
     assert load_tuned(tmp_path / "again.yaml") == tuned
+
+
+def test_limits_of_inputs_are_written_and_read_and_may_lack(write, exported):
+    """A file of an earlier release names no limits, and is read; what is written without any has no key of that."""
+    assert load_tuned(write()).limits is None
+    limits = [{"name": "ids", "axis": None, "spans": [{"lowest": 0, "highest": 999, "also": [-100]}]}]
+    path = write(lambda content: content.update(limits=limits))
+    tuned = load_tuned(path)
+    assert tuned.limits is not None
+    assert tuned.limits[0].spans[0].also == (-100,)
+    tuned.write(path)
+    assert yaml.safe_load(path.read_text())["limits"] == limits
+    tuned.model_copy(update={"limits": None}).write(path)
+    assert "limits" not in yaml.safe_load(path.read_text())
