@@ -41,7 +41,7 @@ from autotune.trial.request import Limits
 from autotune.version import __version__
 from autotune.workload.process_start import available
 from autotune.workload.tiers import TierSpec
-from autotune.workload.workload import Device, Workload
+from autotune.workload.workload import WORK, Device, Workload
 
 
 def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
@@ -95,9 +95,8 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
     check_text(question)
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
     if question.task != "infer":
-        what = "training steps" if question.task == "train" else "generated text"
         raise InputError(
-            f"{asked('deadline')} is for calls of a model, not for {what}",
+            f"{asked('deadline')} is for {WORK['infer']}, not for {WORK[question.task]}",
             tip=f"leave out {asked('task', question.task)}",
         )
     require_one_shape(question)
@@ -185,8 +184,8 @@ def require_instances(question: Question, device: Device, quantities: Collection
             tip=f"add {asked('objective', 'throughput')}",
         )
     if question.task != "infer":
-        what = "training steps" if question.task == "train" else "generated text"
-        raise InputError(f"{given}: instances are tried with calls of a model, not with {what}", tip=without)
+        tried = f"instances are tried with {WORK['infer']}, not with {WORK[question.task]}"
+        raise InputError(f"{given}: {tried}", tip=without)
     if device != "cpu" or "cores" not in available():
         raise InputError(f"{given}: instances are processes on cores of a CPU of their own, on Linux", tip=without)
 

@@ -79,6 +79,8 @@ class QueuedTrial:
     asked: AskedTrial
     folder: TrialFolder
     request: TrialRequest
+    longest_s: float
+    """Seconds that it may take, as the time stood when it was asked for."""
     ahead: Ahead | None = None
     """It was started already."""
     compile_limit: CompileLimit | None = None
@@ -175,14 +177,14 @@ class Attempts:
             outcome = again(request.from_empty_caches()).model_copy(update={"first_crash": str(kept)})
         return outcome
 
-    def run_and_record(self, queued: QueuedTrial, longest_s: float, others: Sequence[int]) -> TrialRecord | None:
-        """The record of a trial of the search, of at most `longest_s`; `others` are queued. None: its worker was lost
-        and it was given back; an interrupted one is given back too.
+    def run_and_record(self, queued: QueuedTrial, others: Sequence[int]) -> TrialRecord | None:
+        """The record of a trial of the search; `others` are queued. None: its worker was lost and it was given back; an
+        interrupted one is given back too.
         """
         session, study, asked = self._session, self._session.study, queued.asked
         try:
             session.notify(TrialStarted(asked.number, asked.config))
-            outcome = self.run(queued.folder, queued.request, longest_s, queued.ahead, may_be_lost=True)
+            outcome = self.run(queued.folder, queued.request, queued.longest_s, queued.ahead, may_be_lost=True)
         except BaseException:
             study.abandon(asked)
             raise
@@ -257,7 +259,7 @@ class TrialQueue:
         except BaseException:
             session.study.abandon(asked)
             raise
-        self._queued.append(QueuedTrial(asked, folder, request, ahead, limit))
+        self._queued.append(QueuedTrial(asked, folder, request, longest_s, ahead, limit))
 
     def take(self, ready: Running | None = None) -> QueuedTrial:
         """Take out the one whose process is `ready`; the next one where none was started ahead."""

@@ -91,7 +91,7 @@ class Tuner:
         self._reason: StopReason | None = None
         """Why no further config is tried."""
         self._longest_s = 0.0
-        """Seconds that the next trial may take."""
+        """Seconds that the config which was chosen last may take."""
         self._num_extra = 0
         """Trials that were spent on a simpler form of the leader."""
         self._block_begun = self._blocks_s = 0.0
@@ -173,7 +173,7 @@ class Tuner:
         if longest_s is None:
             return False
         self._queue.add(self._opened(self._study.manifest.space.untuned()), longest_s)
-        record = self._attempts.run_and_record(self._queue.take(), longest_s, ())
+        record = self._attempts.run_and_record(self._queue.take(), ())
         return record is None or not record.was_cut_off
 
     def _look_at_untuned(self, *, is_again: bool) -> None:
@@ -311,12 +311,12 @@ class Tuner:
         """Time a trial that is ready, or run one that was not started; and look at what it says."""
         queued = self._queue.take(ready)
         with self._session.bench.quiet():
-            record = self._attempts.run_and_record(queued, self._longest_s, self._queue.numbers())
+            record = self._attempts.run_and_record(queued, self._queue.numbers())
             if record is not None:
                 self._beside.read(record.number)
         if record is None:  # It was given back: its config comes last in the queue, as another trial.
             if not self._sampler.excludes(queued.asked.config):
-                self._queue.add(self._opened(queued.asked.config), self._longest_s)
+                self._queue.add(self._opened(queued.asked.config), queued.longest_s)
             return
         if record.was_cut_off:
             self._end_search(StopReason.TIME)

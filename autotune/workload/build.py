@@ -22,13 +22,13 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from autotune.command_line import asked
 from autotune.errors import InputError
@@ -37,7 +37,7 @@ from autotune.workload.arguments import Arguments
 from autotune.workload.components import Pipeline, as_pipeline, called, held_components
 from autotune.workload.generation import KEY, Prompts
 from autotune.workload.tiers import TierSpecs, parse_tier_specs
-from autotune.workload.workload import Workload, split_reference
+from autotune.workload.workload import Task, Workload, split_reference
 
 MODEL_FILE = "_autotune_model_"
 """Prefix of the module name under which a model's file is imported for a trial; a job has no such module."""
@@ -114,8 +114,7 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
         returned = function(**_arguments(function, workload))
     parts = _parts(_as_one_model(returned, workload), workload, calls)
     model = as_pipeline(parts["model"])
-    if isinstance(model, Pipeline):
-        _require_suitable(parts, workload)
+    _require_suitable(parts, workload, is_pipeline=isinstance(model, Pipeline))
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
@@ -158,9 +157,6 @@ _OF_TRAINING = ("targets", "loss", "optimizer")
 _KEYS = (*_POSITIONS, "compare", "gradients", "regions", "variants", "padding", "tiers", "reset", *_OF_TRAINING, KEY)
 
 
-_OF_ONE_MODEL = ("variants", "tiers", "padding", "reset")
-
-
 def _as_one_model(returned: object, workload: Workload) -> object:
     """A dict of components or of a pipeline as one whose model is a `Pipeline`; anything else as it is."""
     if not isinstance(returned, Mapping) or not {"components", "pipeline"} & returned.keys():
@@ -175,17 +171,56 @@ def _as_one_model(returned: object, workload: Workload) -> object:
     return {"model": model, "inputs": (), **rest}
 
 
-def _require_suitable(parts: Mapping[str, Any], workload: Workload) -> None:
-    """Raises InputError for what is for one model."""
-    if workload.task != "infer":
+_OF_CALLS = "it is for calls of a model"
+_OF_ONE_MODEL = "it is for one model"
+_UNSUITABLE: dict[Task | Literal["pipeline"], dict[str, str]] = {
+    "infer": {},
+    "train": {
+        "compare": "losses, gradients and weights are compared, not outputs",
+        "regions": "what is compiled of a step is a knob of its own",
+        "variants": _OF_CALLS,
+        "padding": "a step has one shape",
+        "tiers": _OF_CALLS,
+        "reset": "the loss can do that: it is called with the model in each step",
+    },
+    "generate": {
+        "more_inputs": "the prompts are its inputs",
+        "compare": "tokens are compared, and the logits that they are chosen by",
+        "regions": "which of its two phases is compiled is a knob of its own",
+        "variants": _OF_CALLS,
+        "padding": "how prompts are padded is a knob of its own",
+        "gradients": "none are recorded",
+        "tiers": _OF_CALLS,
+        "reset": "each text begins with an empty cache",
+    },
+    "pipeline": dict.fromkeys(("variants", "padding", "tiers", "reset"), _OF_ONE_MODEL),
+}
+"""What a task, or a pipeline, does not take of an author's declarations -> why. What it takes, it honours. The inputs
+beside prompts, and what is for training beside those, are for another task of the same function."""
+
+
+def _require_suitable(parts: Mapping[str, Any], workload: Workload, *, is_pipeline: bool) -> None:
+    """Raises InputError for a declaration that would be without effect."""
+    if is_pipeline and workload.task != "infer":
         raise InputError(
             f"{asked('task', workload.task)}: {workload.model} returned a pipeline",
             tip="return one of its models with inputs of its own",
         )
-    unsuitable = [key for key in _OF_ONE_MODEL if key in parts]
-    if unsuitable or workload.shapes is not None:
-        what = unsuitable[0] if unsuitable else asked("shapes")
-        raise InputError(f"{workload.model} returned a pipeline, and {what} is for one model", tip="leave it out")
+    if is_pipeline and workload.shapes is not None:
+        raise InputError(
+            f"{workload.model} returned a pipeline, and {asked('shapes')} is for one model", tip="leave it out"
+        )
+    subject = f"{workload.model} returned a pipeline" if is_pipeline else asked("task", workload.task)
+    for key, why in _UNSUITABLE["pipeline" if is_pipeline else workload.task].items():
+        if _is_declared(parts.get(key)):
+            raise InputError(
+                f"{subject}: {key!r} that {workload.model} returned cannot be used, since {why}", tip="leave it out"
+            )
+
+
+def _is_declared(value: object) -> bool:
+    """An empty declaration says nothing; what the value may be is for its own reader to say."""
+    return value is not None and value is not False and not (isinstance(value, Sized) and not len(value))
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:
@@ -269,11 +304,6 @@ def _reset(value: object, workload: Workload) -> Apply:
         raise InputError(
             f"{workload.model} returned {_kind(value)} as reset",
             tip="it must be a function that takes the model and puts it into the state that its calls begin in",
-        )
-    if workload.task == "train":
-        raise InputError(
-            f"{asked('task', 'train')}: {workload.model} returned a reset, which is for calls of a model",
-            tip="let the loss do that: it is called with the model in each step",
         )
     return value
 

@@ -55,6 +55,8 @@ from autotune.planning.spaces import bundled_spaces
 from autotune.space.load import Circumstances, load_space
 from autotune.planning.spaces import bundled_spaces
 from autotune.space.load import Circumstances, load_space
+from autotune.workload.workload import Task
+from typing import get_args
 framework, expressions = sys.argv[1], json.loads(sys.argv[2])
 backend = load_backend(framework)
 backend.prepare("cpu", 7)
@@ -116,6 +118,7 @@ print(json.dumps({
     "peak": backend.peak_memory_bytes(),
     "caches": list(backend.cache_variables("/somewhere").values()),
     "classify": backend.classify(ValueError("no")),
+    "hints": [backend.hint(ValueError("no"), task) for task in get_args(Task)],
     "device": backend.device_name(),
     "compiled": diagnosis.compiled,
     "num_graphs": diagnosis.num_graphs,
@@ -188,6 +191,11 @@ def test_caches_go_where_told(said):
 def test_an_ordinary_error_is_not_classified(said):
     """Only what a type tells is classified; the rest is the stage's business."""
     assert said[1]["classify"] is None
+
+
+def test_an_ordinary_error_stays_the_user_s_own(said):
+    """Whatever is done with the model: there is nothing to advise, and nothing raised in its place."""
+    assert said[1]["hints"] == [None, None, None]
 
 
 def test_models_and_parameters(said):

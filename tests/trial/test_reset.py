@@ -182,7 +182,11 @@ def test_a_config_is_compiled_for_that_state(calls):
     ("declared", "task", "words"),
     [
         ("'reset': 3", "infer", "returned a int as reset"),
-        (f"{DECLARED}, 'loss': print, 'optimizer': 1", "train", "returned a reset, which is for calls of a model"),
+        (
+            f"{DECLARED}, 'loss': print, 'optimizer': 1",
+            "train",
+            "'reset' that .* returned cannot be used, since the loss can do that",
+        ),
     ],
 )
 def test_what_is_none_is_one_sentence(model_file, workload, declared, task, words):

@@ -62,7 +62,10 @@ def test_a_place_is_found_and_filled(make):
         ("{'components': [], 'call': print}", "components that are no dict of models by name"),
         ("{'components': {'a': print}}", "no call of its components"),
         ("{'pipeline': print, 'call': 3}", "no call of its components"),
-        ("{'components': {'a': print}, 'call': print, 'reset': print}", "reset is for one model"),
+        (
+            "{'components': {'a': print}, 'call': print, 'reset': print}",
+            "'reset' that .* returned cannot be used, since it is for one model",
+        ),
         ("{'components': {'a': print}, 'call': print, 'parts': 3}", "a mapping with 'parts'"),
     ],
 )

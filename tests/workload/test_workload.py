@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import Built, build
+from autotune.workload.build import _READ, Built, build
 from autotune.workload.tiers import TierSpec
-from autotune.workload.workload import Workload, file_reference, split_reference
+from autotune.workload.workload import Task, Workload, file_reference, split_reference
 
 _numbers = itertools.count()
 Make = Callable[..., Workload]
@@ -160,6 +160,33 @@ def test_a_wrong_dict_is_a_sentence(in_file: Make, more: str, message: str) -> N
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         build(in_file(f"def f():\n    return {{'model': print, 'inputs': 0, {more}}}\n"))
     assert str(caught.value).startswith("my-model")
+
+
+_DECLARED = {
+    "more_inputs": "[1]", "compare": "{'*': 1e-3}", "regions": "('a.*',)",
+    "variants": "{'kind': {'plain': None, 'other': print}}", "padding": "{'batch': 0}", "gradients": "True",
+    "tiers": "{'full': {}}", "reset": "print",
+}  # fmt: skip
+_WITHOUT_EFFECT = {
+    "infer": set[str](),
+    "train": {"compare", "regions", "variants", "padding", "tiers", "reset"},
+    "generate": set(_DECLARED),
+}
+
+
+@pytest.mark.parametrize("task", get_args(Task))
+@pytest.mark.parametrize("key", _READ)
+def test_no_declaration_is_dropped_without_a_word(in_file: Make, task: Task, key: str) -> None:
+    """What a task cannot honour is refused in a sentence that names it; all else reaches the trial."""
+    of_task = {"infer": "", "train": "'loss': print,", "generate": "'generate': {'prompts': [4], 'new_tokens': 2},"}
+    declared = f"{of_task[task]} '{key}': {_DECLARED[key]}"
+    source = f"def f():\n    return {{'model': print, 'inputs': 1, {declared}}}\n"
+    workload = in_file(source).model_copy(update={"task": task})
+    if key not in _WITHOUT_EFFECT[task]:
+        assert getattr(build(workload), key)
+        return
+    with pytest.raises(InputError, match=f"'{key}' that my-model returned cannot be used, since "):
+        build(workload)
 
 
 def test_tiers_are_grades_in_their_order(in_file: Make) -> None:

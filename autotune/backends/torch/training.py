@@ -385,6 +385,7 @@ _HINTS: dict[Task, dict[str, str]] = {
         NOT_RECORDED: f"{TRAINING_STEP}: the loss must depend on weights that require gradients",
         r"\bclosure\b": f"{TRAINING_STEP} without a closure: an optimizer that needs one cannot be tuned",
     },
+    "generate": {},
 }
 """Task -> pattern of a message -> what to do."""
 

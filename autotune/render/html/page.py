@@ -16,6 +16,7 @@ from autotune.files import write_whole
 from autotune.measure.statistics import COMPILED
 from autotune.render.terminal import facts
 from autotune.study.study import Study
+from autotune.workload.workload import WORK
 
 Rows = Sequence[tuple[str, object]]
 """Labels, or names of knobs, with what stands beside them."""
@@ -124,7 +125,7 @@ def _about(answer: StudyResult) -> str:
     manifest, record = answer.manifest, answer.best or answer.untuned
     workload = manifest.workload
     given = "".join(f" {name}={value}" for name, value in workload.arguments.items())
-    task = ", training steps" if workload.task == "train" else ""
+    task = "" if workload.task == "infer" else f", {WORK[workload.task]}"
     machine = None if record is None else record.measurement.environment
     device: str = workload.device
     if machine is not None:
