@@ -1,8 +1,9 @@
 """`CallState`: what a call of a model can change, at one moment: its inputs, and what the model holds.
 
 Tensors are compared by their content or by the framework's count of writes (`Backend.content`), numbers and texts by
-value, containers and objects by what is in them (attributes of an object's class too), anything else by `==`. Not seen:
-what C++ objects hold, and globals that the methods of a model use.
+value, containers and objects by what is in them (attributes of an object's class too), functions by their code,
+anything else by `==`. What is held at two places is compared by that: which of two objects is the current one counts. A
+new object with the same in it does not. Not seen: what C++ objects hold, and globals that the methods of a model use.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
-from types import FunctionType, MethodType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,14 +23,33 @@ from numpy.typing import NDArray
 
 from autotune.backends.outputs import part_of
 from autotune.backends.protocol import Backend
-from autotune.measure.parts import CHANGED, Part
+from autotune.measure.parts import CHANGED, OBJECT, Part
 from autotune.nesting import Parts, has_fields, is_pythons
 
 MAX_VALUES = 200_000
 """Values that are looked at, in containers and objects: some tenths of a second."""
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _REGISTER = re.compile(r"\._(?:modules|parameters|buffers|cells|params)\['([^']*)'\]")
+_KEEPERS = (Mapping, tuple, list, deque, Set)
+_WITHOUT_IDENTITY = (tuple, frozenset, type, Enum)
 _GONE = object()
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The mark of a container or an object, which shows in what it holds."""
+
+    kind: type
+    size: int
+    code: CodeType | None = None
+    """What a function runs."""
+
+
+@dataclass(frozen=True)
+class _Same:
+    """The mark of an object that was met at another place before."""
+
+    place: str
 
 
 class UncomparableError(Exception):
@@ -55,30 +76,41 @@ class CallState:
     def changed_since(self, before: CallState, apart_from: Sequence[Any] = ()) -> list[Part]:
         """What is other than it was: tensors, numbers and texts, each with what it is now. `apart_from` are left out.
 
-        A container that has grown, and an object that is another one, show in what they hold. A number with a fraction
-        has no value here, since it may be a time: that it changed is what can be compared.
+        A container that has grown shows in what it holds. An object that took another's place has a value where it can
+        be named: the other place that holds it too, or a name in the code. A number with a fraction has no value here,
+        since it may be a time: that it changed is what can be compared.
         """
         left_out = set(map(id, apart_from))
         names = [name for name in {**self._marks, **before._marks} if id(self._values.get(name)) not in left_out]
         changed = [name for name in names if not _is_same(self._mark(name), before._mark(name))]
-        parts = [(name, self._part(name)) for name in changed]
+        parts = [(name, self._part(name, before._mark(name))) for name in changed]
         return [replace(part, name=_shown(name)) for name, part in parts if part is not None]
 
-    def _part(self, name: str) -> Part | None:
-        """What is there now. None for a container and for an object, which shows in what it holds."""
+    def _part(self, name: str, before: object) -> Part | None:
+        """What is there now. None for what shows in what it holds."""
         if name not in self._marks:
             return Part(name, "gone", np.asarray(""), is_tensor=False)
-        value = self._values.get(name, _GONE)
+        mark = self._mark(name)
+        if isinstance(mark, _Same):
+            return Part(name, OBJECT, np.asarray(_shown(mark.place)), is_tensor=False)
+        if isinstance(mark, _Holder):
+            shows = isinstance(before, _Holder) and (before.kind, before.code) == (mark.kind, mark.code)
+            return None if shows else _named_part(name, mark.kind if mark.code is None else mark.code)
+        value = self._values[name]
         part = part_of(self._backend, name, value)
-        if part is None and self._backend.content(value) is not None:
-            return Part(name, CHANGED, np.asarray(""), is_tensor=False)  # A generator of random numbers.
-        return part.without_value() if part is not None and part.form == "float" else part
+        if part is None:
+            return _named_part(name, value if callable(value) else None)
+        return part.without_value() if part.form == "float" else part
 
     def _mark(self, name: str) -> object:
         return self._marks.get(name, _GONE)
 
     def _marks_of(self, values: Parts) -> Iterator[tuple[str, object]]:
+        """In the order of the roots, and of what they hold. Where a value without an identity of its own is held makes
+        no difference: compiled code may make a tuple anew."""
         places: dict[int, str] = {}
+        num_values = 0
+        values.reverse()
         while values:
             name, value = values.pop()
             if type(value) in _PLAIN:
@@ -86,11 +118,13 @@ class CallState:
                 yield name, (type(value), value)
                 continue
             if id(value) in places:
-                yield name, places[id(value)]
+                yield name, _Same(places[id(value)])
                 continue
-            places[id(value)] = name
+            if not isinstance(value, _WITHOUT_IDENTITY):
+                places[id(value)] = name
             self._seen[id(value)] = value
-            if len(places) > MAX_VALUES:
+            num_values += 1
+            if num_values > MAX_VALUES:
                 raise UncomparableError(f"they hold more than {MAX_VALUES} values")
             content = _array_content(value) if isinstance(value, np.ndarray) else self._backend.content(value)
             parts = _parts(self._backend, value) if content is None else None
@@ -98,8 +132,17 @@ class CallState:
                 self._values[name] = value
                 yield name, value if content is None else content
             else:
-                yield name, (type(value), len(parts))
-                values += [(name + end, part) for end, part in parts]
+                code = value.__code__ if isinstance(value, FunctionType) else None
+                yield name, _Holder(type(value), len(parts), code)
+                values += [(name + end, part) for end, part in reversed(parts)]
+
+
+def _named_part(name: str, value: Any) -> Part:
+    """That this is there now: a class, a function or its code. A container may be of another kind in compiled code."""
+    is_container = isinstance(value, type) and issubclass(value, _KEEPERS)
+    written = getattr(value, "co_qualname", None) or getattr(value, "__qualname__", None)
+    known = written is not None and not is_container
+    return Part(name, OBJECT if known else CHANGED, np.asarray(written if known else ""), is_tensor=False)
 
 
 def _is_same(mark: object, before: object) -> bool:
@@ -124,7 +167,7 @@ def _parts(backend: Backend, value: Any) -> Parts | None:
     for kinds, parts_of in _CONTAINERS:
         if isinstance(value, kinds):
             return parts_of(value)
-    if isinstance(value, type) or is_pythons(type(value)):
+    if isinstance(value, (type, Enum)) or is_pythons(type(value)):
         return None
     held = backend.attributes(value)
     if held is None and has_fields(value):
@@ -164,7 +207,7 @@ def _is_filled(cell: Any) -> bool:
 
 _CONTAINERS: tuple[tuple[tuple[type, ...], Callable[[Any], Parts]], ...] = (
     ((Mapping,), _entries),
-    ((tuple, list, deque, Set), _items),
+    (_KEEPERS, _items),
     ((FunctionType,), _closure),
     ((MethodType,), lambda method: [(".__func__", method.__func__), (".__self__", method.__self__)]),
     ((partial,), lambda call: [(".func", call.func), (".args", call.args), (".keywords", call.keywords)]),

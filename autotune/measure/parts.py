@@ -19,6 +19,8 @@ from autotune.measure.agreement import Agreement, Array, compare
 INFINITE = float("inf")
 CHANGED = "changed"
 """The form of a part whose value is not known."""
+OBJECT = "object"
+"""The form of an object that took another's place: its text says which it is."""
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,10 @@ def is_reference(request: TrialRequest) -> bool:
     return request.untuned and not Path(request.reference).exists()
 
 
+EARLIER = " before the last call"
+"""Ends the name of what was other one call earlier: what takes turns may be back where it was after the last."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What the calls of one run gave and left behind."""
@@ -126,7 +130,8 @@ class Seen:
     """What each of the subject's inputs gave. The last inputs are the first ones again: a capture that is right at
     first may be stale later."""
     left: list[Part]
-    """What was other after the calls than before: inputs written to, buffers, attributes."""
+    """What was other after the calls than before: inputs written to, buffers, attributes; and what is no tensor one
+    call earlier, too (`EARLIER`)."""
     not_compared: list[str] = field(default_factory=list)
     """State that cannot be looked into, in words."""
     ignored: frozenset[str] = frozenset()
@@ -134,6 +139,8 @@ class Seen:
     framework: str = ""
     has_forms: bool = True
     """The forms of the parts are the model's own. Not those of a wide reference."""
+    has_turns: bool = True
+    """Objects that took another's place are in `left`. Not in a reference that was written before November 2026."""
     spreads: list[list[Array | None]] = field(default_factory=list)
     """In a reference: for each call, what nudges move each part by (see `agreement.spread_of`). Empty: not known."""
 
@@ -169,7 +176,7 @@ class OutputGate:
                     f"the untuned model itself gives NaN on its example inputs ({part.name})", float("nan")
                 )
         if self._why_unlike(seen, tolerance) is not None:
-            why = self.why_unrepeatable([part.name for part in seen.left])
+            why = self.why_unrepeatable([part.name for part in seen.left if not part.name.endswith(EARLIER)])
             raise AutotuneError(
                 f"{self.model}: the untuned model gives another output when called again with the same input"
                 + (f": {why}" if why else ""),
@@ -197,8 +204,12 @@ class OutputGate:
                 ) from None
             for name, largest in found.items():
                 worst[name] = max(worst.get(name, 0.0), largest)
+        left = seen.left
+        if not reference.has_turns:
+            known = {part.name for part in reference.left}
+            left = [part for part in left if part.name in known or not _is_turn(part)]
         try:
-            parts.require_same_changes(reference.left, seen.left, replace(terms, authors=None))
+            parts.require_same_changes(reference.left, left, replace(terms, authors=None))
         except DisagreementError as error:
             raise WrongResultError(str(error), error.relative_error) from None
         return tuple(worst.values())
@@ -217,6 +228,7 @@ class OutputGate:
             "parts": [parts.heading_of(held) for held in lists],
             "ignored": sorted(seen.ignored | _unlike(seen)),
             "has_forms": seen.has_forms,
+            "has_turns": seen.has_turns,
             "framework": seen.framework,
         }
         arrays = [[part.array for part in held] for held in lists]
@@ -234,6 +246,7 @@ class OutputGate:
             left=lists[-1],
             ignored=frozenset(heading["ignored"]),
             has_forms=heading["has_forms"],
+            has_turns=heading.get("has_turns", False),
             framework=heading["framework"],
             spreads=[[spread if spread.size else None for spread in call] for call in spreads],
         )
@@ -294,6 +307,10 @@ def _by_place(seen: Seen) -> Seen:
 def is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:
     """The untuned model gives NaN for these inputs, and none for the example: they are outside of its domain."""
     return _num_nan(expected) > 0 and _num_nan(example) == 0
+
+
+def _is_turn(part: Part) -> bool:
+    return part.form in (parts.OBJECT, parts.CHANGED) or part.name.endswith(EARLIER)
 
 
 def _num_nan(found: Sequence[Part]) -> int:

@@ -18,7 +18,7 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, quoted
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
-from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen, is_outside
+from autotune.trial.worker.accuracy_check import EARLIER, Gate, OutputGate, Seen, is_outside
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
@@ -70,12 +70,16 @@ class OneShape(Calls):
             first = example.call(step)
         calls = [self._observed(first, example)]
         disturbed: list[Part] = []
+        earlier: list[Part] = []
         for place, inputs in enumerate(others, start=1):
+            may_fail = inputs is self._subject.derived and self._subject.derived_may_fail
+            if may_fail or (place == len(others) and len(calls) == place):  # Not after one that failed.
+                earlier = self._surroundings.changed_since(self._before)[0]
             if place < self._subject.num_in_a_row:
                 calls.append(self._observed(self._next(step, inputs, is_new=reference_tolerance is not None), inputs))
                 continue
             self.reset()
-            if inputs is self._subject.derived and self._subject.derived_may_fail:
+            if may_fail:
                 found, disturbed = self._tried(step, inputs, calls[0])
                 calls += found
             else:
@@ -83,6 +87,9 @@ class OneShape(Calls):
         left, not_compared = self._surroundings.changed_since(self._before)
         names = {part.name for part in disturbed}
         left = [part.without_value() if part.name in names else part for part in left]
+        left += [
+            replace(part, name=part.name + EARLIER) for part in earlier if not part.is_tensor | (part.name in names)
+        ]
         has_forms = not self._subject.is_wide
         return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms)
 
