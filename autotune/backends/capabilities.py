@@ -78,7 +78,8 @@ class Training(Protocol):
     """Training steps: task `train`."""
 
     def check_optimizer(self, optimizer: Any) -> str | None:
-        """A sentence if `optimizer` is none of this framework's, else None."""
+        """Why no config can be applied to a step by `optimizer`, as for one that is none of this framework's, else
+        None. An untuned step takes what it can: a job's optimizers are wrapped in many ways."""
 
     def usual_optimizer(self, model: Any) -> Any:
         """What a step takes where its author names no optimizer: AdamW, for all weights that are not frozen."""

@@ -277,8 +277,14 @@ def is_imported(framework: str) -> bool:
 
 def framework_of(model: Any) -> str | None:
     """The framework of a job's model, among those that the job has imported; None for a model of none of them."""
-    names = _imported_frameworks()
-    return next((name for name in names if load_backend(name).check_model(model) is None), None)
+    return framework_that(lambda backend: backend.check_model(model) is None)
+
+
+def framework_that(*signs: Callable[[Backend], bool]) -> str | None:
+    """The first of the frameworks that the job has imported for which a sign holds, the first sign before the second;
+    None where none holds."""
+    names = list(_imported_frameworks())
+    return next((name for sign in signs for name in names if sign(load_backend(name))), None)
 
 
 def _imported_frameworks() -> Iterator[str]:

@@ -20,7 +20,14 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.capabilities import Training, Updates, require
 from autotune.backends.protocol import Backend
-from autotune.backends.registry import entry_of, framework_of, framework_version, is_imported, load_backend
+from autotune.backends.registry import (
+    entry_of,
+    framework_of,
+    framework_that,
+    framework_version,
+    is_imported,
+    load_backend,
+)
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
@@ -185,9 +192,12 @@ class Application:
             self._take_method(tuned.workload.signature.method, backend)
         if backend.already_compiled is not None:
             self._recorder.note("mismatch", backend.already_compiled)
-        problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
+        problem = backend.check_model(self._model)
         if problem is not None:
             raise MismatchError(f"this config was tuned for {tuned.framework}; it was to be applied to {problem}")
+        problem = self._problem_of_recipe(backend)
+        if problem is not None:
+            raise MismatchError(f"the optimizer of the training step is {problem}")
         backend.adopt(self._model)
         self._watch(backend)
         return self._untouched() if tuned.is_untuned else self._compiled(tuned, backend)
@@ -470,17 +480,25 @@ class Application:
         return self._proxy(self._backend, self._model, call, holding), holding.undo
 
     def _untouched_step(self) -> Callable[..., Any]:
-        framework = framework_of(self._model)
+        framework = self._framework_of_step()
         if framework is None:
             raise InputError(f"training_step() was given a {type(self._model).__name__}, which no framework can train")
         backend = load_backend(framework)
-        problem = self._problem_of_recipe(backend)
-        if problem is not None:
-            raise InputError(f"training_step() was given {problem}")
         if self._backend is None:
+            self._model = self._model if backend.is_model(self._model) else backend.as_model(self._model)
             backend.adopt(self._model)
             self._watch(backend)
         return self._monitored(self._untuned_call(backend, framework))
+
+    def _framework_of_step(self) -> str | None:
+        """That of the model; of one that no config can be applied to, or of a function, as far as can be told."""
+        if not callable(self._model):
+            return None
+        return framework_of(self._model) or framework_that(
+            lambda backend: backend.is_model(self._model),
+            lambda backend: backend.training is not None and self._problem_of_recipe(backend) is None,
+            lambda backend: backend.is_model(backend.as_model(self._model)),
+        )
 
     def _watch(self, backend: Backend) -> None:
         self._recorder.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss

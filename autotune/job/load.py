@@ -32,12 +32,15 @@ class TrainingStep:
 
     def __call__(self, *batch: Any, **named: Any) -> Any:
         """The loss of the batch, detached. It is that of the batch alone, whatever group it belongs to."""
-        return self._call(*batch, **named)
+        self._updates.has_updated = False
+        value = self._call(*batch, **named)
+        self._updates.has_updated |= self._updates.are_plain
+        return value
 
     @property
     def has_updated(self) -> bool:
         """The latest call, or `flush`, changed the weights: a scheduler may step."""
-        return self._updates.are_plain or self._updates.has_updated
+        return self._updates.has_updated
 
     def flush(self) -> None:
         """Let the optimizer step by the mean gradients of a group that is not complete. Without one nothing is done.
@@ -121,8 +124,9 @@ class Loaded(LoadedFile):
         It computes `loss(model, *inputs, *targets)` and its gradients, and lets the optimizer change the weights.
         Without `loss` it is what the model returns, given labels among the inputs: `loss` of an output or a dict, or
         the first of several outputs. Where nothing was faster, or something is wrong, it is the untuned step; policies
-        are those of `apply`. There is no `check`: a step changes the weights. Raises InputError without an optimizer,
-        and for a model or an optimizer of no framework.
+        are those of `apply`. There is no `check`: a step changes the weights. An optimizer that is wrapped, or that no
+        config can be applied to, costs one warning and the untuned step. Raises InputError where there is no model or
+        no optimizer at all: what was given cannot be called, or has no `step`.
 
         `accumulate`: the optimizer steps at every so many calls, by the mean of their gradients; `step.has_updated`
         says whether the latest call did, and `step.flush()` makes it step with those of an incomplete group, as at the

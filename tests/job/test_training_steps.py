@@ -286,13 +286,6 @@ def test_before_anything_was_tuned(tmp_path, caplog, what):
     assert ("best.yaml" if what == "missing" else "was tuned for inference") in line
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("model", None), (Net(), "adam")], ids=["no model", "no optimizer"])
-def test_what_cannot_be_trained(tmp_path, model, optimizer):
-    """There is no step to go back to, so it is an error."""
-    with pytest.raises(InputError, match=r"training_step\(\) was given"):
-        autotune.load(tmp_path / "nope.yaml").training_step(model, loss, optimizer)
-
-
 def raising_at(number):
     calls = []
 
@@ -416,12 +409,6 @@ class TestTheJobsOwnExceptions:
         with pytest.raises(InputError, match="the loss gave a dict of loss and not one number"):
             make(model, lambda model, x: {"loss": loss(model, x)}, optimizer)(batch(0))
 
-    def test_an_optimizer_that_needs_a_closure(self, tuned):
-        """LBFGS computes the loss several times a step, which a training step does not."""
-        model = made()
-        with pytest.raises(InputError, match="LBFGS, whose step"):
-            tuned(COMPILED)(model, loss, torch.optim.LBFGS(model.parameters()))
-
 
 class TestTheOptimizer:
     @pytest.mark.parametrize("config", [COMPILED, FUSED, OPTIMIZER, None], ids=["compiled", "fused", "graph", "none"])
@@ -446,20 +433,23 @@ class TestTheOptimizer:
         about_it = [each for each in warned(caplog) if "optimizer.step" in each]
         assert len(about_it) == (config is OPTIMIZER)
 
+    @pytest.mark.parametrize("order", ["before", "after"])
     @pytest.mark.parametrize("config", [COMPILED, OPTIMIZER], ids=["compiled", "graph"])
     @pytest.mark.filterwarnings("error:Detected call of")
-    def test_a_scheduler_that_is_made_afterwards(self, tuned, caplog, config):
-        """It counts the optimizer's steps in its own way, and has nothing to warn of; a compiled step stays one."""
+    def test_a_scheduler(self, tuned, caplog, config, order):
+        """Made before or after: it counts the optimizer's steps in its own way, and has nothing to warn of; a compiled
+        step stays one."""
         model = made()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0) if order == "before" else None
         step = tuned(config)(model, loss, optimizer)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+        scheduler = scheduler or torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
         step(batch(0))
         scheduler.step()
         before = model.last.weight.clone()
         step(batch(1))
         assert torch.equal(model.last.weight, before)
-        assert warned(caplog) == []
+        assert (warned(caplog), autotune.stats(step).state) == ([], "tuned")
 
     @pytest.mark.parametrize("implementation", ["fused", "foreach"])
     def test_flags_are_the_jobs_own_outside_of_a_step(self, tuned, implementation):

@@ -27,7 +27,7 @@ from autotune.backends.mindspore.tensors import array_of
 from autotune.backends.origin import Origin, origin
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError, UnsuitableCallError, finish_by, let_through
+from autotune.errors import InputError, InvalidConfigError, UnsuitableCallError, finish_by, let_through
 from autotune.workload.regions import Region
 
 _DROPOUTS = tuple(
@@ -52,6 +52,11 @@ def training_step(
 ) -> Callable[..., Any]:
     """See `Training.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""
+    if not callable(optimizer):
+        raise InputError(
+            f"training_step() was given as the optimizer a {type(optimizer).__name__}, which cannot be called",
+            tip="call it as training_step(model, loss, optimizer)",
+        )
     arguments = prepare(model, config, "train", changes)
     update = _updating(optimizer, updates or Updates())
     untuned = _pynative_step(_gradients_of(model, loss, optimizer), update)
@@ -84,7 +89,9 @@ def training_step(
 
 
 def _gradients_of(model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer) -> Callable[..., Any]:
-    gradients: Callable[..., Any] = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
+    trained_by = getattr(optimizer, "parameters", None)
+    weights = model.trainable_params() if trained_by is None else trained_by
+    gradients: Callable[..., Any] = ms.value_and_grad(WithLoss(model, loss), None, weights)
     return gradients
 
 

@@ -5,62 +5,106 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 
 from autotune.backends.capabilities import Updates
 from autotune.backends.torch.compiled_step import graph_nodes, is_compiled, is_zero
+from autotune.backends.torch.optimizer_step import takes_closure
 
 
-def trained_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def trained_by(optimizer: Any) -> list[torch.Tensor]:
     """The parameters of all groups of an optimizer, in order."""
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 class Gradients:
-    """The gradients of a group of calls, which PyTorch adds up beside the weights."""
+    """The gradients of a group of calls, which PyTorch adds up beside the weights, and the step by them."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, updates: Updates) -> None:
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, updates: Updates) -> None:
         self.optimizer = optimizer
+        self.gives_closure = takes_closure(optimizer)
+        """The untuned step gives the optimizer a closure, by which it may compute the loss of the group anew."""
+        self._model = model
         self._updates = updates
         updates.update = self._of_an_incomplete_group
 
     def begin(self) -> None:
         """Before a call: the gradients of the group before it are done with."""
         if self._updates.num_made == 0:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
+            self._updates.held = []
 
     def begin_apart(self) -> EarlierGradients:
-        """`begin`, with what earlier calls of the group have left set aside."""
+        """`begin`, with the gradients that are there set aside: those of earlier calls of the group, or zeros."""
         self.begin()
-        return EarlierGradients(trained_by(self.optimizer) if self._updates.num_made else [])
+        return EarlierGradients([weight for weight in self._weights() if weight.grad is not None])
 
     def part_of(self, value: torch.Tensor) -> torch.Tensor:
         """What a loss adds to the mean of the group's."""
         return value if self._updates.accumulate == 1 else value / self._updates.accumulate
 
-    def are_complete(self) -> bool:
-        """After a call: whether the optimizer is to step, and the gradients are as it takes them."""
+    def are_complete(self, untuned: Callable[[], torch.Tensor], value: torch.Tensor) -> bool:
+        """After a call, which gave this value: whether the optimizer is to step, and the gradients are as it takes
+        them. `untuned` computes the value anew."""
+        if self.gives_closure:
+            self._updates.held.append((untuned, value.detach()))
         complete = self._updates.note_call()
         if complete:
             self._close()
         return complete
 
+    def step(self) -> None:
+        """The step of a group by its gradients, as the job has it."""
+        if not self.gives_closure:
+            self.optimizer.step()
+            return
+        calls, self._updates.held = self._updates.held, []
+        fresh = [self._state()]
+
+        def closure() -> torch.Tensor:
+            """The mean loss of the group. Its gradients are there until the optimizer has moved anything."""
+            if not fresh or fresh.pop() != self._state():
+                self.optimizer.zero_grad()
+                with torch.enable_grad():
+                    for number, (untuned, _) in enumerate(calls):
+                        value = untuned()
+                        (value / len(calls)).backward()
+                        calls[number] = (untuned, value.detach())
+                self._clip()
+            return torch.stack([value for _, value in calls]).mean()
+
+        self.optimizer.step(closure)  # type: ignore[arg-type]
+
+    def _state(self) -> list[tuple[int, int, int | None]]:
+        """Another value once a weight or a gradient was written to."""
+        states = ((weight, weight.grad) for weight in self._weights())
+        return [(weight._version, id(grad), None if grad is None else grad._version) for weight, grad in states]
+
+    def _weights(self) -> list[torch.Tensor]:
+        """Those that the optimizer has, as far as it says so."""
+        has_groups = hasattr(self.optimizer, "param_groups")
+        return trained_by(self.optimizer) if has_groups else list(self._model.parameters())
+
     def _close(self) -> None:
         self._updates.num_made = 0
+        self._clip()
+
+    def _clip(self) -> None:
         if self._updates.clip_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(trained_by(self.optimizer), self._updates.clip_grad_norm)
+            torch.nn.utils.clip_grad_norm_(self._weights(), self._updates.clip_grad_norm)
 
     def _of_an_incomplete_group(self) -> None:
-        gradients = [weight.grad for weight in trained_by(self.optimizer) if weight.grad is not None]
+        gradients = [weight.grad for weight in self._weights() if weight.grad is not None]
         with torch.no_grad():
             torch._foreach_mul_(gradients, self._updates.accumulate / self._updates.num_made)
         self._close()
-        self.optimizer.step()
+        self.step()
 
 
 class EarlierGradients:
-    """Those of earlier calls of a group, while a call computes its own: a call that fails leaves them as they were."""
+    """Those that are there while a call computes its own: a call that fails leaves them as they were."""
 
     def __init__(self, weights: list[torch.Tensor]) -> None:
         self._held = [(weight, weight.grad) for weight in weights]

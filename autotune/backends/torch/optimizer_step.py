@@ -17,8 +17,10 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from autotune.backends.torch.compiler import Compile
 from autotune.backends.torch.tensors import tensors_in
+from autotune.errors import InputError
 
 _log = logging.getLogger("autotune")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _IMPLEMENTATIONS = ("foreach", "fused")
 """Flags of an optimizer's parameter groups; at most one of them is true."""
 
@@ -30,7 +32,6 @@ class OptimizerStep:
         self._optimizer = optimizer
         self._implementation = implementation
         self._compile = compile_
-        self._class_step = type(optimizer).step
         self._compiled: tuple[Any, Callable[[], object]] | None = None
         """What stood at `optimizer.step` when it was compiled, and what came of it."""
         self._has_warned = False
@@ -39,16 +40,11 @@ class OptimizerStep:
         with nullcontext() if self._implementation is None else _flags(self._optimizer, self._implementation):
             self._current()()
 
-    def is_plain(self) -> bool:
-        """Nothing but PyTorch's own, or the optimizer's own, runs: no hook and no wrapper of the job's."""
-        hooks = [*self._optimizer._optimizer_step_pre_hooks, *_global_optimizer_pre_hooks]
-        return not hooks and self._is_optimizers(self._optimizer.step)
-
     def _current(self) -> Callable[[], object]:
         step = self._optimizer.step
         if self._compile is None:
             return step
-        if not self._is_optimizers(step):
+        if not _is_its_own(self._optimizer, step):
             if not self._has_warned:
                 self._has_warned = True
                 _log.warning("autotune: the job replaced optimizer.step: it is called as it is, and not compiled")
@@ -57,14 +53,59 @@ class OptimizerStep:
             self._compiled = (step, self._compile(step))
         return self._compiled[1]
 
-    def _is_optimizers(self, step: Any) -> bool:
-        """It is what the optimizer's class had, with nothing around it but PyTorch's own, as a scheduler's count is."""
-        function = getattr(step, "__func__", step)
-        while function is not self._class_step:
-            if not inspect.isfunction(function) or not function.__globals__["__name__"].startswith("torch."):
-                return False
-            function = getattr(function, "__wrapped__", None)
+
+def is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Nothing but PyTorch's own, or the optimizer's own, runs in a step: no hook and no wrapper of the job's."""
+    hooks = [*optimizer._optimizer_step_pre_hooks, *_global_optimizer_pre_hooks]
+    return not hooks and _is_its_own(optimizer, optimizer.step)
+
+
+def _is_its_own(optimizer: torch.optim.Optimizer, step: Any) -> bool:
+    """It is what the optimizer's class has, with nothing around it but PyTorch's own, as a scheduler's count is."""
+    function = getattr(step, "__func__", step)
+    while function is not type(optimizer).step:
+        if not inspect.isfunction(function) or not function.__globals__["__name__"].startswith("torch."):
+            return False
+        function = getattr(function, "__wrapped__", None)
+    return True
+
+
+# What an optimizer's step takes. Its class is asked: what stands at `optimizer.step` may be a function around it, as a
+# scheduler's is, whose signature is that of the class's function, or anything.
+
+
+def require_steps(optimizer: Any) -> None:
+    """Raises InputError for an object that is no optimizer at all."""
+    lacking = [name for name in ("step", "zero_grad") if not callable(getattr(optimizer, name, None))]
+    if lacking:
+        raise InputError(
+            f"training_step() was given as the optimizer a {type(optimizer).__name__}, which has no {lacking[0]}()",
+            tip="call it as training_step(model, loss, optimizer)",
+        )
+
+
+def needed_by_step(optimizer: Any) -> list[str]:
+    """Names of what a step cannot do without, as LBFGS's closure."""
+    return [each.name for each in _taken(optimizer) if each.default is each.empty and each.kind in _POSITIONAL]
+
+
+def takes_closure(optimizer: Any) -> bool:
+    """It needs one; or it is not PyTorch's own, there is room for one, and without one it may fail."""
+    if needed_by_step(optimizer):
         return True
+    module = getattr(getattr(type(optimizer), "step", None), "__module__", None) or ""
+    has_room = any(each.name == "closure" or each.kind is each.VAR_POSITIONAL for each in _taken(optimizer))
+    return has_room and not module.startswith("torch.")
+
+
+def _taken(optimizer: Any) -> list[inspect.Parameter]:
+    own = getattr(type(optimizer), "step", None)
+    try:
+        if own is None:  # It hands on what it is asked for, bound.
+            return list(inspect.signature(optimizer.step, follow_wrapped=False).parameters.values())
+        return list(inspect.signature(own).parameters.values())[1:]
+    except (TypeError, ValueError):  # It is no function of Python.
+        return []
 
 
 @contextmanager

@@ -11,7 +11,6 @@ on. What fails as it runs is made again only if all that it has moved is put bac
 from __future__ import annotations
 
 import importlib
-import inspect
 import logging
 import re
 import textwrap
@@ -31,7 +30,14 @@ from autotune.backends.torch.forward_state import ForwardState, contents_of
 from autotune.backends.torch.given_model import NOT_RECORDED
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
-from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
+from autotune.backends.torch.optimizer_step import (
+    OptimizerStep,
+    is_plain,
+    needed_by_step,
+    place_counts,
+    require_steps,
+    written,
+)
 from autotune.backends.torch.parallel import ProcessTeam, is_one_of_many, is_sharded, watched_for_synchronisation
 from autotune.backends.torch.precision import with_attention
 from autotune.backends.torch.rehearsal import gradients_instead
@@ -56,6 +62,7 @@ def training_step(
     updates: Updates | None = None,
 ) -> Callable[..., torch.Tensor]:
     """See `Training.training_step`. Gradients are cleared before they are computed, so they can be read afterwards."""
+    require_steps(optimizer)
     settings = settings_of(config)
     require_for_training(settings)
     impl = settings.optimizer_impl
@@ -65,8 +72,8 @@ def training_step(
     setup = prepare(model, settings, changes, attempts=attempts)
     if impl is not None:
         changes.make(lambda: None, lambda: place_counts(optimizer))
-    gradients = Gradients(optimizer, updates or Updates())
-    untuned = PlainStep(partial(loss, model), gradients, OptimizerStep(optimizer, None, None))
+    gradients = Gradients(model, optimizer, updates or Updates())
+    untuned = PlainStep(partial(loss, model), gradients, gradients.step)
     if not settings.compiles_anything and impl is None and settings.autocast is None:
         return watched_for_synchronisation(model, untuned)
     forward: _Loss = setup.wrap(_forward(model, loss, settings, setup.compile))
@@ -79,7 +86,7 @@ def training_step(
 class PlainStep:
     """The parts of a step, and the step that they make."""
 
-    def __init__(self, forward: _Loss, gradients: Gradients, update: OptimizerStep) -> None:
+    def __init__(self, forward: _Loss, gradients: Gradients, update: Callable[[], object]) -> None:
         self.forward = forward
         self.gradients = gradients
         self.optimizer = gradients.optimizer
@@ -95,7 +102,7 @@ class PlainStep:
             rehearsed(value)
             return value.detach()
         self.gradients.part_of(value).backward()  # type: ignore[no-untyped-call]
-        if self.gradients.are_complete():
+        if self.gradients.are_complete(partial(self.forward, *args, **kwargs), value):
             self.update()
         return value.detach()
 
@@ -135,7 +142,7 @@ class TunedStep:
         if not is_rehearsed:
             self._state.note_success()
             earlier.add()
-            if gradients.are_complete():
+            if gradients.are_complete(partial(self._untuned.forward, *args, **kwargs), value):
                 self._take_step(value)
         failed = self._attempts.take_error()
         if failed is not None:
@@ -180,15 +187,18 @@ class TunedStep:
     def _take_step(self, value: torch.Tensor) -> None:
         if self._changes_optimizer and is_one_of_many() and not is_sharded(self._state.model):
             self._leave_optimizer()
-        may_undo = not self._has_updated and self._changes_optimizer and not is_one_of_many()
-        before = written(self._tuned.optimizer) if may_undo and self._update.is_plain() else None
+        may_differ = self._changes_optimizer or self._tuned.gradients.gives_closure
+        may_undo = not self._has_updated and may_differ and not is_one_of_many()
+        before = written(self._tuned.optimizer) if may_undo and is_plain(self._tuned.optimizer) else None
         try:
             self._update()
         except Exception as error:
             self._attempts.take_error()
-            if origin(error) in (Origin.JOB, Origin.HOOK) or not self._changes_optimizer:
-                let_through(error)
             is_as_before = before is not None and before == written(self._tuned.optimizer)
+            is_own = origin(error) in (Origin.JOB, Origin.HOOK)
+            may_lack_closure = is_own and is_as_before and self._tuned.gradients.gives_closure
+            if (is_own or not self._changes_optimizer) and not may_lack_closure:
+                let_through(error)
             finish_by(error, partial(self._update_untuned, value) if is_as_before else None)
             raise
         self._has_updated = True
@@ -243,15 +253,14 @@ def _require_number(value: object) -> None:
 
 
 def check_optimizer(optimizer: Any) -> str | None:
-    """See `Training`. A step that needs more than gradients, as LBFGS's does, cannot be tuned."""
+    """See `Training`. One that stands around another, and a step that needs more than gradients, are not understood."""
+    kind = type(optimizer).__name__
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
-    parameters = inspect.signature(optimizer.step).parameters.values()
-    taken = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    needed = [parameter.name for parameter in taken if parameter.default is parameter.empty]
-    if not needed:
-        return None
-    return f"{type(optimizer).__name__}, whose step() needs a {needed[0]}; {TRAINING_STEP} without one"
+        return f"a {kind}; the torch backend needs a torch.optim.Optimizer"
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        return f"a {kind}, which stands around another optimizer; the torch backend needs that one"
+    needed = needed_by_step(optimizer)
+    return f"{kind}, whose step() needs a {needed[0]}; {TRAINING_STEP} without one" if needed else None
 
 
 def usual_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
