@@ -34,7 +34,7 @@ from autotune.bench.local import LocalBench
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
-from autotune.job import apply
+from autotune.job import stats
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Objective
@@ -260,7 +260,7 @@ supervisor_process.subprocess = SimpleNamespace(  # type: ignore[assignment]
 def pytest_unconfigure() -> None:
     """End the server that supervisors are forked from. Models that no test called need not be told of."""
     _FORKS.close()
-    apply._uncalled.clear()
+    stats._uncalled.clear()
 
 
 @pytest.fixture

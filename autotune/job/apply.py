@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import logging
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -41,7 +38,7 @@ from autotune.job.launch import lacks, lacks_around, tip_of
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
 from autotune.job.ranks import DECISION_S, Answer, JointCalls, Pact, Rehearsal, pact_of
-from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, register, weakly
+from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, expect_calls, register, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
@@ -573,33 +570,3 @@ def _tolerance(tuned: TunedConfig, backend: Backend, model: Any) -> float:
         return tuned.workload.tolerance
     specs = [*(spec for _, spec in backend.parameters(model)), *tuned.workload.signature.inputs]
     return default_tolerance(spec.dtype for spec in specs)
-
-
-# A tuned model that no call comes through is told of once, when the process ends: the job calls something else.
-#
-# It calls the model that it gave, or parts or methods of it that are not called through the model; or it dropped what
-# `apply` returned. A process that was forked is not told: its children may have made the calls.
-
-_log = logging.getLogger("autotune")
-_uncalled: set[str] = set()
-"""Files whose config was applied, and of which no model was called so far."""
-
-
-def expect_calls(path: str) -> Callable[[], None]:
-    """A model was given the config in this file. Returns what is to be called at its first call."""
-    _uncalled.add(path)
-    return partial(_uncalled.discard, path)
-
-
-def _tell_of_uncalled() -> None:
-    for path in sorted(_uncalled):
-        _log.warning(
-            "autotune: %s: no call came to the model that apply() returned: only calls of that object are tuned, not "
-            "those of the model that it was made of, nor of its parts",
-            path,
-        )
-
-
-atexit.register(_tell_of_uncalled)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_uncalled.clear)

@@ -5,12 +5,15 @@ Events are always kept, there are few. Calls are counted and timed only where th
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from autotune.errors import printable
@@ -251,3 +254,32 @@ def recorder_of(model: Any) -> HasStats | None:
         return _RECORDERS.get(model)
     except TypeError:
         return None
+
+
+# A tuned model that no call comes through is told of once, when the process ends: the job calls something else.
+#
+# It calls the model that it gave, or parts or methods of it that are not called through the model; or it dropped what
+# `apply` returned. A process that was forked is not told: its children may have made the calls.
+
+_uncalled: set[str] = set()
+"""Files whose config was applied, and of which no model was called so far."""
+
+
+def expect_calls(path: str) -> Callable[[], None]:
+    """A model was given the config in this file. Returns what is to be called at its first call."""
+    _uncalled.add(path)
+    return partial(_uncalled.discard, path)
+
+
+def _tell_of_uncalled() -> None:
+    for path in sorted(_uncalled):
+        _log.warning(
+            "autotune: %s: no call came to the model that apply() returned: only calls of that object are tuned, not "
+            "those of the model that it was made of, nor of its parts",
+            path,
+        )
+
+
+atexit.register(_tell_of_uncalled)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_uncalled.clear)

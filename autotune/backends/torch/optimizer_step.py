@@ -28,10 +28,21 @@ _IMPLEMENTATIONS = ("foreach", "fused")
 class OptimizerStep:
     """Called once in each training step."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, implementation: str | None, compile_: Compile | None) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        plain: Callable[[], object],
+        implementation: str | None,
+        compile_: Compile | None,
+        *,
+        with_closure: bool,
+    ) -> None:
+        """`plain` is the step as the job has it; `with_closure`: it gives the optimizer one, and cannot be compiled."""
         self._optimizer = optimizer
+        self._plain = plain
         self._implementation = implementation
         self._compile = compile_
+        self._with_closure = with_closure
         self._compiled: tuple[Any, Callable[[], object]] | None = None
         """What stood at `optimizer.step` when it was compiled, and what came of it."""
         self._has_warned = False
@@ -41,14 +52,15 @@ class OptimizerStep:
             self._current()()
 
     def _current(self) -> Callable[[], object]:
-        step = self._optimizer.step
         if self._compile is None:
-            return step
-        if not _is_its_own(self._optimizer, step):
+            return self._plain
+        step = self._optimizer.step
+        if self._with_closure or not _is_its_own(self._optimizer, step):
             if not self._has_warned:
                 self._has_warned = True
-                _log.warning("autotune: the job replaced optimizer.step: it is called as it is, and not compiled")
-            return step
+                why = "takes a closure" if self._with_closure else "was replaced by the job"
+                _log.warning("autotune: optimizer.step %s: it is called as it is, and not compiled", why)
+            return self._plain
         if self._compiled is None or self._compiled[0] != step:
             self._compiled = (step, self._compile(step))
         return self._compiled[1]
@@ -90,7 +102,7 @@ def needed_by_step(optimizer: Any) -> list[str]:
 
 
 def takes_closure(optimizer: Any) -> bool:
-    """It needs one; or it is not PyTorch's own, there is room for one, and without one it may fail."""
+    """It needs one; or there is room for one, it is not PyTorch's own, and nobody knows what it does without."""
     if needed_by_step(optimizer):
         return True
     module = getattr(getattr(type(optimizer), "step", None), "__module__", None) or ""

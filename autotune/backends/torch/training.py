@@ -78,7 +78,7 @@ def training_step(
         return watched_for_synchronisation(model, untuned)
     forward: _Loss = setup.wrap(_forward(model, loss, settings, setup.compile))
     compile_ = compiler({}, [], attempts) if settings.optimizer_compiled else None
-    update = OptimizerStep(optimizer, impl, compile_)
+    update = OptimizerStep(optimizer, gradients.step, impl, compile_, with_closure=gradients.gives_closure)
     step = TunedStep(PlainStep(forward, gradients, update), untuned, ForwardState(model), attempts, settings)
     return watched_for_synchronisation(model, step)
 
@@ -187,18 +187,15 @@ class TunedStep:
     def _take_step(self, value: torch.Tensor) -> None:
         if self._changes_optimizer and is_one_of_many() and not is_sharded(self._state.model):
             self._leave_optimizer()
-        may_differ = self._changes_optimizer or self._tuned.gradients.gives_closure
-        may_undo = not self._has_updated and may_differ and not is_one_of_many()
+        may_undo = not self._has_updated and self._changes_optimizer and not is_one_of_many()
         before = written(self._tuned.optimizer) if may_undo and is_plain(self._tuned.optimizer) else None
         try:
             self._update()
         except Exception as error:
             self._attempts.take_error()
-            is_as_before = before is not None and before == written(self._tuned.optimizer)
-            is_own = origin(error) in (Origin.JOB, Origin.HOOK)
-            may_lack_closure = is_own and is_as_before and self._tuned.gradients.gives_closure
-            if (is_own or not self._changes_optimizer) and not may_lack_closure:
+            if origin(error) in (Origin.JOB, Origin.HOOK) or not self._changes_optimizer:
                 let_through(error)
+            is_as_before = before is not None and before == written(self._tuned.optimizer)
             finish_by(error, partial(self._update_untuned, value) if is_as_before else None)
             raise
         self._has_updated = True
