@@ -52,11 +52,6 @@ def training_step(
 ) -> Callable[..., Any]:
     """See `Training.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""
-    if not callable(optimizer):
-        raise InputError(
-            f"training_step() was given as the optimizer a {type(optimizer).__name__}, which cannot be called",
-            tip="call it as training_step(model, loss, optimizer)",
-        )
     arguments = prepare(model, config, "train", changes)
     update = _updating(optimizer, updates or Updates())
     untuned = _pynative_step(_gradients_of(model, loss, optimizer), update)
@@ -105,7 +100,13 @@ def _pynative_step(value_and_gradients: Callable[..., Any], update: Callable[[An
 
 
 def _updating(optimizer: ms.nn.Optimizer, updates: Updates) -> Callable[[Any], object]:
-    """What takes the gradients of each call; the optimizer itself where it steps by them as they are."""
+    """What takes the gradients of each call; the optimizer itself where it steps by them as they are. Raises InputError
+    for an object that is no optimizer at all."""
+    if not callable(optimizer):
+        raise InputError(
+            f"training_step() was given as the optimizer a {type(optimizer).__name__}, which cannot be called",
+            tip="call it as training_step(model, loss, optimizer)",
+        )
     if updates.are_plain:
         plain: Callable[[Any], object] = optimizer
         return plain
