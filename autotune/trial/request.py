@@ -95,6 +95,8 @@ class TrialRequest(Record):
     sampling: SamplingPlan = SamplingPlan()
     measures_growth: bool = False
     """Whether steady calls keep memory is measured after the samples, unless they are taken in turns."""
+    finds_limits: bool = False
+    """Which whole numbers the untuned model takes is looked for, after everything else."""
     without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True

@@ -131,11 +131,12 @@ def sampling_for(study: Study, plan: SamplingPlan) -> SamplingPlan:
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:
     """The request of a trial with empty caches of its own."""
     manifest = study.manifest
+    is_untuned = config == manifest.space.untuned()
     return TrialRequest(
         number=number,
         workload=manifest.workload,
         config=config,
-        untuned=config == manifest.space.untuned(),
+        untuned=is_untuned,
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,
         reference=str(study.reference.resolve()),
@@ -145,6 +146,7 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         limits=budget.limits,
         variables=manifest.variables,
         measures_growth=any(constraint.quantity == GROWTH for constraint in manifest.constraints),
+        finds_limits=is_untuned and study.untuned_record() is None,
     )
 
 

@@ -18,8 +18,9 @@ The order of events is part of what is measured. In each stage:
               taken, in a live process for each turn. Right after the last sample the peak is read. Only then comes
               what would disturb samples: events of the device's own clock, copies of outputs, further calls to see
               whether memory grows. The device is released, and what runs after that may be slow or spoil the model: a
-              check that training is sound, the compiler's own reports, the profile, and last the nudged calls that
-              complete a reference.
+              check that training is sound, the compiler's own reports, the profile, the nudged calls that complete a
+              reference, and last, when the outcome is written, calls with whole numbers that the untuned model may
+              refuse (`input_limits`).
 
 docs/decisions/0030-device-locks.md tells about the device; `costs` what is spared, `memory`
 how it is read.
@@ -45,6 +46,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measure.device_state import DeviceTimes, times_beside
+from autotune.measure.limits import InputLimits
 from autotune.measure.measurement import Checked, Compiled, Growth, Measurement, Samples, Stage, Timed
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import Beside, SamplingPlan, take_samples, take_turns
@@ -56,6 +58,7 @@ from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
 from autotune.trial.worker.costs import Spared, copying_s
 from autotune.trial.worker.device_lock import DeviceLock
+from autotune.trial.worker.input_limits import little_to_lose, look_for_limits
 from autotune.trial.worker.memory import PeakMemory, growth_of
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.stages import StageReporter, Turns
@@ -185,18 +188,36 @@ def _measure(trial: _Trial) -> Measurement:
         diagnosis = backend.diagnose(model, trial.settings)
         _profile(request, calls.example(step), backend)
         complete_reference(request, calls, step, proof.held_to)
-    return Measurement(
-        **dict(compiling.figures(trial, timed.samples)),
-        **dict(proof.checked),
-        **dict(timed),
-        diagnosis=diagnosis,
-        signature=trial.subject.signature,
-        environment=here,
-        stage_s=progress.spent_s(),
-        program=program,
-        replay=calls.replay,
-        generated=calls.generated,
-    )
+        measured = Measurement(
+            **dict(compiling.figures(trial, timed.samples)),
+            **dict(proof.checked),
+            **dict(timed),
+            diagnosis=diagnosis,
+            signature=trial.subject.signature,
+            environment=here,
+            stage_s=progress.spent_s(),
+            program=program,
+            replay=calls.replay,
+            generated=calls.generated,
+        )
+        return _with_limits(trial, step, measured) if request.finds_limits else measured
+
+
+def _with_limits(trial: _Trial, step: Step, measured: Measurement) -> Measurement:
+    """With the limits of the inputs that were found; `input_limits` says why it is written at once."""
+    folder, request = trial.progress.folder, trial.request
+    if request.workload.device != "cpu" or request.workload.ranks > 1:
+        return measured
+    folder.write_outcome(measured)
+
+    def found(limits: tuple[InputLimits, ...]) -> None:
+        nonlocal measured
+        measured = measured.model_copy(update={"limits": limits})
+        folder.write_outcome(measured)
+
+    with little_to_lose(measured.steady_call_s):
+        look_for_limits(trial.calls, step, trial.backend, found)
+    return measured
 
 
 def _build(request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend) -> _Trial:

@@ -127,6 +127,11 @@ class CompileWatch:
         self._most_bytes = max(self._most_bytes or 0, own + below)
 
 
+def virtual_peak_bytes() -> int | None:
+    """The most addresses that this process ever had; None where the system does not tell."""
+    return _counted(_STATUS, "VmPeak")
+
+
 def _tells_children() -> bool:
     return Path(f"/proc/self/task/{os.getpid()}/children").exists()
 

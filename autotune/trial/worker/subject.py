@@ -74,6 +74,12 @@ class Subject:
         of what it was when it compiled, shows in no call from a state that was just put back."""
         return 1 if self.reset is None else NUM_IN_A_ROW
 
+    @property
+    def authors_inputs(self) -> list[Arguments]:
+        """Each once, the example first."""
+        given = {id(inputs): inputs for inputs in self.inputs[:-1] if inputs is not self.derived}
+        return list(given.values())
+
     def without_derived(self) -> Subject:
         """This subject with the author's inputs alone."""
         if self.derived is None:

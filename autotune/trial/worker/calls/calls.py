@@ -10,7 +10,8 @@ order:
     launch, copied      what is timed beside the samples, where there is such a thing
     reset       before each call of a model that keeps state, where its author declared how: never timed
     require_sound       after all timing
-    completed   what the reference lacks, at the very end
+    completed   what the reference lacks, after all of that
+    authors_inputs      in which the limits of whole numbers are looked for, at the very end
 
 The kinds are `OneShape` (the same inputs again and again), `Stream` (inputs of many shapes, as traffic has them),
 `Steps` (training steps) and `Continuations` (generated text). Nothing else in a trial's process asks which of them it
@@ -41,6 +42,7 @@ from autotune.trial.worker.accuracy_check import Gate
 from autotune.trial.worker.costs import SecondCall
 from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
+from autotune.workload.components import pipeline_of
 
 Step = Callable[..., Any]
 """The model, or its training step, under a config."""
@@ -68,6 +70,17 @@ class Calls(ABC):
     def not_varied(self) -> tuple[str, ...]:
         """What the inputs that were seen leave as it is, each as a sentence."""
         return self._subject.not_varied
+
+    @property
+    def authors_inputs(self) -> list[Arguments]:
+        """The inputs of the author's, each once, whose limits are those of the calls of a job. A pipeline's are not:
+        its parts are what a job calls under a config."""
+        return [] if pipeline_of(self._subject.model) is not None else self._subject.authors_inputs
+
+    @property
+    def untouched(self) -> Any:
+        """The model as its author made it."""
+        return self._subject.model
 
     def reset(self) -> None:
         """Put a model that keeps state into the one that its calls begin in, if its author declared how."""
@@ -182,8 +195,7 @@ class Surroundings:
         self._backend = backend
         self._apart_from = apart_from
         self._roots: dict[str, Any] = {"model": subject.model}
-        authors = {id(inputs): inputs for inputs in subject.inputs[:-1] if inputs is not subject.derived}
-        for number, inputs in enumerate(authors.values(), start=1):
+        for number, inputs in enumerate(subject.authors_inputs, start=1):
             self._roots |= {f"{name} of input {number}": leaf for name, leaf in inputs.named_leaves()}
 
     def now(self) -> Moment:

@@ -28,6 +28,7 @@ from autotune.trial.worker.accuracy_check import Gate, Seen
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.text_gate import MOST_FORCED, TextGate, Texts, Tops, logits_of
 from autotune.trial.worker.subject import Subject, describe_dropouts
+from autotune.workload.arguments import Arguments
 from autotune.workload.generation import EDGE_TOKENS
 from autotune.workload.workload import Workload
 
@@ -59,6 +60,11 @@ class Continuations(Calls):
         self._parts_s: tuple[float, ...] = ()
         self._chosen: list[Array] = []
         """Tokens of the latest pass."""
+
+    @property
+    def authors_inputs(self) -> list[Arguments]:
+        """None: a prompt is no input of the model's own call."""
+        return []
 
     def recording(self) -> AbstractContextManager[Any]:
         """No gradients are recorded."""
