@@ -115,10 +115,10 @@ class _Search:
         inner = self._without_far(places[values == inner[-1]][-1], inner)
         top, bottom = (places[values == end] for end in (inner[-1], inner[0]))
         highest = self._end(top[-1], inner[-1], 1, self.sizes)
-        wrapped = {1, *(size + 1 for size in self.sizes)} | (set() if highest is None else {highest + 2})
-        lowest = self._end(bottom[0], inner[0], -1, wrapped)
+        wrapped = {size + 1 for size in self.sizes} if highest is None else {highest + 2}
+        lowest = self._end(bottom[0], inner[0], -1, {1, *wrapped})
         apart = [value for value in seen if value > inner[-1] or (lowest is not None and value < lowest)]
-        if lowest is not None and lowest > IGNORED and IGNORED not in apart and self._takes(bottom[0], IGNORED):
+        if lowest is not None and lowest >= 0 and IGNORED not in apart and self._takes(bottom[0], IGNORED):
             apart.append(IGNORED)
         return None if len(apart) > _MOST_APART else Span(lowest=lowest, highest=highest, also=tuple(sorted(apart)))
 
@@ -163,7 +163,7 @@ class _Search:
         """The last value that is taken from `start` on; None: there is no end. `edges`: where the next one may be
         refused. Distances from zero in the direction of `sign` are what is counted."""
         good = sign * start
-        for point in self._points(good, self._farthest(sign), edges):
+        for point in self._points(good, sign, edges):
             taken = self._takes(place, sign * point)
             if taken is None:
                 return sign * point
@@ -172,21 +172,24 @@ class _Search:
             good = point
         return None
 
-    def _points(self, good: int, farthest: int, edges: Iterable[int]) -> Iterator[int]:
+    def _points(self, good: int, sign: int, edges: Iterable[int]) -> Iterator[int]:
+        """What is tried one after the other. Greater numbers are reached in steps, since one may be a size."""
+        farthest = self._farthest(sign)
         near = sorted(edge for edge in edges if edge > good)[:_NUM_SIZES]
-        steps = (max(good, 1) * _GROWTH**power for power in range(1, 64))
+        steps = ((good + 1) * _GROWTH**power for power in range(64 if sign > 0 else 0))
         far = itertools.takewhile(lambda step: step < farthest, steps)
-        yield from sorted(point for point in {good + 1, *near, *far, farthest} if good < point <= farthest)
+        yield from sorted(point for point in {*near, *far, farthest} if good < point <= farthest)
 
     def _between(self, place: Any, good: int, bad: int, sign: int) -> int:
-        """The last one that is taken: the one before `bad`, if that was a size; else it is bisected."""
+        """The last one that is taken: the one before `bad`, if that was a size; else it is bisected, but for negative
+        numbers, which few jobs give: less than what is taken may be told of these."""
         middle = bad - 1
-        while bad - good > 1:
+        while middle > good:
             if self._takes(place, sign * middle) is False:
                 bad = middle
             else:
                 good = middle
-            middle = (good + bad) // 2
+            middle = good if sign < 0 < good else (good + bad) // 2
         return good
 
 

@@ -139,3 +139,11 @@ def test_limits_of_another_call():
     by_row = InputLimits(name="edges", axis=0, spans=(Span(lowest=-50, highest=49), Span(lowest=-30, highest=29)))
     assert hold_for(by_row, EDGES[:, :20], taken_by(pairs_of(50, 30, 0)))
     assert not hold_for(by_row, np.concatenate([EDGES, EDGES]), taken_by(np.sin)), "other rows"
+
+
+def test_numbers_below_zero_are_not_bisected():
+    """Less than what is taken is told of negative numbers, in few calls."""
+    takes = taken_by(lambda ids: embedding(1700)(ids + 700))
+    found = find_limits("ids", np.array([5, 990]), (1000,), takes)
+    assert found == InputLimits(name="ids", spans=(Span(lowest=-1, highest=999),))
+    assert takes.calls <= 10

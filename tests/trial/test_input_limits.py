@@ -145,7 +145,7 @@ def found(tmp_path):
         told: list[tuple[InputLimits, ...]] = []
         with calls.recording():
             step = calls.compile(Config.model_validate({"execution": "eager"}), UndoLog())
-            look_for_limits(calls, step, backend, told.append)
+            look_for_limits(calls, step, backend, 0.1, told.append)
         return {one.name: one for one in told[-1]} if told else None
 
     return found

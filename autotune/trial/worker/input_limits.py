@@ -27,7 +27,7 @@ from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.memory import virtual_peak_bytes
 from autotune.workload.arguments import Arguments
 
-LONGEST_S, LONGEST_CALLS = 1.0, 5
+LONGEST_S, LONGEST_CALLS = 1.0, 8
 """The search takes at most so long, or so many calls if these take longer."""
 _SLOW, _SLOW_S = 10, 0.05
 """A call that takes so many times as long as others, and so much more, is of a number that is a size."""
@@ -48,15 +48,8 @@ class _Caller:
     calls: Calls
     step: Step
     backend: Backend
-    usual_s: float = 0.0
-    ends: float = 0.0
-
-    def begin(self, inputs: Arguments) -> None:
-        """Raises what the model raises for its own inputs."""
-        start = time.monotonic()
-        self._call(inputs)
-        self.usual_s = time.monotonic() - start
-        self.ends = time.monotonic() + max(LONGEST_S, LONGEST_CALLS * self.usual_s)
+    usual_s: float
+    ends: float
 
     def takes(self, inputs: Arguments, place: int) -> Takes:
         """Of the leaf in this place. Raises _OverError."""
@@ -68,7 +61,9 @@ class _Caller:
             moved = self.backend.place(self.backend.like(array, leaves[place]))
             start = time.monotonic()
             try:
-                self._call(inputs.with_leaves([*leaves[:place], moved, *leaves[place + 1 :]]))
+                self.calls.reset()
+                inputs.with_leaves([*leaves[:place], moved, *leaves[place + 1 :]]).call(self.step)
+                self.backend.synchronise()
             except Exception as error:
                 exhausted = isinstance(error, MemoryError) or self.backend.classify(error) is Reason.OUT_OF_MEMORY
                 return None if exhausted else False
@@ -76,24 +71,20 @@ class _Caller:
 
         return takes
 
-    def _call(self, inputs: Arguments) -> None:
-        self.calls.reset()
-        inputs.call(self.step)
-        self.backend.synchronise()
-
 
 def look_for_limits(
-    calls: Calls, step: Step, backend: Backend, found: Callable[[tuple[InputLimits, ...]], None]
+    calls: Calls, step: Step, backend: Backend, usual_s: float, found: Callable[[tuple[InputLimits, ...]], None]
 ) -> None:
-    """Tells what was `found` so far after each input; nothing where there is no input of whole numbers."""
+    """Tells what was `found` so far after each input; nothing where there is no input of whole numbers. `usual_s`: what
+    a call takes."""
     given = calls.authors_inputs
     places = list(_whole_numbers(given[0], backend)) if given else []
     if not places:
         return
-    caller, limits = _Caller(calls, step, backend), list[InputLimits]()
+    ends = time.monotonic() + max(LONGEST_S, LONGEST_CALLS * usual_s)
+    caller, limits = _Caller(calls, step, backend, usual_s, ends), list[InputLimits]()
     sizes = _sizes(calls, given[0], backend)
     try:
-        caller.begin(given[0])
         for place, name in places:
             array = backend.to_array(given[0].leaves()[place])
             assert array is not None

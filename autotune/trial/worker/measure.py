@@ -216,7 +216,7 @@ def _with_limits(trial: _Trial, step: Step, measured: Measurement) -> Measuremen
         folder.write_outcome(measured)
 
     with little_to_lose(measured.steady_call_s):
-        look_for_limits(trial.calls, step, trial.backend, found)
+        look_for_limits(trial.calls, step, trial.backend, measured.steady_call_s, found)
     return measured
 
 
