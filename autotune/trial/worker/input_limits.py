@@ -52,7 +52,7 @@ class _Caller:
     ends: float
 
     def takes(self, inputs: Arguments, place: int) -> Takes:
-        """Of the leaf in this place. Raises _OverError."""
+        """Whether the model takes a leaf in this place. Raises _OverError."""
         leaves = inputs.leaves()
 
         def takes(array: Any) -> bool | None:
@@ -110,7 +110,7 @@ def _whole_numbers(inputs: Arguments, backend: Backend) -> Iterator[tuple[int, s
 
 
 def _sizes(calls: Calls, inputs: Arguments, backend: Backend) -> frozenset[int]:
-    """Of the model's tables, and of all inputs."""
+    """Sizes of the model's tables, and of all inputs."""
     specs = [spec for _, spec in backend.parameters(calls.untouched)]
     specs += [spec for leaf in inputs.leaves() if (spec := backend.spec(leaf)) is not None]
     return frozenset(size for spec in specs for size in spec.shape)
