@@ -12,7 +12,7 @@ import random
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -217,6 +217,10 @@ class Backend(Protocol):
         """Whether a call made now is recorded so that gradients can be taken: of the model's parameters, or of a tensor
         in `values`. Quick: it is asked at each call of a job. `model` None: of `values` alone."""
         return False
+
+    def noting_operators(self) -> AbstractContextManager[Collection[str]]:
+        """Within: the names of the operators that uncompiled calls make and that are not the framework's own."""
+        return nullcontext(())
 
     def synchronise(self) -> None:
         """Return when the device has finished all work handed to it so far."""

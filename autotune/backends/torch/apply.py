@@ -26,6 +26,7 @@ from autotune.backends.torch.compiled_step import ClonedOutputs, CompiledStep, D
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
+from autotune.backends.torch.operators import CallsLeftOut
 from autotune.backends.torch.parallel import MadeOnce, WholeWeights, is_one_of_many, is_sharded, num_local_ranks
 from autotune.backends.torch.precision import require_order, with_precision
 from autotune.backends.torch.tensors import device_of
@@ -106,9 +107,10 @@ def prepare(
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
+    left_out = CallsLeftOut()
     compile_ = None
     if arguments is not None:
-        entries = _entries(model, settings, guards_hooks)
+        entries = [*_entries(model, settings, guards_hooks), *left_out.entries()]
         if derivable or attempts is not None:
             entries += backward_entries(twice=derivable)
         if settings.is_third_party:
@@ -121,7 +123,7 @@ def prepare(
         if weights is not None:
             step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
-            step = CompiledStep(model, step, input_gradients=input_gradients)
+            step = CompiledStep(model, step, left_out, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)

@@ -60,6 +60,7 @@ from autotune.backends.torch.instruments import (
 )
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
+from autotune.backends.torch.operators import counting
 from autotune.backends.torch.pipelines import PipelineModel, watch_components
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.rehearsal import rehearse
@@ -105,6 +106,7 @@ class TorchBackend(Backend):
     capture_despite = staticmethod(capture_despite)
     materialise = staticmethod(materialise)
     differentiates = staticmethod(differentiates)
+    noting_operators = staticmethod(counting)
     process_settings = staticmethod(process_knobs)
     check_option = staticmethod(require_option)
     records_gradients = staticmethod(are_recorded)

@@ -23,6 +23,7 @@ from torch.nn.modules import module as all_modules
 from torch.utils import checkpoint
 
 from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.operators import CallsLeftOut
 from autotune.backends.torch.parallel import is_one_of_many
 from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
@@ -38,15 +39,25 @@ _EndOfCheckpoint: Any = getattr(checkpoint, "_StopRecomputationError", ())
 class CompiledStep:
     """Raises UnsuitableCallError, before anything runs, for a call that is not what was compiled and measured."""
 
-    def __init__(self, model: torch.nn.Module, step: Callable[..., Any], *, input_gradients: bool = False) -> None:
-        """`input_gradients`: it was measured with gradients of its inputs recorded."""
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        step: Callable[..., Any],
+        left_out: CallsLeftOut | None = None,
+        *,
+        input_gradients: bool = False,
+    ) -> None:
+        """`left_out`: calls of operators that the compiled code turns out to lack. `input_gradients`: it was measured
+        with gradients of its inputs recorded."""
         self._model = model
+        self._left_out = left_out or CallsLeftOut()
         self._step = step
         self._again = again(step)
         self._input_gradients = input_gradients
         self._methods = ClassMethods(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._left_out.require_none()
         if self._methods.have_changed():
             raise UnsuitableCallError(
                 "a class of the model's modules was given another method after the config was applied",
@@ -75,6 +86,7 @@ class CompiledStep:
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """A call without gradients that follows one like it, of the same task: that one was looked at."""
+        self._left_out.require_none()
         _require_no_global_hooks()
         return self._again(*args, **kwargs)
 

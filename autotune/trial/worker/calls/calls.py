@@ -65,11 +65,12 @@ class Calls(ABC):
     def __init__(self, subject: Subject, backend: Backend) -> None:
         self._subject = subject
         self._backend = backend
+        self._unseen: tuple[str, ...] = ()
 
     @property
     def not_varied(self) -> tuple[str, ...]:
-        """What the inputs that were seen leave as it is, each as a sentence."""
-        return self._subject.not_varied
+        """What the inputs that were seen leave as it is, and what no check looks at, each as a sentence."""
+        return (*self._subject.not_varied, *self._unseen)
 
     @property
     def authors_inputs(self) -> list[Arguments]:
@@ -122,13 +123,28 @@ class Calls(ABC):
         captures = self._backend.copies_outputs(self._subject.model, settings) is not None
         return SecondCall(step, self._backend, clock) if captures else None
 
-    @abstractmethod
     def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Any:
         """What the gate compares. `first` is the output for the first inputs, None: it is made here. This makes the
         other calls.
 
-        With a `reference_tolerance` they are to be the reference, to which others are held with that tolerance.
+        With a `reference_tolerance` they are to be the reference, to which others are held with that tolerance. What
+        else such calls do is noted.
         """
+        if reference_tolerance is None:
+            return self._observe(step, first)
+        with self._backend.noting_operators() as names:
+            seen = self._observe(step, first, reference_tolerance=reference_tolerance)
+        if len(names) == 1:
+            what = "an operator that is not the framework's own: what it does beside its result is not compared"
+            self._unseen = (f"the model calls {next(iter(names))}, {what}",)
+        elif names:
+            what = "operators that are not the framework's own: what they do beside their results is not compared"
+            self._unseen = (f"the model calls {', '.join(names)}, {what}",)
+        return seen
+
+    @abstractmethod
+    def _observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Any:
+        """See `observe`."""
 
     @property
     def compared_by_chance(self) -> bool:

@@ -105,7 +105,7 @@ class Continuations(Calls):
     def second(self, step: Step, settings: Config, clock: Clock) -> None:
         """What is recorded in a second call of the decode step is part of the first pass."""
 
-    def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Texts:
+    def _observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Texts:
         """The logits of the forced continuations, and the tokens of the first pass. With a `reference_tolerance` also
         what these were chosen by."""
         del first

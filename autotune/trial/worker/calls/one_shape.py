@@ -56,7 +56,7 @@ class OneShape(Calls):
         functions = declared_functions(config, self._subject.variants)
         return compile_under(self._backend, self._subject.model, config, functions, changes, shapes=self._shapes)
 
-    def observe(
+    def _observe(
         self,
         step: Step,
         first: Any = None,

@@ -115,7 +115,7 @@ class Steps(Calls):
         self._backend.seed(self._seed_of(0))
         return super().first(step, settings, clock, begun)
 
-    def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> StepsTaken:
+    def _observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> StepsTaken:
         """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
         assert self._rewind is not None
         put_back = self._silenced()

@@ -1,0 +1,212 @@
+"""Operators of `torch.library` that are not PyTorch's own, and what compiled code does with calls of them.
+
+An operator may do something beside its result: count, record, send. To the compiler it is a function. A call whose
+result nobody uses is dropped, with `mutates_args` too where nobody reads what it writes, and equal calls are made once
+where gradients are recorded (2.13, aot_eager and inductor alike). Outputs are right, and what it did is missing.
+
+So each graph that dynamo captured is looked at. One with a call that nobody uses runs as it was captured. Of another
+the calls are counted as it runs for the first time, whatever compiled it, and whether it was compiled now or lay in a
+cache. Where any are left out, the next call is refused, before any of it runs.
+
+Not counted are operators that consist of others (CompositeImplicitAutograd, `triton_op`, decompositions and lowerings
+of inductor): their calls are meant to go.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autotune.backends.torch.compiler import Entry
+from autotune.errors import UnsuitableCallError
+
+_PYTORCHS = frozenset(
+    {"aten", "prim", "prims", "rngprims", "debugprims", "higher_order", "inductor", "inductor_prims", "profiler"}
+    | {
+        "mkl",
+        "mkldnn",
+        "mkldnn_prepacked",
+        "onednn",
+        "quantized",
+        "quantized_decomposed",
+        "sparse",
+        "xnnpack",
+        "prepacked",
+    }
+    | {
+        "c10d",
+        "c10d_functional",
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "symm_mem",
+        "fsdp",
+        "_dtensor",
+        "dtensor",
+    }
+    | {"_quantized", "bsr", "cuda", "npu", "torchvision", "torchaudio", "image", "video_reader", "streams", "mtia"}
+    | {"static_runtime", "export", "flex_lib", "debug_mode_ops", "onnx", "quantization"}
+)
+"""Namespaces of PyTorch, its libraries of images and sound, and torch_npu."""
+_GRAPH, _COMPILE = "torch._dynamo.output_graph", "call_user_compiler"
+
+
+class CallsLeftOut:
+    """Calls of operators that compiled code of one model lacks."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def require_none(self) -> None:
+        """Raises UnsuitableCallError. Quick: it is asked at each call."""
+        if self.names:
+            names = ", ".join(self.names)
+            raise UnsuitableCallError(
+                f"the model calls {names}, and compiled code leaves a call out: what it does beside its result is lost",
+                tip="let the model use its result, or register its effect with torch.library",
+                lasting=True,
+            )
+
+    def entries(self) -> list[Entry]:
+        """What is set while the model is compiled."""
+        owner: Any = getattr(sys.modules.get(_GRAPH), "OutputGraph", None)
+        compile_graph = getattr(owner, _COMPILE, None)
+        if compile_graph is None:
+            return []
+
+        def looked_at(self_: Any, graph: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+            made = _calls_in(graph.graph)
+            unused = [name for module in graph.modules() for name in _unused_calls(module)]
+            self.names |= dict.fromkeys(unused)
+            if unused:
+                return graph
+            compiled = compile_graph(self_, graph, *args, **kwargs)
+            return self._counted_once(compiled, made) if made else compiled
+
+        return [(owner, _COMPILE, looked_at)]
+
+    def _counted_once(self, compiled: Callable[..., Any], expected: Counter[str]) -> Callable[..., Any]:
+        is_counted = False
+
+        @functools.wraps(compiled)  # Dynamo reads attributes of what a compiler gives.
+        def call(*args: Any) -> Any:
+            nonlocal is_counted
+            if is_counted:
+                return compiled(*args)
+            is_counted = True
+            with counting() as made:
+                result = compiled(*args)
+            self.names |= dict.fromkeys(expected - made)
+            return result
+
+        return call
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Within: the calls of operators that are not PyTorch's, by their names."""
+    mode = _Counting()
+    with mode:
+        yield mode.made
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # What takes care of writes and effects is given the operator that it calls.
+        self.made.update(_name_of(each) for each in (func, *args) if _is_foreign(each))
+        return func(*args, **(kwargs or {}))
+
+
+def _calls_in(graph: torch.fx.Graph) -> Counter[str]:
+    """The calls that compiled code has to make, those in branches and other graphs within apart."""
+    return Counter(_name_of(node.target) for node in graph.nodes if _counts(node.target))
+
+
+def _unused_calls(module: torch.nn.Module) -> Iterator[str]:
+    """Names of the operators in a graph whose results nobody uses, and that are not said to do anything else."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return
+    dead: set[torch.fx.Node] = set()
+    for node in reversed(module.graph.nodes):
+        if node.op in ("call_function", "call_method") and dead.issuperset(node.users) and not _may_write(node):
+            dead.add(node)
+            if _counts(node.target):
+                yield _name_of(node.target)
+
+
+def _may_write(node: torch.fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.HigherOrderOperator) or "out" in node.kwargs:
+        return True
+    if _is_operator(node.target):
+        return any(overload._schema.is_mutable or _has_effect(overload) for overload in _overloads(node.target))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
+    return name.endswith("_") or node.target in _IN_PLACE or name.startswith("set")
+
+
+_IN_PLACE = frozenset(
+    getattr(operator, name) for name in dir(operator) if name.startswith("i") and name[1:].strip("_") in dir(operator)
+)
+
+
+def _counts(target: Any) -> bool:
+    """It is an operator that is not PyTorch's, and calls of it are calls in compiled code, too."""
+    return _is_foreign(target) and not any(map(_is_made_of_others, _overloads(target)))
+
+
+def _is_foreign(target: Any) -> bool:
+    return _is_operator(target) and _name_of(target).partition("::")[0] not in _PYTORCHS
+
+
+def _is_operator(target: Any) -> bool:
+    return isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def _name_of(target: Any) -> str:
+    """`mylib::record`, whichever overload it is."""
+    name: str = target._schema.name if isinstance(target, torch._ops.OpOverload) else target._qualified_op_name
+    return name
+
+
+def _overloads(target: Any) -> list[Any]:
+    if isinstance(target, torch._ops.OpOverload):
+        return [target]
+    return [getattr(target, name) for name in target.overloads()]
+
+
+def _is_made_of_others(overload: Any) -> bool:
+    if torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"):
+        return True
+    if _name_of(overload) in getattr(sys.modules.get("torch._library.triton"), "triton_ops_to_kernels", ()):
+        return True
+    return any(
+        overload in getattr(sys.modules.get(module), table, ())
+        for module, table in (
+            ("torch._decomp", "decomposition_table"),
+            ("torch._inductor.decomposition", "decompositions"),
+            ("torch._inductor.lowering", "lowerings"),
+        )
+    )
+
+
+def _has_effect(overload: Any) -> bool:
+    """It is registered as one whose calls stay, in their order."""
+    has_effects = getattr(sys.modules.get("torch._higher_order_ops.effects"), "has_effects", None)
+    if has_effects is None:
+        return False
+    try:
+        return bool(has_effects(overload))
+    except TypeError:  # Releases before 2.10 ask for the arguments.
+        return False

@@ -1,0 +1,229 @@
+"""Operators of `torch.library` that do something beside their result, which compiled code may leave out."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+import autotune
+from tests.conftest import REPOSITORY
+from tests.stand_ins.exports import export
+
+torch = pytest.importorskip("torch")
+
+from autotune.backends.torch import training  # noqa: E402
+from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.torch.operators import counting  # noqa: E402
+from autotune.backends.undo import UndoLog  # noqa: E402
+from autotune.config import Config  # noqa: E402
+from autotune.errors import InvalidConfigError  # noqa: E402
+from autotune.trial.worker.calls.one_shape import OneShape  # noqa: E402
+from autotune.trial.worker.subject import build_subject  # noqa: E402
+from autotune.workload.workload import Workload  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+MADE = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_made():
+    torch._dynamo.reset()
+    MADE.clear()
+
+
+def made(name):
+    MADE.append(name)
+
+
+@torch.library.custom_op("attest::record", mutates_args=())
+def record(x: torch.Tensor) -> torch.Tensor:
+    made("record")
+    return x.clone()
+
+
+@torch.library.custom_op("attest::note", mutates_args=())
+def note(x: torch.Tensor) -> None:
+    made("note")
+
+
+@torch.library.custom_op("attest::fill", mutates_args=("into",))
+def fill(x: torch.Tensor, into: torch.Tensor) -> None:
+    made("fill")
+    into.fill_(1.0)
+
+
+@torch.library.custom_op("attest::announce", mutates_args=())
+def announce(x: torch.Tensor) -> None:
+    made("announce")
+
+
+record.register_fake(torch.empty_like)
+for _operator in (note, announce):
+    _operator.register_fake(lambda x: None)
+fill.register_fake(lambda x, into: None)
+record.register_autograd(lambda ctx, gradient: gradient, setup_context=lambda ctx, inputs, output: None)
+
+LIBRARY = torch.library.Library("attest_of_lines", "DEF")
+LIBRARY.define("count(Tensor x) -> Tensor")
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("count", lambda x: (made("count"), x.clone())[1], "CPU")
+LIBRARY.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+torch.library.register_fake("attest_of_lines::count", torch.empty_like)
+count, twice = torch.ops.attest_of_lines.count, torch.ops.attest_of_lines.twice
+
+
+class Calling(torch.nn.Module):
+    """A layer, and what a case does with its output."""
+
+    def __init__(self, rest):
+        super().__init__()
+        self.layer, self.rest = torch.nn.Linear(4, 4), rest
+        self.register_buffer("kept", torch.zeros(4))
+
+    def forward(self, x):
+        return self.rest(self, torch.tanh(self.layer(x)))
+
+
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        record(x)
+        return x + 1
+
+
+LOST = {
+    "a result that nobody uses": lambda _, y: (record(y), y)[1],
+    "no result": lambda _, y: (note(y), y)[1],
+    "an operator of a library": lambda _, y: (count(y), y)[1],
+    "only for a result that nobody uses": lambda _, y: (record(y).sum() * 2, y)[1],
+    "one of two": lambda _, y: (record(y * 2), record(y))[1],
+    "a scratch tensor that nobody reads": lambda _, y: (fill(y, torch.zeros(3)), y)[1],
+    "in a module": lambda self, y: Inner()(y),
+    "after a graph break": lambda _, y: (torch._dynamo.graph_break(), record(y), y)[2],
+}
+KEPT = {
+    "a result that is used": lambda _, y: record(y),
+    "two equal calls": lambda _, y: record(y) + record(y),
+    "a buffer that is written to": lambda self, y: (fill(y, self.kept), y)[1],
+    "an operator made of others": lambda _, y: twice(y) + 1,
+    "one made of others that nobody uses": lambda _, y: (twice(y), y)[1],
+    "none": lambda _, y: y + 1,
+}
+CONFIG = {"execution": "compile", "backend": "aot_eager"}
+
+
+def compiled(model, config=CONFIG):
+    return TorchBackend().compile(model, Config(config), UndoLog())
+
+
+@pytest.mark.parametrize("case", LOST)
+@torch.no_grad()
+def test_a_config_that_leaves_a_call_out_is_refused(case):
+    """Its first call makes all calls where these are known to be dropped; the next one is refused."""
+    model, x = Calling(LOST[case]).eval(), torch.ones(2, 4)
+    step = compiled(model)
+    step(x)
+    with pytest.raises(InvalidConfigError, match=r"the model calls attest\w*::\w+, and compiled code"):
+        step(x)
+
+
+@pytest.mark.parametrize("case", KEPT)
+@torch.no_grad()
+def test_calls_that_compiled_code_makes_are_no_reason(case):
+    """As many as the untuned model makes."""
+    model, x = Calling(KEPT[case]).eval(), torch.ones(2, 4)
+    step = compiled(model)
+    step(x)
+    MADE.clear()
+    assert torch.allclose(step(x), model(x))
+    assert MADE[: len(MADE) // 2] == MADE[len(MADE) // 2 :]
+
+
+def test_equal_calls_are_merged_where_gradients_are_recorded():
+    """Nobody knows before the graph has run."""
+    model, x = Calling(KEPT["two equal calls"]), torch.ones(2, 4)
+    step = compiled(model)
+    step(x).sum().backward()
+    with pytest.raises(InvalidConfigError, match="attest::record"):
+        step(x)
+
+
+def test_a_training_step_is_refused_alike():
+    """Before the step that follows moves any weight."""
+    model, x = Calling(LOST["an operator of a library"]), torch.ones(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = Config({**CONFIG, "scope": "model", "optimizer_compiled": False, "optimizer_impl": None})
+    step = training.training_step(model, lambda model, x: model(x).sum(), optimizer, config, UndoLog())
+    step(x)
+    before = model.layer.weight.clone()
+    with pytest.raises(InvalidConfigError, match="attest_of_lines::count"):
+        step(x)
+    assert torch.equal(model.layer.weight, before)
+
+
+@torch.no_grad()
+def test_a_call_that_is_registered_as_an_effect_stays():
+    """PyTorch keeps it in its place."""
+    effects = pytest.importorskip("torch._higher_order_ops.effects")
+    if not hasattr(effects, "_register_effectful_op"):
+        pytest.skip("this release registers effects otherwise")
+    effects._register_effectful_op(torch.ops.attest.announce.default, effects._EffectType.ORDERED)
+    step = compiled(Calling(lambda _, y: (announce(y), y)[1]).eval())
+    for _ in range(3):
+        step(torch.ones(2, 4))
+    assert MADE == ["announce"] * 3
+
+
+@pytest.mark.parametrize("freezing", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.skipif(importlib.util.find_spec("torch._inductor") is None, reason="no inductor")
+@torch.no_grad()
+def test_inductor_leaves_out_the_same(freezing):
+    """With frozen weights, too."""
+    config = {"execution": "compile", "backend": "inductor", "freezing": freezing}
+    step = compiled(Calling(LOST["no result"]).eval(), config)
+    step(torch.ones(2, 4))
+    with pytest.raises(InvalidConfigError, match="attest::note"):
+        step(torch.ones(2, 4))
+
+
+@torch.no_grad()
+def test_a_job_makes_all_calls(tmp_path, caplog):
+    """A file that was made before anybody looked: the model is untuned from the second call on, with one warning."""
+    model, x = Calling(LOST["a result that nobody uses"]).eval(), torch.ones(2, 4)
+    tuned = autotune.load(export(tmp_path / "best.yaml", "torch", CONFIG, model, [x])).apply(model)
+    for _ in range(10):
+        assert torch.allclose(tuned(x), model.rest(model, torch.tanh(model.layer(x))))
+    assert MADE == ["record"] * 20
+    assert autotune.stats(tuned).state == "untuned"
+    (warning,) = [each.message for each in caplog.records if each.name == "autotune"]
+    assert "attest::record" in warning
+
+
+FILE = """
+import torch
+from tests.backends.test_torch_operators import LOST, Calling
+
+def build():
+    return Calling(LOST["one of two"]).eval(), (torch.ones(2, 4),)
+"""
+
+
+@torch.no_grad()
+def test_they_are_named_beside_the_verdict(tmp_path):
+    """By the run of the untuned model that others are compared with."""
+    backend, file = TorchBackend(), tmp_path / "calling.py"
+    file.write_text(FILE)
+    backend.prepare("cpu", 0)
+    place = {"reference": f"{file}:build", "search_path": str(REPOSITORY)}
+    workload = Workload(model="calling", framework="torch", device="cpu", **place)
+    calls = OneShape(workload, build_subject(workload, backend), backend)
+    model = calls.compile(Config({"execution": "eager"}), UndoLog())
+    calls.observe(model, reference_tolerance=1e-3)
+    assert calls.not_varied == (
+        "the model calls attest::record, an operator that is not the framework's own: what it does beside its result "
+        "is not compared",
+    )
+    with counting() as names:
+        torch.ones(2).sin_()
+    assert not names
