@@ -28,7 +28,10 @@ from tests.import_graph import (
 )
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "command_line", "config", "environment", "files", "nesting", "schema", "user_folders", "version"),
+    (
+        *("errors", "command_line", "config", "environment", "files", "nesting", "own_folders", "schema"),
+        *("user_folders", "version"),
+    ),
     ("measure", "question"),
     ("workload", "models"),
     ("space", "tuned", "backends"),
@@ -165,8 +168,30 @@ MOST_LINES = 600
 MOST_ROWS = 14
 MOST_FLOORS = 13
 MOST_PACKAGES = 21
-MOST_MODULES = 10
+MOST_MODULES = 11
 """Beside `__init__.py`, at the top of the package."""
+
+FOLLOWING = re.compile(r"rmtree|copytree|symlink(_to)?|hardlink_to|link|resolve|realpath")
+"""Names of what removes or copies a folder, makes a link, or takes a link for what it leads to."""
+FOLLOWS: dict[str, str] = {
+    "own_folders.py": "the one place that does so in a folder of this tool's",
+    "apply/warm_start.py": "a folder for temporary files that the process has made",
+    "backends/torch/imported_ahead.py": "a folder for temporary files that the process has made",
+    "backends/torch/toolchain.py": "the user's caches",
+    "trial/toolchain.py": "the user's caches, and links to them in a trial's folder for temporary files",
+    "trial/processes.py": "this package's own folder",
+    "trial/worker/main.py": "this package's own folder",
+    "planning/spaces.py": "this package's own folder",
+    "planning/models.py": "a file that the user names",
+    "question/question.py": "a file that the user names",
+    "workload/workload.py": "a file that the user names",
+    "models/hub.py": "a folder that the user names",
+    "api/given_model.py": "the file of a function that was imported",
+    "backends/mindspore/ascend.py": "the toolkit's folder",
+    "doctor/machine.py": "the disk that studies are on",
+    "cli/trust.py": "whether a file of flags, or what it names, lies elsewhere",
+}
+"""File -> what it may follow links to, or remove without `own_folders`."""
 
 MEANINGLESS = frozenset({"util", "common", "helper", "manager", "base", "data", "info"})
 
@@ -315,6 +340,18 @@ def test_a_field_is_named_when_it_is_known_who_is_answered() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "asked"
     ]
     assert not early
+
+
+def test_one_module_follows_links_in_folders_of_this_tool() -> None:
+    """A path of a study, or of a trial, is neither resolved nor cleared elsewhere than in `own_folders`."""
+    following = {
+        place(path): f"line {node.lineno}"
+        for path in sources()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and FOLLOWING.fullmatch(node.func.attr)
+        if ast.unparse(node.func.value) != "own_folders"
+    }
+    assert following.keys() == FOLLOWS.keys(), following
 
 
 def test_the_script_at_the_root_only_calls_the_command_line() -> None:

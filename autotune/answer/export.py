@@ -27,6 +27,7 @@ from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.scatter import state_of
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
+from autotune.own_folders import absolute
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.own_files import clear_runs
@@ -330,7 +331,7 @@ def prewarm(
     Raises InputError, before anything is written, where nothing is compiled, a process fails, or the file does not
     keep its promise; SetupError where no process can be started.
     """
-    return _Making(request, folder.resolve(), bench, confirmed, noise).make(target)
+    return _Making(request, absolute(folder), bench, confirmed, noise).make(target)
 
 
 class _Making:

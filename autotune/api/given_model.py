@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from autotune import own_folders
 from autotune.api.function_source import source_of
 from autotune.backends.registry import framework_of, saved_models_of
 from autotune.command_line import asked
@@ -142,7 +143,7 @@ class _Naming:
                 self._require_importable(modules, name)
                 path = folder / f"{name}_{_digest_of(partial)}.pt"
                 self._note(path)
-                partial.replace(path)
+                own_folders.move(partial, path)
         except OSError as error:
             raise _unwritable(folder, error) from None
         self._write(path.with_suffix(".py"), saving.LOADER.format(file=path.name))
@@ -159,7 +160,7 @@ class _Naming:
         folder = self.studies_dir / str(self.question.study)
         self._note(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            own_folders.make(folder)
         except OSError as error:
             raise _unwritable(folder, error) from None
         return folder

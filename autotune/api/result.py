@@ -15,6 +15,7 @@ from autotune.answer.sections.verdict import headline
 from autotune.errors import InputError, StoreError, shown_at_the_call
 from autotune.job.load import Loaded
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
+from autotune.own_folders import absolute
 from autotune.render import notebook
 from autotune.render.console import PlainConsole
 from autotune.render.json import document
@@ -39,7 +40,7 @@ class TuneResult:
         self._answer = StudyResult(study)
         self._studies = study.studies.absolute()
         self._name = study.database.name
-        self.folder = study.folder.resolve() if study.folder.exists() else study.folder
+        self.folder = absolute(study.folder) if study.folder.exists() else study.folder
         """The study's folder: its database, trials and logs. `HOST:FOLDER` for a shared study of another machine."""
 
     @property

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.bench.local import LocalBench
+from autotune.own_folders import named, remove
 from autotune.trial.folder import failed_trials
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for the processes of one call. It stays where one of them failed: it is the evidence."""
-    folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+    folder = named(tempfile.mkdtemp(prefix="autotune-"))
     interrupted = False
     try:
         yield folder
@@ -24,7 +24,7 @@ def scratch() -> Iterator[Path]:
         raise
     finally:
         if interrupted or not failed_trials(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
 
 
 def bench_in(folder: Path, variables: dict[str, str], python: Path | None = None) -> LocalBench:

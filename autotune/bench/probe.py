@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import tempfile
 import traceback
@@ -31,6 +30,7 @@ from autotune.config import Scalar
 from autotune.errors import AutotuneError, InputError, InvalidConfigError, SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
+from autotune.own_folders import named, remove
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.folder import TrialFolder
@@ -118,7 +118,7 @@ def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question
 @contextmanager
 def _own_folder() -> Iterator[TrialFolder]:
     """A temporary folder, which stays where there was no answer."""
-    folder = TrialFolder(Path(tempfile.mkdtemp(prefix="autotune-probe-")))
+    folder = TrialFolder(named(tempfile.mkdtemp(prefix="autotune-probe-")))
     stays = False
     try:
         yield folder
@@ -127,7 +127,7 @@ def _own_folder() -> Iterator[TrialFolder]:
         raise
     finally:
         if not stays:
-            shutil.rmtree(folder.path, ignore_errors=True)
+            remove(folder.path)
 
 
 def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:

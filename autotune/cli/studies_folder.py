@@ -95,10 +95,10 @@ def _place(context: typer.Context, studies_dir: Path | None, storage: str | None
 def _remove(names: list[str], studies: Studies, *, yes: bool, only_unmeasured: bool = False) -> int:
     """Ask, then remove. Returns 1 if the answer is no."""
     from autotune.answer.format import num_bytes
-    from autotune.study.own_files import size_on_disk
+    from autotune.own_folders import size_bytes
 
     for name in names:
-        say(f"{studies.folder / name}: {num_bytes(size_on_disk(studies.folder / name))}")
+        say(f"{studies.folder / name}: {num_bytes(size_bytes(studies.folder / name))}")
     if not yes and not _is_agreed(f"remove {len(names)} {'study' if len(names) == 1 else 'studies'}?"):
         say("nothing was removed")
         return 1
@@ -121,9 +121,9 @@ def _is_agreed(question: str) -> bool:
 
 def _row(name: str, studies: Studies) -> dict[str, Any]:
     """What is quickly read of a study: not the whole result, which would read every sample of every study."""
-    from autotune.study.own_files import size_on_disk
+    from autotune.own_folders import size_bytes
 
-    size = size_on_disk(studies.folder / name)
+    size = size_bytes(studies.folder / name)
     try:
         opened = studies.open(name)
         confirmation = opened.confirmation

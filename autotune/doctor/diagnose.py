@@ -6,7 +6,6 @@ of the compiled model, and one for each kind of graph break that the framework c
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from autotune.measure.findings import Finding, FindingCost, findings_of, ranked,
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.scatter import ProcessState, state_of
+from autotune.own_folders import absolute, remove
 from autotune.planning.models import make_workload
 from autotune.planning.spaces import bundled_space
 from autotune.planning.targets import choose_target
@@ -121,7 +121,7 @@ class Diagnoser:
     def _attempt(
         self, name: str, config: Config, without: tuple[BreakKind, ...] = (), *, profiled: bool = False
     ) -> Outcome:
-        folder = TrialFolder((self._folder / name).resolve())
+        folder = TrialFolder(absolute(self._folder / name))
         reports = self._reports
         request = TrialRequest(
             number=0,
@@ -170,7 +170,7 @@ class Diagnoser:
         without = self._attempt(f"without-{break_kind.value}", self._config, without=(break_kind,))
         if isinstance(without, Failure):
             # No evidence of anything that is wrong with the model.
-            shutil.rmtree(self._folder / f"without-{break_kind.value}", ignore_errors=True)
+            remove(self._folder / f"without-{break_kind.value}")
             return None
         if not differ_in(break_kind, compiled.diagnosis, without.diagnosis):
             return None

@@ -12,13 +12,14 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 
+from autotune import own_folders
 from autotune.command_line import asked, command, options
 from autotune.errors import AutotuneError, InputError, StoreError, did_you_mean
 from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study import own_files, sqlite
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.marker import Home, read_marker
-from autotune.study.study import Studies, Study, check_name
+from autotune.study.study import Studies, Study
 from autotune.trial.folder import REQUEST_FILE
 
 T = TypeVar("T")
@@ -73,36 +74,38 @@ class FolderStudies(Studies):
         return "" if self.folder == DEFAULT_STUDIES_DIR else options(studies_dir=self.folder)
 
     def names(self) -> list[str]:
+        own_folders.require_no_link(self.folder)
         return sorted(path.parent.name for path in self.folder.glob("*/manifest.json"))
 
     def manifests(self) -> Iterator[Manifest]:
         for name in self.names():
             with suppress(AutotuneError):
-                yield read_manifest(self.folder / name / "manifest.json")
+                yield read_manifest(self.own_folder(name) / "manifest.json")
 
     def require(self, name: str) -> None:
-        check_name(name)
-        if (self.folder / name / "manifest.json").exists():
+        self._require(self.own_folder(name, is_read=False), name)
+
+    def _require(self, folder: Path, name: str) -> None:
+        if os.path.lexists(folder / "manifest.json"):
             return
-        _require_records_here(self.folder / name)
+        _require_records_here(folder)
         known = self.names()
         start = f"there is none yet; start with `{command('tune', build='vit')}`"
         there_are = f"{did_you_mean(name, known)}there are: {', '.join(known)}" if known else start
         raise InputError(f"no study {name!r} in {self}", tip=there_are)
 
     def open(self, name: str) -> Study:
-        self.require(name)
-        folder = self.folder / name
+        folder = self.own_folder(name)
+        self._require(folder, name)
         manifest = read_manifest(folder / "manifest.json")
         opened = sqlite.open_storage(folder / "study.db", create=False)
         return Study(self, folder, manifest, SqliteDatabase(folder, opened))
 
     def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
         self.require(name)
-        folder = self.folder / name
-        manifest = None
-        with suppress(AutotuneError):
-            manifest = read_manifest(folder / "manifest.json")
+        folder, manifest = self.folder / name, None
+        with suppress(AutotuneError):  # Broken, or a link, which stays.
+            manifest = read_manifest(self.own_folder(name) / "manifest.json")
         with sqlite.exclusive(folder / own_files.LOCK):
             if only_unmeasured:
                 with closing(self.open(name)) as study:
@@ -115,6 +118,7 @@ class FolderStudies(Studies):
         return _is_whole(self.folder / name)
 
     def _create(self, folder: Path, manifest: Manifest) -> Study:
+        own_files.require_own(folder, to_write=True)
         _require_records_here(folder)
         with sqlite.exclusive(folder / own_files.LOCK, "is being made by another `tune`"):
             if _is_whole(folder):
@@ -126,7 +130,7 @@ class FolderStudies(Studies):
         that goes first: nothing is in it."""
         path = folder / "study.db"
         if os.path.lexists(path):
-            if path.is_symlink() or not sqlite.holds_nothing(path):
+            if not sqlite.holds_nothing(path):
                 raise StoreError(
                     f"{folder} holds a study.db without a manifest.json, and not an empty one: it is not a complete "
                     "study",

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from autotune import environment
 from autotune.errors import StoreError
 from autotune.files import write_whole
+from autotune.own_folders import absolute
 from autotune.schema import Record
 
 MARKER = "shared_study.json"
@@ -28,7 +29,7 @@ class Home(Record):
 
     @classmethod
     def here(cls, folder: Path) -> Home:
-        return cls(host=environment.hostname(), folder=str(folder.resolve()))
+        return cls(host=environment.hostname(), folder=str(absolute(folder)))
 
     @property
     def as_path(self) -> Path:

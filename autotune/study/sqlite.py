@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.command_line import asked
 from autotune.errors import StoreError, causes
+from autotune.own_folders import absolute, require_no_link, require_one_name
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -119,9 +120,9 @@ def _reading(path: Path) -> str:
     """
     log, index = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
     if not log.exists() or log.stat().st_size == 0:
-        return path.resolve().as_uri() + "?mode=ro&immutable=1"
+        return absolute(path).as_uri() + "?mode=ro&immutable=1"
     if index.exists():
-        return path.resolve().as_uri() + "?mode=ro"
+        return absolute(path).as_uri() + "?mode=ro"
     raise StoreError(
         f"{path} was not closed by the run that wrote it, and its folder cannot be written",
         tip=f"copy the study to a place that can be written, and name that with {asked('studies_dir')}",
@@ -134,7 +135,7 @@ def holds_nothing(path: Path) -> bool:
     Nobody may use it meanwhile; what its writer did not complete is rolled back.
     """
     try:
-        with closing(sqlite3.connect(path.resolve().as_uri() + "?mode=rw", uri=True)) as connection:
+        with closing(sqlite3.connect(absolute(path).as_uri() + "?mode=rw", uri=True)) as connection:
             found = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not found <= _TABLES:
                 return False
@@ -179,10 +180,12 @@ def exclusive(path: Path, otherwise: str = "is being tuned by another process") 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     """The lock file's descriptor; closing it frees the lock. Raises StoreError if the file cannot be made."""
+    require_one_name(path)
     try:
         # A link would have the file that it leads to emptied.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
+        require_no_link(path)
         raise StoreError(f"cannot write {path}: {error.strerror}", tip="check the folder's permissions") from None
     try:
         yield descriptor
@@ -199,7 +202,7 @@ def _require_study_database(path: Path, timeout_s: float) -> None:
     """Optuna itself would create a missing file and take an empty or foreign one for a new storage."""
     if not path.exists():
         raise StoreError(f"{path} is missing", tip=f"restore it, or start another study with {asked('study', 'NAME')}")
-    uri = path.resolve().as_uri() + "?mode=ro" if is_writable(path) else _reading(path)
+    uri = absolute(path).as_uri() + "?mode=ro" if is_writable(path) else _reading(path)
     with storage_errors(path), closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"studies", "trials", "version_info"} <= tables:

@@ -21,6 +21,7 @@ from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from autotune import own_folders
 from autotune.command_line import asked, command
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, StoreError
@@ -177,9 +178,9 @@ class Study:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other processes from running trials. Raises StoreError if one does, or if nothing can be written."""
+        own_files.require_own(self.folder, to_write=True)
         self.require_writable()
         with self.database.exclusive():
-            own_files.require_own_folders(self.folder)
             if self.database.manifest_id() != self.manifest.id:
                 raise StoreError(f"{self.folder} was replaced by another process", tip="run the same command again")
             self._is_exclusive, self._known, self._attributes = True, None, None
@@ -387,7 +388,7 @@ class Studies(ABC):
     """Named studies: the trials of each in a folder of one machine, the records there or elsewhere."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = own_folders.named(folder)
         """Holds the folders of the studies whose trials run on this machine, each under its name."""
 
     @abstractmethod
@@ -435,10 +436,19 @@ class Studies(ABC):
     def _make(self, folder: Path, manifest: Manifest) -> Study:
         """A new study in the place of one that this process keeps others out of."""
 
+    def own_folder(self, name: str, *, is_read: bool = True) -> Path:
+        """The folder of a study's files on this machine, there or not. Raises InputError for a text that is no name,
+        and StoreError where it, or what `is_read` of it, is behind a symbolic link."""
+        check_name(name)
+        if is_read:
+            own_files.require_own(self.folder / name)
+        else:
+            own_folders.require_no_link(self.folder / name)
+        return self.folder / name
+
     def create(self, manifest: Manifest) -> Study:
         """A new study. Raises StoreError where its folder cannot be written, or where another process makes it."""
-        check_name(manifest.name)
-        folder = self.folder / manifest.name
+        folder = self.own_folder(manifest.name)
         _make_folder(folder)
         return self._create(folder, manifest)
 
@@ -447,7 +457,7 @@ class Studies(ABC):
 
         A study in which nothing was ever measured, for example because the model file had a mistake, is replaced.
         """
-        check_name(manifest.name)
+        self.own_folder(manifest.name)
         if not self._exists(manifest.name):
             return self.create(manifest)
         study = self.open(manifest.name)
@@ -475,7 +485,7 @@ class Studies(ABC):
     def absolute(self) -> Self:
         """These studies, whatever the current folder is from now on."""
         absolute = copy.copy(self)
-        absolute.folder = self.folder.resolve()
+        absolute.folder = own_folders.absolute(self.folder)
         return absolute
 
     def _recreate(self, study: Study, manifest: Manifest) -> Study:
@@ -506,7 +516,7 @@ def check_name(name: str) -> None:
 
 def _make_folder(folder: Path) -> None:
     try:
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
+        own_folders.make(folder / "trials")
     except OSError as error:
         raise StoreError(
             f"cannot create {folder}: {error.strerror}", tip=f"choose another folder with {asked('studies_dir')}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from autotune import own_folders
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement, Outcome, Stage
 from autotune.measure.profile import Profile
@@ -56,11 +56,11 @@ class TrialFolder:
 
         It lies in the trial's folder, or in the system's temporary folder if that path is too long for a socket.
         """
-        inside = self.path.resolve() / "tmp"
+        inside = own_folders.absolute(self.path) / "tmp"
         if len(os.fsencode(inside)) <= MAX_TEMPORARY_CHARS:
             return inside
         digest = hashlib.sha256(os.fsencode(inside)).hexdigest()[:12]
-        return Path(tempfile.gettempdir(), f"autotune-{os.getuid()}-{digest}")
+        return own_folders.named(tempfile.gettempdir()) / f"autotune-{os.getuid()}-{digest}"
 
     @property
     def outcome_file(self) -> Path:
@@ -83,7 +83,7 @@ class TrialFolder:
 
     def write_request(self, request: TrialRequest) -> None:
         """Write the request and remove the files of an earlier run, whose outcome must not be taken for this run's."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        own_folders.make(self.path)
         logs = (self.stdout, self.stderr, self._stage, self._paused, self._turn)
         for stale in (self.outcome_file, *logs, self._profile, self.trace_file):
             stale.unlink(missing_ok=True)
@@ -117,12 +117,12 @@ class TrialFolder:
         """Remove temporary files, the scratch folder and the caches that lie inside the folder; the record stays."""
         self.drop_temporary()
         self._turn.unlink(missing_ok=True)  # Its samples are in the outcome.
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        shutil.rmtree(self.path / "cache", ignore_errors=True)
+        own_folders.remove(self.scratch)
+        own_folders.remove(self.path / "cache")
 
     def drop_temporary(self) -> None:
         """Remove the folder for temporary files."""
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        own_folders.remove(self.temporary)
 
     def write_paused(self, seconds: float) -> None:
         """How long the trial's processes have been paused in all, before they go on."""

@@ -23,6 +23,7 @@ import psutil
 
 from autotune.backends.registry import entry_of
 from autotune.errors import SetupError, causes
+from autotune.own_folders import absolute
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 
@@ -117,7 +118,7 @@ def lacks_process_resources(error: BaseException | None) -> bool:
 
 def mark_of(folder: Path) -> str:
     """The variable's value in the processes of the trial in `folder`."""
-    return str(folder.resolve())
+    return str(absolute(folder))
 
 
 def kill_marked(folder: Path, among: Iterable[psutil.Process] | None = None) -> None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.measure.disturbance import disturbance_of, taken_cores
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.own_folders import make_empty
 from autotune.study.budget import BusyMachinePlan
 from autotune.study.records import TrialRecord
 from autotune.study.study import AskedTrial
@@ -328,8 +328,7 @@ def _cut_off(outcome: Outcome) -> Outcome:
 def _put_aside(folder: TrialFolder) -> Path:
     """The next process starts from an empty record, so what this one said is moved."""
     kept = folder.path / FIRST_CRASH
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir(parents=True, exist_ok=True)
+    make_empty(kept)
     for file in (folder.outcome_file, folder.stdout, folder.stderr):
         if file.exists():
             file.replace(kept / file.name)

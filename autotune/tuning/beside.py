@@ -28,6 +28,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Reason
 from autotune.measure.sampling import Reading
 from autotune.measure.scatter import gives_back_more
+from autotune.own_folders import absolute
 from autotune.study.records import SecondBaseline
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
@@ -152,7 +153,7 @@ class SecondBeside:
         session, second = self._session, self._session.study.second_baseline
         if second is None or session.study.manifest.space.holds(second.config) or not holds_another(session.study):
             return
-        folder = TrialFolder((session.study.folder / "again" / "second").resolve())
+        folder = TrialFolder(absolute(session.study.folder / "again" / "second"))
         request = trial_request(session.study, 0, second.config, folder, session.budget)
         limits = session.deadline.cap(request.limits)
         self._process = session.bench.start(folder, request.limited_to(limits), "live")

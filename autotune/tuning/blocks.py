@@ -19,6 +19,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.measure.sampling import Reading, middle_of
 from autotune.measure.statistics import Comparison
+from autotune.own_folders import absolute
 from autotune.study.budget import BlockPlan
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
@@ -41,7 +42,7 @@ class Contestant:
         """The request of its process in a block; the caches that all other blocks share stay as they are."""
         if not (self.compiles_anew and block % 4 == 3):
             return self.request
-        return self.request.cached_in((folder / self.name / "cache").resolve(), cold=True)
+        return self.request.cached_in(absolute(folder / self.name / "cache"), cold=True)
 
 
 @dataclass
@@ -301,7 +302,7 @@ class Block:
 
     def _start(self, contestant: Contestant) -> Running:
         run, request = self._run, self._request(contestant)
-        folder = TrialFolder((self._folder / contestant.name).resolve())
+        folder = TrialFolder(absolute(self._folder / contestant.name))
         running = run.bench.start(folder, request.limited_to(run.deadline.cap(request.limits)), "live")
         self.warming[contestant.name] = running
         return running
@@ -344,7 +345,7 @@ def contestant_of(session: Session, folder: Path, name: str, number: int, config
     """
     request = trial_request(session.study, number, config, TrialFolder(folder / name), session.budget)
     request = session.with_kernels(request)
-    cache, cold = (folder / "cache" / name).resolve(), session.objective.compiles_cold
+    cache, cold = absolute(folder / "cache" / name), session.objective.compiles_cold
     if not cold:
         session.caches.copy(number, cache)
     return Contestant(name, request.cached_in(cache, cold=cold), picks_by_timing(request))

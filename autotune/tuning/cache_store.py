@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from autotune import own_folders
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.study.own_files import KERNELS, clear_caches
@@ -29,28 +30,29 @@ class CacheStore:
     def __init__(self, folder: Path, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
+        self.kernels: Path | None = None
+        """Absolute folder of the kernels that all trials share, while it is open: one that this run has made, since
+        they are run. None where there is no room for it."""
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Empty at the beginning and at the end, however it ends."""
         self.clear()
+        with suppress(OSError):
+            self.kernels = own_folders.make_new(own_folders.absolute(self._folder), KERNELS)
         try:
             yield
         finally:
+            self.kernels = None
             self.clear()
 
     def clear(self) -> None:
         """Remove all caches that there are, markers first."""
         clear_caches(self._folder)
 
-    @property
-    def kernels(self) -> Path:
-        """Folder of the kernels that all trials share; absolute, and there only once somebody makes it."""
-        return (self._folder / KERNELS).resolve()
-
     def place(self, number: int) -> Path:
         """Where a trial's own cache belongs; absolute, and there only once somebody makes it."""
-        return (self._folder / f"{number:04d}").resolve()
+        return own_folders.absolute(self._folder / f"{number:04d}")
 
     def shelve(self, number: int) -> None:
         """The trial has ended and its cache is whole. An empty one spares nobody anything."""
@@ -61,13 +63,12 @@ class CacheStore:
     def take_in(self, number: int, cache: Path) -> None:
         """Move a whole cache here, from the same disk; nothing where it is not there."""
         with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            cache.rename(self.place(number))
+            own_folders.move(cache, self.place(number))
             self.shelve(number)
 
     def holds(self, number: int) -> bool:
         """A whole cache of this trial is there."""
-        return self._marker(number).exists() and self.place(number).is_dir()
+        return self._marker(number).exists() and own_folders.is_folder(self.place(number))
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Remove all others; and of these, given in the order of their worth, what there is no room for."""
@@ -77,7 +78,7 @@ class CacheStore:
                 self._drop(int(path.name))
         num_bytes = 0
         for number in filter(self.holds, worth):
-            size = _size_bytes(self.place(number))
+            size = own_folders.size_bytes(self.place(number))
             if num_bytes + size > self._max_bytes:
                 self._drop(number)
             else:
@@ -88,23 +89,19 @@ class CacheStore:
         if not self.holds(number):
             return False
         try:
-            shutil.copytree(self.place(number), target)
+            own_folders.copy(self.place(number), target)
         except (OSError, shutil.Error):
             # No room, or not readable: the compile is then paid again, and nothing worse happens.
-            shutil.rmtree(target, ignore_errors=True)
+            own_folders.remove(target)
             return False
         return True
 
     def _drop(self, number: int) -> None:
-        self._marker(number).unlink(missing_ok=True)
-        shutil.rmtree(self.place(number), ignore_errors=True)
+        own_folders.remove(self._marker(number))
+        own_folders.remove(self.place(number))
 
     def _marker(self, number: int) -> Path:
         return self.place(number).with_suffix(".whole")
-
-
-def _size_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 MAX_DONORS = 8

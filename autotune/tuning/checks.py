@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 from collections.abc import Sequence
 
 from autotune import environment
@@ -14,6 +13,7 @@ from autotune.config import Config
 from autotune.errors import InputError, NoUsableTrialError, SetupError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import spread_of_pairs
+from autotune.own_folders import absolute, remove
 from autotune.study.own_files import clear_runs
 from autotune.study.records import NoiseFloor, TrialRecord
 from autotune.study.study import Study
@@ -110,7 +110,7 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     try:
         comparison = blocked.run(is_clear=lambda _: True)
     finally:
-        shutil.rmtree(folder / "cache", ignore_errors=True)
+        remove(folder / "cache")
     wrong = [failure for _, failure in blocked.mishaps if failure.reason is Reason.WRONG_RESULT]
     if failures := [*wrong, *blocked.failures.values()]:  # A process that is right does not undo one that was wrong.
         raise _failed(failures[0])
@@ -203,7 +203,7 @@ class CircuitBreaker:
         """Whether a config that worked before fails in the same way now."""
         session = self._session
         session.notify(ConfigProbed(worked))
-        folder = TrialFolder((session.study.folder / "again" / "probe").resolve())
+        folder = TrialFolder(absolute(session.study.folder / "again" / "probe"))
         outcome = self._attempts.once(
             folder, trial_request(session.study, worked.number, worked.config, folder, session.budget)
         )

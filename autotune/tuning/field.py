@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import Reading
 from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state_of, widest
 from autotune.measure.statistics import spread_of_pairs
+from autotune.own_folders import remove
 from autotune.study.own_files import clear_runs
 from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of, together_in
 from autotune.study.study import Study
@@ -122,7 +122,7 @@ class Field:
         self.drop()
         if self._run is not None:
             keep_confirmed(self._session.study, list(self._contestants.values()))
-            shutil.rmtree(self._folder / "cache", ignore_errors=True)
+            remove(self._folder / "cache")
 
     def _begin(self, number: int) -> BlockedRun:
         if self._run is None:
@@ -130,7 +130,7 @@ class Field:
             # What earlier runs measured stays, but for their caches: one of a killed process may be half written.
             if number == 1:
                 clear_runs(self._folder)
-            shutil.rmtree(self._folder / "cache", ignore_errors=True)
+            remove(self._folder / "cache")
             entries = [(_UNTUNED, session.untuned.number, session.untuned.config)]
             self._run = blocked_run(session, self._folder, entries, session.budget.confirmation)
         return self._run

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Outcome
+from autotune.own_folders import absolute
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
@@ -20,17 +21,10 @@ def rerun_trial(study: Study, number: int, *, profiled: bool = False, log: Path 
     of the recorded trial, where the study's reports find it.
     """
     record = study.record(number)
-    folder = TrialFolder((study.folder / "again" / f"{number:04d}").resolve())
-    try:
-        recorded = study.trial_folder(number).read_request()
-        # The study may have moved since.
-        here = recorded.compared_with(study.reference.resolve()).cached_in(folder.path / "cache", cold=True)
-        # The run's time, or what other configs took to compile, may have shortened the recorded limits.
-        request = here.from_empty_caches().limited_to((study.budget or Budget()).limits)
-    except (OSError, ValueError):
-        # The evidence was deleted; the study still knows the config.
-        request = trial_request(study, number, record.config, folder, Budget())
+    folder = TrialFolder(absolute(study.folder / "again" / f"{number:04d}"))
+    # Not the recorded request: that names folders to empty and to run from, and is a file of the study's folder.
+    request = trial_request(study, number, record.config, folder, study.budget or Budget())
     if profiled:
-        request = request.profiled_in(study.trial_folder(number).path.resolve())
+        request = request.profiled_in(absolute(study.trial_folder(number).path))
     with LocalBench(study.manifest.variables, preload=False, log=log) as bench:
         return bench.run(folder, request, fresh=True), repeat_command(folder, request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench
@@ -13,6 +14,7 @@ from autotune.measure.constraint import GROWTH
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
+from autotune.own_folders import absolute
 from autotune.study.budget import Budget
 from autotune.study.records import DriftCheck, TrialRecord
 from autotune.study.study import Study
@@ -50,7 +52,7 @@ class Session:
         assert untuned is not None, "it was measured before"
         return untuned
 
-    @property
+    @cached_property
     def caches(self) -> CacheStore:
         """Caches of the search's trials; the confirmation starts from copies of them."""
         return CacheStore(self.study.folder / "caches")
@@ -89,14 +91,15 @@ class Session:
 
         As many threads compile as there are cores for each of the trials that compile side by side.
         """
-        if request.untuned or not self.bench.is_here or not may_compile_ahead(self.study):
+        kernels = self.caches.kernels
+        if request.untuned or kernels is None or not self.bench.is_here or not may_compile_ahead(self.study):
             return request
-        return request.with_kernels(self.caches.kernels, max(num_usable_cores() // self.num_jobs, 1))
+        return request.with_kernels(kernels, max(num_usable_cores() // self.num_jobs, 1))
 
     def untuned_again(self, name: str, *, is_brief: bool = False) -> tuple[TrialFolder, TrialRequest]:
         """Folder and request of a run of the untuned model that is no trial. A brief one only shows whether it became
         slower."""
-        folder = TrialFolder((self.study.folder / "again" / name).resolve())
+        folder = TrialFolder(absolute(self.study.folder / "again" / name))
         untuned = self.study.manifest.space.untuned()
         request = trial_request(self.study, 0, untuned, folder, self.budget)
         return folder, request.sampled_by(self.budget.sentinel) if is_brief else request
@@ -139,8 +142,8 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         untuned=is_untuned,
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,
-        reference=str(study.reference.resolve()),
-        cache=str((folder.path / "cache").resolve()),
+        reference=str(absolute(study.reference)),
+        cache=str(absolute(folder.path / "cache")),
         cold=True,
         sampling=sampling_for(study, budget.sampling),
         limits=budget.limits,

@@ -7,11 +7,10 @@ came near took part in none.
 
 from __future__ import annotations
 
-import shutil
-
 from autotune.command_line import asked
 from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
+from autotune.own_folders import absolute, remove
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
 from autotune.study.slots import value_slot
@@ -50,14 +49,14 @@ def _measure(session: Session, answer: TrialRecord) -> list[Measurement]:
     for number in range(session.budget.tail.num_processes):
         if session.deadline.left_s() <= 0:
             break
-        outcome = _run(session, answer, TrialFolder((folder / f"{number + 1}").resolve()), is_first=number == 0)
+        outcome = _run(session, answer, TrialFolder(absolute(folder / f"{number + 1}")), is_first=number == 0)
         if isinstance(outcome, Measurement):
             measured.append(outcome)
         elif outcome.reason is not Reason.OUT_OF_TIME:
             raise _not_confirmed(outcome)
     if not measured:
         raise NoUsableTrialError("no time is left to confirm the 99th percentile", tip=f"give more {asked('budget')}")
-    shutil.rmtree(folder / "cache", ignore_errors=True)
+    remove(folder / "cache")
     return measured
 
 

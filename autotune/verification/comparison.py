@@ -15,6 +15,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Outcome, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
+from autotune.own_folders import absolute
 from autotune.planning.models import make_workload
 from autotune.planning.shapes import with_shapes
 from autotune.planning.targets import choose_target
@@ -204,7 +205,7 @@ def untuned_outcome(pair: PairedRun, bench: Bench, budget: Budget, deadline: Dea
     """One process of the untuned model, in the folder `name`, which leaves the reference. Raises SetupError for another
     model than the one that was tuned, and where the time was up before it ended."""
     request = request_of(pair, budget, pair.untuned, name)
-    folder = TrialFolder((pair.folder / name).resolve())
+    folder = TrialFolder(absolute(pair.folder / name))
     outcome = run_through_crashes(bench, folder, request.limited_to(deadline.cap(request.limits)))
     if isinstance(outcome, Measurement):
         require_same_model(pair.untuned, outcome)
@@ -216,7 +217,7 @@ def untuned_outcome(pair: PairedRun, bench: Bench, budget: Budget, deadline: Dea
 def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | None:
     """How one process of `second` fails; None where it does not, or the untuned model does."""
     for name, side in {"untuned": pair.untuned, "second": pair.second}.items():
-        folder = TrialFolder((pair.folder / name).resolve())
+        folder = TrialFolder(absolute(pair.folder / name))
         outcome = run_through_crashes(bench, folder, request_of(pair, budget, side, name))
         if isinstance(outcome, Failure):
             return outcome if name == "second" else None
@@ -253,8 +254,8 @@ def request_of(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialR
         untuned=(side.workload, side.config) == (pair.untuned.workload, pair.untuned.config),
         tolerance=pair.tolerance,
         reference_precision=pair.reference_precision,
-        reference=str(pair.reference.resolve()),
-        cache=str((pair.folder / "cache" / name).resolve()),
+        reference=str(absolute(pair.reference)),
+        cache=str(absolute(pair.folder / "cache" / name)),
         cold=pair.objective.compiles_cold,
         sampling=budget.sampling,
         limits=budget.limits,

@@ -422,7 +422,7 @@ class TestParent:
                 (folder / "study.db").symlink_to(place)
             else:
                 shutil.copyfile(place, folder / "study.db")
-            with pytest.raises(StoreError, match=r"study\.db without a manifest\.json, and not an empty one"):
+            with pytest.raises(StoreError, match=r"study\.db (without a manifest|is a symbolic link)"):
                 FolderStudies(folder.parent).open_or_create(make_manifest("s"))
             assert (folder / "study.db").read_bytes() == place.read_bytes()
         assert database.read_bytes() == kept

@@ -27,7 +27,7 @@ from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study
-from autotune.trial.folder import FIRST_CRASH, REQUEST_FILE
+from autotune.trial.folder import FIRST_CRASH
 from autotune.trial.processes import package_path
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
@@ -166,60 +166,6 @@ class TestTheUsersOwnFiles:
         with pytest.raises(OSError, match="not a plain file"):
             write_whole(pipe, "text")
         assert pipe.is_fifo()
-
-
-class TestLinks:
-    """A folder that is a symbolic link works, or gets a sentence."""
-
-    def test_a_linked_study_folder_works(self, make_manifest, measurement: Measurement, tmp_path: Path) -> None:
-        """The study may lie on another disk; begun anew it clears what is its own there."""
-        target = tmp_path / "disk"
-        target.mkdir()
-        (target / "thesis.txt").write_text("mine")
-        (tmp_path / "studies").mkdir()
-        (tmp_path / "studies" / "s").symlink_to(target)
-        study = FolderStudies(tmp_path / "studies").create(make_manifest())
-        tell(study, FAILED)
-        study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest())
-        assert study.records() == []
-        with study.writing():
-            tell(study, measurement)
-        assert (target / "thesis.txt").read_text() == "mine"
-        assert (tmp_path / "studies" / "s").is_symlink()
-
-    def test_linked_trials_are_left_alone(self, make_manifest, tmp_path: Path) -> None:
-        """Evidence may lie elsewhere; a new beginning leaves what is there."""
-        elsewhere = tmp_path / "disk" / "0007"
-        elsewhere.mkdir(parents=True)
-        (elsewhere / REQUEST_FILE).write_text("{}")
-        (tmp_path / "studies" / "s").mkdir(parents=True)
-        (tmp_path / "studies" / "s" / "trials").symlink_to(elsewhere.parent)
-        for _ in range(2):
-            study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest())
-            tell(study, FAILED)
-            study.close()
-        assert contents(elsewhere) == {REQUEST_FILE: b"{}"}
-
-    @pytest.mark.parametrize("name", [each for each in own_files.FOLDERS if each != "trials"])
-    def test_a_link_where_things_are_cleared_is_refused(self, make_study, tmp_path: Path, name: str) -> None:
-        """Caches that could not be cleared would be taken for none, and what is elsewhere is not ours to clear."""
-        (tmp_path / "disk" / "0001").mkdir(parents=True)
-        study = make_study()
-        (study.folder / name).symlink_to(tmp_path / "disk")
-        with pytest.raises(StoreError, match=f"{name} is a symbolic link") as caught, study.writing():
-            pass
-        assert "remove the link" in str(caught.value.tip)
-        assert (tmp_path / "disk" / "0001").is_dir()
-
-    def test_a_linked_lock_does_not_empty_its_target(self, make_study, tmp_path: Path) -> None:
-        """The lock file is emptied to write a process number into it."""
-        study = make_study()
-        (tmp_path / "thesis.txt").write_text("mine")
-        (study.folder / "lock").unlink()
-        (study.folder / "lock").symlink_to(tmp_path / "thesis.txt")
-        with pytest.raises(StoreError, match="lock"), study.writing():
-            pass
-        assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
 class TestLinksOfOthers:

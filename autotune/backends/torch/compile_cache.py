@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from autotune import own_folders
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch import npu
 from autotune.environment import package_version
+from autotune.errors import StoreError
 from autotune.measure.sampling import Clock
 
 
@@ -97,10 +99,9 @@ def _find(folder: Path, target: Path) -> float | None:
     kept = folder / target.name
     try:
         seconds = float(_seconds_of(kept).read_text())
-        target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            os.link(kept, target)
-    except (OSError, ValueError):
+            own_folders.link(kept, target)
+    except (OSError, ValueError, StoreError):
         return None
     return seconds
 
@@ -108,10 +109,9 @@ def _find(folder: Path, target: Path) -> float | None:
 def _keep(folder: Path, target: Path, seconds: float) -> None:
     """The library comes last, so that it is there with its seconds or not at all. No room or no links: not kept."""
     kept = folder / target.name
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError, StoreError):
         _seconds_of(kept).write_text(f"{seconds:.4f}")
-        os.link(target, kept)
+        own_folders.link(target, kept)
 
 
 def _seconds_of(kept: Path) -> Path:

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import queue
-import shutil
 import tempfile
 import threading
 import time
@@ -43,6 +42,7 @@ from autotune.bench.ray.parcel import CACHE, REFERENCE, request_there
 from autotune.bench.ray.worker_caches import code_key, packed_cache
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.own_folders import link, named, remove
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.processes import code_sha256
 from autotune.trial.request import TrialRequest
@@ -63,7 +63,7 @@ class DeviceWorker:
         _forget_added_threads()
         self._settings = settings
         _remove_abandoned_homes()
-        self._home = Path(tempfile.mkdtemp(prefix=_HOMES))
+        self._home = named(tempfile.mkdtemp(prefix=_HOMES))
         self._lock = (self._home / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         log = self._home / "supervisor.log"
@@ -127,7 +127,7 @@ class DeviceWorker:
         self._orders.put(None)
         self._bench.close()
         self._lock.close()
-        shutil.rmtree(self._home, ignore_errors=True)
+        remove(self._home)
 
     def _serve(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -172,8 +172,8 @@ class DeviceWorker:
         if order.returns_cache and isinstance(outcome, Measurement):
             ended = replace(ended, cache=packed_cache(Path(request.cache)))
         self._reports.put(ended)
-        shutil.rmtree(request.cache, ignore_errors=True)
-        shutil.rmtree(folder.path, ignore_errors=True)
+        remove(Path(request.cache))
+        remove(folder.path)
 
     def _request(self, order: Begin) -> tuple[TrialRequest, Path | None]:
         """The request with the paths of this host, and the reference if this trial is to write it."""
@@ -223,8 +223,7 @@ def _with_log(outcome: Outcome, log: Path) -> Outcome:
 
 def _link(content: Path, place: Path) -> None:
     if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.link(content, place)
+        link(content, place)
 
 
 def _place_of(name: str, files: tuple[File, ...], home: Path) -> Path | None:
@@ -245,12 +244,12 @@ def _end_of(path: Path) -> bytes:
 
 def _remove_abandoned_homes() -> None:
     """Remove the folders of workers that were killed: the kernel has freed their locks."""
-    for home in Path(tempfile.gettempdir()).glob(f"{_HOMES}*"):
+    for home in named(tempfile.gettempdir()).glob(f"{_HOMES}*"):
         with suppress(OSError), (home / "lock").open("r+") as lock:
             if time.time() - home.stat().st_mtime < _STARTING_S:
                 continue  # Its worker may not have locked it yet.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(home, ignore_errors=True)
+            remove(home)
 
 
 def _forget_added_threads() -> None:

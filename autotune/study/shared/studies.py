@@ -12,6 +12,7 @@ import optuna
 from optuna.study import StudyDirection
 from pydantic import ValidationError
 
+from autotune import own_folders
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
 from autotune.study import own_files
@@ -57,6 +58,8 @@ class SharedStudies(Studies):
                 raise InputError(f"no study {name!r} in {self}", tip=there_are)
             manifest, home = self._manifest_of(name, found), self._home_of(name, found)
             here = _folder_here(manifest.id, (Path(home.folder), self.folder / name))
+            if here is not None:
+                own_files.require_own(here)
             database = SharedDatabase(self._url, storage, name, home, is_here=here is not None)
             return Study(self, here or home.as_path, manifest, database)
 
@@ -83,6 +86,7 @@ class SharedStudies(Studies):
             return found
 
     def _create(self, folder: Path, manifest: Manifest) -> Study:
+        own_files.require_own(folder, to_write=True)
         self._require_free(folder)
         with self._opened(create=True) as storage:
             assert storage is not None
@@ -161,7 +165,7 @@ class SharedStudies(Studies):
         try:
             if read_marker(folder) is not None:
                 own_files.clear_study(folder)
-                (folder / "trials").mkdir(exist_ok=True)
+                own_folders.make(folder / "trials")
         except OSError as error:
             raise StoreError(
                 f"cannot clear {error.filename}, of an earlier study: {error.strerror}", tip="move that folder away"

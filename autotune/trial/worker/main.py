@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import sys
 import tempfile
 import traceback
@@ -21,6 +20,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from autotune import own_folders
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.protocol import Backend
@@ -58,7 +58,7 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     if not arguments or not set(arguments[1:]) <= set(_HELPERS):
         print("usage: trial/worker/main.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
         return 2
-    folder = TrialFolder(Path(arguments[0]).resolve())
+    folder = TrialFolder(own_folders.absolute(arguments[0]))
     try:
         request = folder.read_request()
     except (OSError, ValueError) as error:
@@ -85,7 +85,7 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     if isinstance(outcome, Failure):
         print(f"{outcome.reason} at {outcome.stage}: {outcome.error}", file=sys.stderr)
     if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
+        own_folders.remove(temporary)
     return 0
 
 
@@ -171,13 +171,12 @@ def _use_temporary_folder(request: TrialRequest, folder: TrialFolder) -> Path | 
 
 def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -> None:
     """Use the trial's own working folder and compile caches; empty the caches if the request says so."""
-    if request.cold:
-        shutil.rmtree(request.cache, ignore_errors=True)
-    Path(request.cache).mkdir(parents=True, exist_ok=True)
+    cache = Path(request.cache)
+    own_folders.make_empty(cache) if request.cold else own_folders.make(cache)
     if request.toolchain is not None and "TMPDIR" not in request.variables:
-        install_toolchain(Path(request.toolchain), Path(request.cache), Path(tempfile.gettempdir()))
+        install_toolchain(Path(request.toolchain), cache, Path(tempfile.gettempdir()))
     os.environ.update(backend.cache_variables(request.cache))
-    folder.scratch.mkdir(exist_ok=True)
+    own_folders.make_empty(folder.scratch)
     os.chdir(folder.scratch)
 
 
