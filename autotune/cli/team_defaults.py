@@ -148,11 +148,22 @@ def _values(file: FlagFile, settings: Mapping[Any, Any]) -> tuple[dict[str, Any]
         if value is None:
             continue
         given = _typed(f"{file.path}: key {file.prefix}{key}", _FIELDS[name], value)
-        if file.ignores(name, given):
+        if file.ignores(name, given) or (name == "budget" and file.ignores("jobs", given) and _says_jobs(given)):
             ignored.append(name)
         else:
             values[_FIELDS[name]] = given
     return values, ignored
+
+
+def _says_jobs(budget: str) -> bool:
+    """Whether a budget is a file that says how many trials are compiled at the same time."""
+    from autotune.errors import InputError
+    from autotune.files import read_yaml
+
+    try:
+        return os.path.isfile(budget) and "num_jobs" in read_yaml(Path(budget))
+    except InputError:
+        return False  # It is told of where the budget is read.
 
 
 def _typed(place: str, field: str, value: Any) -> Any:

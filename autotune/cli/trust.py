@@ -2,8 +2,8 @@
 
 Whoever stands in a folder has not thereby read its files. `[tool.autotune]` of the current folder's `pyproject.toml`
 decides what is searched for and how long, and nothing that reaches further: no server, which would be sent the user's
-password; no code and no variables; no path elsewhere. A file that is named with `--config` decides all but servers. The
-user's own file decides everything, and names the folders whose files may as well.
+password; no code, no variables and no number of processes; no path elsewhere. A file that is named with `--config`
+decides all but servers. The user's own file decides everything, and names the folders whose files may as well.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class FlagFile:
         folder = json.dumps(str(_home_of(self.path)), ensure_ascii=False)
         trusting = f", or write {TRUSTED} = [{folder}] into {own}" if own else ""
         return (
-            f"{self.path}: ignored {keys}: a folder that you do not trust decides no server, code, variable or path "
-            f"elsewhere; give {typed} yourself{trusting}"
+            f"{self.path}: ignored {keys}: a folder that you do not trust decides no server, code, variable, number of "
+            f"processes or path elsewhere; give {typed} yourself{trusting}"
         )
 
 

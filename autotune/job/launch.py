@@ -120,7 +120,8 @@ class Launch:
             for name, value in _had(tuned).items()
             if not may_be_set(name, value) and name not in by_config and given.get(name) != value
         ]
-        return cls(start.environment(given), cores, (*start.texts(), *which), (*missing, *unset))
+        remarks = (*missing, *unset, *start.replaced(given))
+        return cls(start.environment(given), cores, (*start.texts(), *which), remarks)
 
     @classmethod
     def all_of(cls, tuned: TunedConfig, given: Mapping[str, str]) -> list[Launch]:
@@ -147,7 +148,7 @@ class Launch:
         handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
             os.execvpe(job[0], list(job), {**environment, **self.variables})
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: an empty name, or a null character in it.
             signal.signal(signal.SIGPIPE, handler)
             if before is not None:
                 os.sched_setaffinity(0, before)
@@ -163,6 +164,24 @@ class CannotStartError(AutotuneError):
 
     exit_code = NOT_EXECUTABLE
 
-    def __init__(self, program: str, error: OSError) -> None:
-        super().__init__(f"cannot start {program}: {error.strerror}")
-        self.exit_code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    def __init__(self, program: str, error: OSError | ValueError) -> None:
+        super().__init__(f"cannot start {program or shlex.quote(program)}: {_why_not(program, error)}")
+        is_missing = isinstance(error, FileNotFoundError) and not _is_there(program)
+        self.exit_code = NOT_FOUND if is_missing or not program else NOT_EXECUTABLE
+
+
+def _why_not(program: str, error: OSError | ValueError) -> str:
+    if not program:
+        return "the command is empty"
+    if isinstance(error, ValueError):
+        return str(error)
+    if _is_there(program) and os.path.isdir(program):
+        return "it is a folder"
+    if isinstance(error, FileNotFoundError) and _is_there(program):
+        return "the interpreter that its first line names, or its loader, is not there"
+    return str(error.strerror)
+
+
+def _is_there(program: str) -> bool:
+    """Whether it is the path of something, and no name that is looked for."""
+    return os.sep in program and os.path.exists(program)

@@ -202,7 +202,6 @@ class Question(Record):
         1,
         "With task train, on a CPU: each trial is so many processes of one data-parallel job "
         "(DistributedDataParallel), timed by the slowest.",
-        by="anybody",
         ge=1,
         le=64,
     )
@@ -210,7 +209,6 @@ class Question(Record):
         None,
         "With objective throughput, on a CPU: also try so many processes at a time, each on its share of the cores; "
         "auto: each number that divides them.",
-        by="anybody",
     )
     objective: Texts = ask(
         (),

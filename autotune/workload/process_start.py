@@ -43,26 +43,30 @@ PRELOAD = "LD_PRELOAD"
 
 MOST = 2**31 - 1
 MOST_INSTANCES = 1024
+FEWEST_THREADS = 256
+"""So many threads may be asked for on any machine, or four for each processor if those are more: each takes memory."""
 
 _SWITCH = ("true", "false")
-VARIABLES: dict[str, tuple[str, ...] | None] = {
+_ANY_TIME = range(MOST + 1)
+VARIABLES: dict[str, tuple[str, ...] | range] = {
     "OMP_DYNAMIC": _SWITCH,
     "OMP_PROC_BIND": (*_SWITCH, "master", "primary", "close", "spread"),
     "OMP_PLACES": ("threads", "cores", "sockets"),
     "OMP_WAIT_POLICY": ("active", "passive"),
-    "GOMP_SPINCOUNT": None,
-    "KMP_BLOCKTIME": None,
+    "GOMP_SPINCOUNT": _ANY_TIME,
+    "KMP_BLOCKTIME": _ANY_TIME,
     "MKL_DYNAMIC": _SWITCH,
     "ONEDNN_DEFAULT_FPMATH_MODE": ("STRICT", "BF16", "F16", "TF32", "ANY"),
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": None,
-    "MALLOC_ARENA_MAX": None,
-    "MALLOC_MMAP_THRESHOLD_": None,
-    "MALLOC_TRIM_THRESHOLD_": None,
-    "CUDA_DEVICE_MAX_CONNECTIONS": None,
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": range(2**16 + 1),
+    "MALLOC_ARENA_MAX": range(MOST_INSTANCES + 1),
+    "MALLOC_MMAP_THRESHOLD_": range(2**14, MOST + 1),
+    "MALLOC_TRIM_THRESHOLD_": range(MOST + 1),
+    "CUDA_DEVICE_MAX_CONNECTIONS": range(1, 33),
     "NVIDIA_TF32_OVERRIDE": ("0", "1"),
     "TASK_QUEUE_ENABLE": ("0", "1", "2"),
 }
-"""Variable -> the words that it takes; None: a number from 0 on."""
+"""Variable -> the words that it takes, or the numbers: those that make sense, as a mapping of memory for each few bytes
+does not."""
 _OF_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that no config asks for, since there is a knob, and that processes are started with all the same."""
 
@@ -96,7 +100,9 @@ LIBRARIES: dict[tuple[str, str], _Library] = {
 _BY_VARIABLE: dict[tuple[str, str], tuple[str, str]] = {
     ("allocator", "huge_pages"): ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
 }
-"""Knob and value -> the variable that means it, whose name and value no file can give."""
+"""Knob and value -> the variable that means it, whose name and value no file can give. Its value is one setting of
+several, which stand in one text with colons between them."""
+_OF_SETTINGS = "GLIBC_TUNABLES"
 _KNOBS = frozenset(knob for knob, _ in (*LIBRARIES, *_BY_VARIABLE))
 
 
@@ -162,7 +168,7 @@ class ProcessStart:
         lacking = [
             f"{name}={value} (here it is {os.environ.get(name, 'not set')})"
             for name, value in self.variables.items()
-            if os.environ.get(name) != value
+            if os.environ.get(name) != _among(name, value, os.environ.get(name, ""))
         ]
         for pair in self.libraries.items():
             library = LIBRARIES[pair]
@@ -194,12 +200,22 @@ class ProcessStart:
         """The variables to set for a process that would have `given` ones, as far as this machine has what they name.
         What was preloaded anyway still is, behind it."""
         found = [path for pair in self.libraries.items() if (path := library_file(*pair)) is not None]
-        wanted = dict(self.variables)
+        wanted = {name: _among(name, value, given.get(name, "")) for name, value in self.variables.items()}
         already = given.get(PRELOAD, "")
         new = [str(path) for path in found if str(path) not in already.replace(" ", ":").split(":")]
         if new:
             wanted[PRELOAD] = ":".join(filter(None, [*new, already]))
         return {name: value for name, value in wanted.items() if given.get(name) != value}
+
+    def replaced(self, given: Mapping[str, str]) -> list[str]:
+        """What a process with the `given` variables loses by `environment`, a sentence for each: a setting of several
+        that the user has given another value."""
+        before, now = _settings(given.get(_OF_SETTINGS, "")), _settings(self.variables.get(_OF_SETTINGS, ""))
+        return [
+            f"{name}={before[name]} of your {_OF_SETTINGS} is replaced by {name}={value}, as the config asks for it"
+            for name, value in now.items()
+            if before.get(name, value) != value
+        ]
 
     def core_set(self, instance: int = 0) -> frozenset[int] | None:
         """The cores for a process that may use this one's; None: all of them, or there are too few."""
@@ -207,6 +223,18 @@ class ProcessStart:
             return None
         sets = core_sets(self.cores, num=self.instances)
         return sets[instance] if sets else None
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(":") if part)
+    return {name: value for name, _, value in pairs}
+
+
+def _among(name: str, value: str, given: str) -> str:
+    """The variable's value, beside the settings that the user has given where it holds several."""
+    if name != _OF_SETTINGS:
+        return value
+    return ":".join(f"{setting}={said}" for setting, said in {**_settings(given), **_settings(value)}.items())
 
 
 def require_variable(knob: str, value: Scalar) -> None:
@@ -223,11 +251,12 @@ def require_variable(knob: str, value: Scalar) -> None:
         )
     if value is None:
         return
-    words, text = VARIABLES[name], text_of(value)
-    if words is None and not _is_number(text):
-        raise InputError(f"knob {knob}: {text!r} is no number from 0 to {MOST}")
-    if words is not None and text not in words:
-        raise InputError(f"knob {knob}: {text!r} is none of {', '.join(words)}", tip=did_you_mean(text, words) or None)
+    taken, text = VARIABLES[name], text_of(value)
+    if isinstance(taken, range):
+        if not _is_number(text, taken):
+            raise InputError(f"knob {knob}: {text!r} is no number from {taken[0]} to {taken[-1]}")
+    elif text not in taken:
+        raise InputError(f"knob {knob}: {text!r} is none of {', '.join(taken)}", tip=did_you_mean(text, taken) or None)
 
 
 def _require(knob: str, value: Scalar) -> None:
@@ -239,11 +268,12 @@ def _require(knob: str, value: Scalar) -> None:
 
 
 def may_be_set(name: str, value: str) -> bool:
-    """Whether a file may have a process started with this variable."""
-    words = VARIABLES.get(name)
-    if words is not None:
-        return value in words
-    return (name in VARIABLES or name in _OF_THREADS) and _is_number(value)
+    """Whether a file may have a process started with this variable: an export, a study, whoever wrote it. This is all
+    that one may set; anything else is for the user to type."""
+    if name in _OF_THREADS:
+        return _is_number(value, range(1, max(FEWEST_THREADS, 4 * (os.cpu_count() or 1)) + 1))
+    taken = VARIABLES.get(name, ())
+    return _is_number(value, taken) if isinstance(taken, range) else value in taken
 
 
 def text_of(value: Scalar) -> str:
@@ -251,8 +281,8 @@ def text_of(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and int(text) <= MOST
+def _is_number(text: str, among: range = _ANY_TIME) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) <= len(str(MOST)) and int(text) in among
 
 
 def _number_of_cores(value: Scalar) -> int:

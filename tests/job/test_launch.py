@@ -19,10 +19,11 @@ import yaml
 
 from autotune.answer.export import _without_start
 from autotune.config import Config
-from autotune.job.launch import Launch, lacks, lacks_around, surroundings
+from autotune.job.launch import CannotStartError, Launch, lacks, lacks_around, surroundings
 from autotune.measure.measurement import Measurement
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload import process_start
+from autotune.workload.process_start import ProcessStart, may_be_set
 from tests.conftest import REPOSITORY, Cli
 from tests.stand_ins.exports import RECORDED, export
 
@@ -113,6 +114,76 @@ class TestTheProcess:
         result = launch(path, "--", plain)
         assert result.returncode == 126
         assert f"cannot start {plain}: Permission denied" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("program", "status", "why"),
+        [
+            ("", 127, "cannot start '': the command is empty"),
+            ("{folder}", 126, "{folder}: it is a folder"),
+            (
+                "{folder}/script",
+                126,
+                "{folder}/script: the interpreter that its first line names, or its loader, is not",
+            ),
+            ("{folder}/no-such", 127, "{folder}/no-such: No such file or directory"),
+            ("{folder}/nothing", 126, "{folder}/nothing: Exec format error"),
+            ("a\0b", 126, "embedded null"),
+            ("x" * 5000, 126, "File name too long"),
+        ],
+    )
+    def test_whose_command_is_none(self, tmp_path: Path, program: str, status: int, why: str) -> None:
+        """One sentence, whatever the system says; and this process is as it was before."""
+        for name, content in {"script": "#!/no/such/interpreter\n", "nothing": ""}.items():
+            (tmp_path / name).write_bytes(content.encode() or b"\x00\x01")
+            (tmp_path / name).chmod(0o755)
+        cores = os.sched_getaffinity(0)
+        with pytest.raises(CannotStartError) as caught:
+            Launch({}, frozenset([min(cores)]), (), ()).execute([program.format(folder=tmp_path)], os.environ)
+        assert why.format(folder=tmp_path) in str(caught.value)
+        assert caught.value.exit_code == status
+        assert os.sched_getaffinity(0) == cores
+
+    def test_keeps_the_users_own_settings_of_an_allocator(self, answer: Callable[..., Path]) -> None:
+        """A config that asks for one of several settings leaves the others, and says which it replaces."""
+        tuned = load_tuned(answer({"execution": "eager", "allocator": "huge_pages"}))
+        name, own = "GLIBC_TUNABLES", "glibc.malloc.arena_max=2"
+        for given, expected, told in (
+            ("", "glibc.malloc.hugetlb=1", ()),
+            (own, f"{own}:glibc.malloc.hugetlb=1", ()),
+            (f"glibc.malloc.hugetlb=2:{own}", f"glibc.malloc.hugetlb=1:{own}", ("glibc.malloc.hugetlb=2 of your",)),
+            (f"glibc.malloc.hugetlb=1:{own}", None, ()),
+        ):
+            launch = Launch.of(tuned, {name: given})
+            assert launch.variables.get(name) == expected
+            assert all(word in remark for word, remark in zip(told, launch.remarks, strict=True))
+
+    def test_a_process_with_further_settings_lacks_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`apply` looks for the one that the config asks for."""
+        start = ProcessStart({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
+        monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1")
+        assert start.lacking() == []
+        monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=0")
+        assert len(start.lacking()) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "refused", "taken"),
+        [
+            ("OMP_NUM_THREADS", ("2147483647", "5000", "0", "-1", "1e3", "٣", ""), ("1", "64")),
+            ("MKL_NUM_THREADS", ("1000000",), ("4",)),
+            ("OPENBLAS_NUM_THREADS", ("100000",), ("4",)),
+            ("MALLOC_MMAP_THRESHOLD_", ("0", "1", "9" * 5000), ("131072",)),
+            ("MALLOC_ARENA_MAX", ("2147483647",), ("2",)),
+            ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ("2147483647",), ("1024",)),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", ("0", "33"), ("1", "32")),
+            ("OMP_WAIT_POLICY", ("1", "ACTIVE"), ("active",)),
+            ("LD_PRELOAD", ("libm.so.6", ""), ()),
+            ("GLIBC_TUNABLES", ("glibc.malloc.hugetlb=1",), ()),
+        ],
+    )
+    def test_numbers_with_sense(self, name: str, refused: tuple[str, ...], taken: tuple[str, ...]) -> None:
+        """A file sets no number that takes the machine's memory or processes, whoever wrote it."""
+        assert [value for value in refused if may_be_set(name, value)] == []
+        assert [value for value in taken if not may_be_set(name, value)] == []
 
     def test_has_what_the_study_declared(self, answer: Callable[..., Path], launch: Run) -> None:
         """And what its user had set, as far as a file may set it. The rest is said."""
