@@ -11,7 +11,7 @@ import logging
 from os import PathLike
 from typing import Any, TypeVar
 
-from autotune.job.load import load
+from autotune.job.load import Loaded, load
 
 _log = logging.getLogger("autotune")
 T = TypeVar("T")
@@ -27,14 +27,24 @@ def use_tuned(trainer: T, path: str | PathLike[str], **policy: Any) -> T:
     if of.model_init is None:
         of.model = of.model_wrapped = of.callback_handler.model = loaded.apply(of.model, **policy)
         return trainer
-    make = of.call_model_init
-
-    def made(trial: Any = None) -> Any:
-        model = make(trial)
-        return loaded.apply(model.to(of.args.device) if of.place_model_on_device else model, **policy)
-
-    of.call_model_init = made  # `train()` begins with a new model, and so does each trial of a search.
+    of.call_model_init = _ModelInit(of, loaded, policy)
     return trainer
+
+
+class _ModelInit:
+    """What a trainer makes its models by: `train()` begins with a new one, and so does each trial of a search, which
+    may be made in another process."""
+
+    def __init__(self, trainer: Any, loaded: Loaded, policy: dict[str, Any]) -> None:
+        self._trainer = trainer
+        self._loaded = loaded
+        self._policy = policy
+        self._before = vars(trainer).get("call_model_init")
+
+    def __call__(self, trial: Any = None) -> Any:
+        of = self._trainer
+        model = type(of).call_model_init(of, trial) if self._before is None else self._before(trial)
+        return self._loaded.apply(model.to(of.args.device) if of.place_model_on_device else model, **self._policy)
 
 
 def tuned_model(accelerator: Any, model: Any, path: str | PathLike[str], **policy: Any) -> Any:

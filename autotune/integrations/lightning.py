@@ -7,10 +7,11 @@ It is tuned from the beginning of `fit`, when Lightning has put it on its device
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
-from os import PathLike
 from typing import Any
 
 from autotune.errors import InputError
@@ -19,15 +20,19 @@ from autotune.job.load import Loaded, load
 _log = logging.getLogger("autotune")
 
 
-def tuned_callback(path: str | PathLike[str], module: str | None = None, **policy: Any) -> Any:
+def tuned_callback(path: str | os.PathLike[str], module: str | None = None, **policy: Any) -> Any:
     """A callback for Lightning's Trainer: while it fits, the module of this name within the LightningModule is under
     the config in the file at `path`. None: the only one that has parameters. `policy` is what `Loaded.apply` takes."""
     # `lightning` and `pytorch_lightning` are one library with two names, and each takes callbacks of its own alone.
     library: Any = import_module("lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning")
     fitting = _Fitting(load(path), module, policy)
+    anew = partial(tuned_callback, os.path.abspath(path), module, **policy)
 
     class TunedCallback(library.Callback):  # type: ignore[misc]
         """Applies a tuned config while the trainer fits."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return anew, ()  # A copy, as in a process that a strategy spawns, has begun nothing yet.
 
         def on_fit_start(self, _: Any, pl_module: Any) -> None:
             fitting.begin(pl_module)

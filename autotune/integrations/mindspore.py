@@ -7,8 +7,9 @@ while it trains. Gradients are tuned under configs with `execution=jit` and `sco
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack
-from os import PathLike
+from functools import partial
 from typing import Any
 
 from autotune.job.load import Loaded, load
@@ -16,15 +17,19 @@ from autotune.job.load import Loaded, load
 _log = logging.getLogger("autotune")
 
 
-def tuned_callback(path: str | PathLike[str], **policy: Any) -> Any:
+def tuned_callback(path: str | os.PathLike[str], **policy: Any) -> Any:
     """A callback for `Model.train`: while it trains, the network is under the config in the file at `path`. `policy` is
     what `Loaded.apply` takes."""
     from mindspore.train import Callback
 
     training = _Training(load(path), policy)
+    anew = partial(tuned_callback, os.path.abspath(path), **policy)
 
     class TunedCallback(Callback):  # type: ignore[misc]
         """Applies a tuned config while the model trains."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return anew, ()  # A copy has begun nothing yet.
 
         def on_train_begin(self, run_context: Any) -> None:
             training.begin(run_context.original_args())
