@@ -142,9 +142,11 @@ def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:
 
 
 def expose(model: Any, name: str) -> None:
-    """Give the statistics of a model that `apply` gave to Prometheus, under the label `model=name`.
+    """Give the statistics of a model that `apply` gave to Prometheus, under the label `model=name`, for as long as the
+    model lives.
 
-    Raises InputError for any other model, and where the package `prometheus-client` is missing.
+    Raises InputError for any other model, for a name that another model has, and where the package `prometheus-client`
+    is missing.
     """
     from autotune.errors import InputError
 

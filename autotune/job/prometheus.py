@@ -5,8 +5,11 @@ The optional extra `prometheus`: `pip install 'autotune-compile[prometheus]'`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import gc
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
@@ -19,36 +22,67 @@ _LABELS = ("model",)
 _STATES = ("tuned", "untuned", "settling", "adaptive")
 
 
-def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> Collector:
-    """Register the statistics of a model that `apply` gave, under the label `model=name`.
+_COLLECTORS: WeakKeyDictionary[CollectorRegistry, _StatsCollector] = WeakKeyDictionary()
 
-    The collector that is returned is what `registry.unregister` takes. Raises InputError for any other model.
+
+def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> None:
+    """Register the statistics of a model that `apply` gave, under the label `model=name`, for as long as it lives.
+
+    Raises InputError for any other model, and for a name that another model has.
     """
     recorder = recorder_of(model)
     if recorder is None:
         raise InputError(f"{name}: a {type(model).__name__} that autotune's apply() did not give has no statistics")
-    collector = _StatsCollector(recorder, name)
-    registry.register(collector)
-    return collector
+    if registry not in _COLLECTORS:
+        _COLLECTORS[registry] = _StatsCollector()
+        registry.register(_COLLECTORS[registry])
+    _COLLECTORS[registry].add(name, recorder)
 
 
 class _StatsCollector(Collector):
-    def __init__(self, recorder: HasStats, name: str) -> None:
-        self._recorder = recorder
-        self._name = name
+    """All models of a registry: whoever scrapes takes a metric once, with the samples of each model that has it."""
+
+    def __init__(self) -> None:
+        self._recorders: WeakValueDictionary[str, HasStats] = WeakValueDictionary()
+        """Each lives for as long as its model does."""
+        self._lock = threading.Lock()
+
+    def add(self, name: str, recorder: HasStats) -> None:
+        """Raises InputError for a name that a model has which the job still holds."""
+        if name in self._recorders:
+            gc.collect()
+        with self._lock:
+            is_taken = name in self._recorders
+            if not is_taken:
+                self._recorders[name] = recorder
+        if is_taken:
+            raise InputError(f"{name}: a model is exposed under this name already", tip="give each model its own name")
 
     def describe(self) -> list[Metric]:
-        """Nothing to check names by: several models give the same metrics under different labels."""
+        """Nothing to check names by: which metrics there are depends on the models."""
         return []
 
-    def collect(self) -> Iterator[Metric]:
-        stats = self._recorder.stats()
-        if isinstance(stats, TieredStats):
-            yield from _of_tiers(stats, self._name)
-        else:
-            yield from self._of_one(stats)
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        with self._lock:
+            recorders = sorted(self._recorders.items())
+        for name, recorder in recorders:
+            stats = recorder.stats()
+            found = _of_tiers(stats, name) if isinstance(stats, TieredStats) else _ModelMetrics(name).of(stats)
+            for family in found:
+                families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                families[family.name].samples += family.samples
+        return families.values()
 
-    def _of_one(self, stats: Stats) -> Iterator[Metric]:
+
+class _ModelMetrics:
+    """The metrics of one model."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def of(self, stats: Stats) -> Iterator[Metric]:
+        """As far as something is known."""
         yield from self._calls(stats)
         yield from self._counts(stats)
         if stats.adaptive is not None:

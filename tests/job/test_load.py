@@ -575,6 +575,33 @@ def test_prometheus(write):
     assert 'autotune_fallbacks_total{model="tiny"} 0.0' in text
 
 
+def test_prometheus_of_several_models(write):
+    """Each metric once, with the samples of all models that have it; a name is one model's, until that is gone."""
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.openmetrics.exposition import generate_latest
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    from autotune.job.prometheus import expose
+
+    registry, models = CollectorRegistry(), {}
+    for name in ("one", "two", "three"):
+        models[name] = autotune.load(write()).apply(Model(), monitor=name != "three")
+        models[name](INPUT)
+        expose(models[name], name, registry)
+    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    assert len({each.name for each in families}) == len(families)
+    samples = {each.name: [sample.labels["model"] for sample in each.samples] for each in families}
+    assert samples["autotune_calls"] == ["one", "two"]
+    assert samples["autotune_fallbacks"] == ["one", "three", "two"]
+    for name, model in (("two", models["one"]), ("two", models["two"])):
+        with pytest.raises(InputError, match="two: a model is exposed under this name already"):
+            expose(model, name, registry)
+    model = models.pop("two")
+    del model
+    expose(models["one"], "two", registry)
+
+
 def test_prometheus_without_calls(write):
     """What is not counted is absent, not zero."""
     pytest.importorskip("prometheus_client")
