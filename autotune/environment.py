@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
+
+from autotune.schema import Record
 
 RECORDED_PACKAGES = (
     "torch",
@@ -37,10 +38,8 @@ THREAD_VARIABLES = (
 """Variables that set how many threads compute, and where: PyTorch and MindSpore take their thread counts from them."""
 
 
-class Environment(BaseModel):
+class Environment(Record):
     """A machine and its software at the time of a measurement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     python: str
     system: str

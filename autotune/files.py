@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -23,6 +23,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from autotune.errors import AutotuneError, InputError, is_printable
+from autotune.schema import MAX_NAME, MOST_SAID, STORED, Format, problem
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -32,8 +33,8 @@ MAX_YAML_NODES = 200_000
 """Keys and values, each alias counted as often as it is used."""
 MAX_BYTES = 64 * 2**20
 """Largest file that is read whole: a model's source, a log of traffic, a manifest."""
-MAX_NAME, MAX_TEXT = 300, 20_000
-"""Characters of a key of an export, and of a text in any YAML file."""
+MAX_TEXT = 20_000
+"""Characters of a text in any YAML file."""
 
 MAX_YAML_DEPTH = 50
 """Mappings and lists in each other: a space with conditions has 6."""
@@ -41,8 +42,6 @@ MAX_NUMBER = 64
 """Characters of a number: Python writes a float with at most 25, and 64 bits with 20."""
 _MOST_SHOWN = 60
 """Characters of a file's text that a sentence repeats."""
-_MOST_SAID = 500
-"""Characters of what a parser or a schema says, which may repeat a whole name."""
 
 
 def read_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
@@ -221,9 +220,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not text (UTF-8)") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path}{line}: {str(error.problem)[:_MOST_SAID]}") from None
+        raise InputError(f"{path}{line}: {str(error.problem)[:MOST_SAID]}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not YAML: {str(error)[:_MOST_SAID]}") from None
+        raise InputError(f"{path}: not YAML: {str(error)[:MOST_SAID]}") from None
     if not isinstance(loaded, dict):
         found = "is empty" if loaded is None else f"holds a {type(loaded).__name__}"
         raise InputError(f"{path}: {found}, expected keys and values")
@@ -242,7 +241,7 @@ def parse_toml(path: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # Also what is no UTF-8.
-        raise InputError(f"{path}: is not valid TOML: {str(error)[:_MOST_SAID]}") from None
+        raise InputError(f"{path}: is not valid TOML: {str(error)[:MOST_SAID]}") from None
 
 
 def is_utf8(text: str) -> bool:
@@ -267,19 +266,21 @@ def _texts(content: object, place: str = "") -> Iterator[tuple[str, str]]:
         yield place, content
 
 
-def read_versioned(path: Path, newest: int) -> dict[str, Any]:
-    """`read_yaml` of an export, whose `schema` is `newest` at most and whose names are printable text. Raises
-    InputError with file and key."""
+def read_stored(path: Path, model: type[Model], form: Format, writer: Callable[[dict[str, Any]], object]) -> Model:
+    """An export, of whichever release, whose names are printable text. `writer` finds the release in its content.
+    Raises InputError with file and key."""
     content = read_yaml(path)
-    schema = content.get("schema")
-    if isinstance(schema, int) and schema > newest:
+    written = form.written(writer(content), content.get("schema"))
+    try:
+        schema = form.schema_of(content)
+        for key, wrong in _unfit(content):
+            raise InputError(f"{path}: key {key[:MAX_NAME]}: {wrong}")
+        current = form.current(content, schema)
+    except ValueError as error:
         raise InputError(
-            f"{path}: key schema: {schema} is newer than {newest}, the newest that this autotune reads",
-            tip="upgrade autotune, or export the study again with this one",
-        )
-    for key, wrong in _unfit(content):
-        raise InputError(f"{path}: key {key[:MAX_NAME]}: {wrong}")
-    return content
+            f"{path}: {error} ({written})", tip="upgrade autotune, or export the study again with this one"
+        ) from None
+    return parse_as(model, current, path, written=written)
 
 
 def _unfit(content: object, place: str = "") -> Iterator[tuple[str, str]]:
@@ -300,19 +301,15 @@ def _unfit(content: object, place: str = "") -> Iterator[tuple[str, str]]:
         yield place, "the number is too large"
 
 
-def parse_as(model: type[Model], content: object, path: Path, error_class: type[AutotuneError] = InputError) -> Model:
-    """`content` of the file at `path` checked against `model`. Raises with file and key in the sentence."""
+def parse_as(
+    model: type[Model], content: object, path: Path, error_class: type[AutotuneError] = InputError, *, written: str = ""
+) -> Model:
+    """`content` of the file at `path` checked against `model`. `written`: what wrote it (see `Format`), of a file that
+    people do not write themselves. Raises with file and key in the sentence."""
     try:
-        return model.model_validate(content)
+        return model.model_validate(content, context=STORED if written else None)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])[:MAX_NAME] or "(top level)"
-        wrong = _plainly(first["type"], first["msg"])[:_MOST_SAID]
-        raise error_class(f"{path}: key {key}: {wrong}") from None
-
-
-def _plainly(kind: str, message: str) -> str:
-    return {"extra_forbidden": "unknown key", "missing": "is missing"}.get(kind, message)
+        raise error_class(f"{path}: {problem(error, written)}") from None
 
 
 def write_yaml(path: Path, content: dict[str, Any], comment: str = "", *, compact: bool = False) -> None:

@@ -40,7 +40,7 @@ from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.tuned.cache_file import SUFFIX, Artifact, CacheFile, Key, pack
 from autotune.tuned.tuned_config import (
-    SCHEMA,
+    EXPORT,
     Evidence,
     Figures,
     TunedConfig,
@@ -103,7 +103,7 @@ class _Exported:
 
 def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported:
     """The trial that the user chose before anything was proven. Raises InputError for one that cannot be exported."""
-    resume = f"run: {study.command('resume')}"
+    resume = f"run: {study.command('resume')}" if study.manifest.is_of_this_schema else study.written
     if trial is None:
         leader = None if answer.best is answer.untuned else answer.best
         as_it_is = "" if leader is None else f"; or, unproven: {answer.command('export', trial=str(leader.number))}"
@@ -137,7 +137,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
     assert answer.untuned is not None
     measured = record.measurement
     return TunedConfig(
-        schema=SCHEMA,
+        schema=EXPORT.schema,
         framework=workload.framework,
         verdict=exported.verdict,
         config=record.config,

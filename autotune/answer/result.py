@@ -76,6 +76,11 @@ class StudyResult:
         """Plain data that was stored with the study: what a `Slot` is read from."""
         return self._attributes.get(name)
 
+    @property
+    def written(self) -> str:
+        """See `Manifest.written`."""
+        return self.manifest.written
+
     def command(self, verb: str, *more: str, **fields: str) -> str:
         """The command line that does `verb` with this study, ready to paste."""
         return command(verb, self.study, *more, **fields) + self.flags

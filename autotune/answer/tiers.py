@@ -15,7 +15,7 @@ from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study
 from autotune.trial.deadline import Deadline
-from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers
+from autotune.tuned.tier_file import TIERS, Tail, Tier, Tiers
 
 FILE = "tiers.yaml"
 TAIL_SHARE = 0.2
@@ -77,7 +77,7 @@ def write_tiers(manifest: Manifest, tiers: Sequence[Tier], deadline: float, fold
     """The file of all tiers; `manifest` is of any of their studies, `deadline` in seconds. Raises InputError."""
     workload = manifest.workload
     content = Tiers(
-        schema=SCHEMA,
+        schema=TIERS.schema,
         model=workload.model,
         framework=workload.framework,
         device=workload.device,

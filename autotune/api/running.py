@@ -58,6 +58,7 @@ def reopen(studies: Studies, name: str) -> tuple[Study, Budget]:
     model's file or the framework's release is not what the study was made with."""
     study = studies.open(name)
     try:
+        study.manifest.require_this_schema()
         require_same_question(study.manifest)
         study.require_own_records()
     except BaseException:

@@ -55,11 +55,6 @@ class Reason(StrEnum):
     LOST = "lost"
     """The worker that ran it died. No study records it: the config is tried again."""
 
-    @classmethod
-    def _missing_(cls, value: object) -> Reason | None:
-        """As records of earlier runs have it."""
-        return cls.SETUP if value == "harness" else None
-
 
 RAGGED = -1
 """In a shape: a dimension in which the parts of a nested tensor have sizes of their own."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
+from pydantic_core import from_json
 
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
@@ -16,15 +17,17 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Component, Measurement
 from autotune.measure.objective import Objective
 from autotune.question.question import Scope
-from autotune.schema import Record
+from autotune.schema import MOST_SAID, STORED, Record, problem
 from autotune.space.space import SearchSpace
+from autotune.study.earlier import MANIFEST, STUDY
 from autotune.workload.workload import Workload
 
 
 class Manifest(Record):
     """Everything that must stay the same for two trials of one study to be comparable."""
 
-    schema_: Literal[4] = Field(4, alias="schema")
+    schema_: Annotated[int, STUDY.within] = Field(STUDY.schema, alias="schema")
+    """That of the study: an earlier one says by what it was written (see `earlier`)."""
     id: str
     """Unique: another study that takes the name and the folder has another id."""
     name: str
@@ -57,6 +60,25 @@ class Manifest(Record):
         if self.framework != self.space.framework:
             raise ValueError(f"the space is of {self.space.framework!r} and the model of {self.framework!r}")
         return self
+
+    @property
+    def written(self) -> str:
+        """What wrote the study and what reads it, for the end of a sentence."""
+        return STUDY.written(f"{self.autotune_version} of {self.created[:10]}", self.schema_)
+
+    @property
+    def is_of_this_schema(self) -> bool:
+        """Whether trials can be added to the study."""
+        return self.schema_ == STUDY.schema
+
+    def require_this_schema(self) -> None:
+        """Raises StoreError for a study that can be read alone."""
+        if not self.is_of_this_schema:
+            raise StoreError(
+                f"study {self.name!r} cannot go on: it was {self.written}",
+                tip="show, explain, report and export read it; to begin another with what was best in it, add "
+                f"{asked('study', 'NAME')} and {asked('prior', self.name)} to its tune",
+            )
 
     @property
     def objective(self) -> Objective:
@@ -134,23 +156,29 @@ def _said(value: Any) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises StoreError with file and key where it is missing, broken or of another schema."""
+    """Raises StoreError with file and key where it is missing, broken or of a schema that is not read."""
     try:
-        text = read_file(path)
+        content = from_json(read_file(path))
     except InputError as error:
         raise StoreError(str(error)) from None
-    return parse_manifest(lambda: Manifest.model_validate_json(text), str(path))
+    except ValueError as error:
+        raise StoreError(f"{path}: not JSON: {str(error)[:MOST_SAID]}", tip=_tip()) from None
+    return parse_manifest(content, str(path))
 
 
-def parse_manifest(parse: Callable[[], Manifest], place: str) -> Manifest:
-    """Raises StoreError with place and key where the content is none of this schema."""
+def parse_manifest(content: Any, place: str) -> Manifest:
+    """From its JSON form. Raises StoreError with place and key where it is of no schema that is read."""
+    kept = content if isinstance(content, dict) else {}
+    written = STUDY.written(kept.get("autotune_version"), kept.get("schema"))
     try:
-        return parse()
+        current = STUDY.current({MANIFEST: content}, STUDY.schema_of(kept))[MANIFEST]
+        return Manifest.model_validate(current, context=STORED)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(whole file)"
-        raise StoreError(
-            f"{place}: key {key}: {first['msg']}",
-            tip="the study was written by another version of autotune, edited or damaged; restore the file, or start "
-            f"another with {asked('study', 'NAME')}",
-        ) from None
+        raise StoreError(f"{place}: {problem(error, written)}", tip=_tip()) from None
+    except ValueError as error:
+        raise StoreError(f"{place}: {error} ({written})", tip=_tip()) from None
+
+
+def _tip() -> str:
+    another = f"start another with {asked('study', 'NAME')}"
+    return f"use the autotune that wrote it; restore the file if it was edited or damaged; or {another}"

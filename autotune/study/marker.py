@@ -15,7 +15,7 @@ from autotune import environment
 from autotune.errors import StoreError
 from autotune.files import write_whole
 from autotune.own_folders import absolute
-from autotune.schema import Record
+from autotune.schema import STORED, Record
 
 MARKER = "shared_study.json"
 """In the folder of the trials, where a study of one machine has its manifest and database."""
@@ -57,6 +57,6 @@ class Marker(Record):
 def read_marker(folder: Path) -> Marker | None:
     """None where the folder holds no trials of a study whose records are elsewhere."""
     try:
-        return Marker.model_validate_json((folder / MARKER).read_bytes())
+        return Marker.model_validate_json((folder / MARKER).read_bytes(), context=STORED)
     except (OSError, ValidationError):
         return None

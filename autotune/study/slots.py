@@ -18,15 +18,22 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import StoreError
+from autotune.schema import STORED, problem
 
 T = TypeVar("T")
+TIP = "read the study with the version of autotune that its manifest.json names, or start another"
+"""What can be done about a record that cannot be read."""
 
 
 class Readable(Protocol):
     """Plain data by name, such as a study's or those of its result."""
 
+    @property
+    def written(self) -> str:
+        """What wrote the data and what reads them, for the end of a sentence."""
+
     def read_attribute(self, name: str) -> Any:
-        """The data stored under a name, None if there is none."""
+        """The data stored under a name, in the keys of the present schema; None if there are none."""
 
 
 class Attributes(Readable, Protocol):
@@ -41,6 +48,7 @@ class Slot(Generic[T]):
 
     def __init__(self, name: str, kind: Any, empty: Callable[[], T]) -> None:
         self.name = name
+        self.kind = kind
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
         self._empty = empty
 
@@ -50,13 +58,10 @@ class Slot(Generic[T]):
         if stored is None:
             return self._empty()
         try:
-            return self._adapter.validate_python(stored)
+            return self._adapter.validate_python(stored, context=STORED)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in (self.name, *first["loc"]))
             raise StoreError(
-                f"the study's {key} is stored in a form that this version does not read: {first['msg']}",
-                tip="read the study with the version of autotune that its manifest.json names, or start another",
+                f"the study's {self.name} cannot be read: {problem(error, study.written)}", tip=TIP
             ) from None
 
     def write(self, study: Attributes, value: T) -> None:

@@ -11,20 +11,22 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import psutil
 from optuna.trial import FrozenTrial, TrialState
+from pydantic import ValidationError
 
 from autotune import environment
 from autotune.config import Config
 from autotune.errors import StoreError
-from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Measurement, Outcome
-from autotune.schema import Record
+from autotune.schema import MOST_SAID, STORED, Record, problem
+from autotune.study.earlier import OUTCOME, STUDY
 from autotune.study.manifest import Manifest
 from autotune.study.records import OK, TrialRecord, Tried
+from autotune.study.slots import TIP
 from autotune.trial.folder import parse_outcome
 
 RESULT = "result"
@@ -83,7 +85,7 @@ class StoredTrials:
     def record(self, trial: FrozenTrial) -> TrialRecord:
         """A trial in any state. Raises StoreError for an outcome that cannot be read."""
         if trial.number not in self._finished:
-            record = _record_of(trial, self._manifest.constraints)
+            record = _record_of(trial, self._manifest)
             if not trial.state.is_finished():
                 return record
             self._finished[trial.number] = record
@@ -125,10 +127,10 @@ class StoredTrials:
         return violations
 
 
-def _record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRecord:
+def _record_of(trial: FrozenTrial, manifest: Manifest) -> TrialRecord:
     result = trial.user_attrs.get(RESULT)
-    outcome = None if result is None else _parse(result, trial.number)
-    misses = [bound.miss(outcome) for bound in constraints] if isinstance(outcome, Measurement) else []
+    outcome = None if result is None else _parse(result, trial.number, manifest)
+    misses = [bound.miss(outcome) for bound in manifest.constraints] if isinstance(outcome, Measurement) else []
     return TrialRecord(
         number=trial.number,
         config=Config(trial.params),
@@ -142,15 +144,24 @@ def _record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRe
 
 def _is_abandoned(trial: FrozenTrial) -> bool:
     """The process that ran it is known to be dead. The next run of the study will record that."""
+    lease = lease_of(trial)
+    return lease is not None and lease.is_dead()
+
+
+def lease_of(trial: FrozenTrial) -> Lease | None:
+    """Who runs a trial; None: not known. Raises StoreError where what is stored does not say it."""
     lease = trial.user_attrs.get(LEASE)
-    return lease is not None and Lease.model_validate(lease).is_dead()
-
-
-def _parse(result: dict[str, Any], number: int) -> Outcome:
     try:
-        return parse_outcome(result["outcome"])
-    except (ValueError, KeyError) as error:
-        raise StoreError(
-            f"trial {number} was recorded in a form that this version does not read: {str(error).splitlines()[0]}",
-            tip="read the study with the version of autotune that its manifest.json names, or start another",
-        ) from None
+        return None if lease is None else Lease.model_validate(lease, context=STORED)
+    except ValidationError as error:
+        raise StoreError(f"trial {trial.number} does not say who runs it: {problem(error)}", tip=TIP) from None
+
+
+def _parse(result: Any, number: int, manifest: Manifest) -> Outcome:
+    try:
+        return parse_outcome(STUDY.current(result, manifest.schema_)[OUTCOME])
+    except ValidationError as error:
+        wrong = problem(error, manifest.written)
+    except (ValueError, KeyError, TypeError) as error:
+        wrong = f"{type(error).__name__}: {error}"[:MOST_SAID]
+    raise StoreError(f"trial {number} cannot be read: {wrong}", tip=TIP)

@@ -29,6 +29,7 @@ from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.portfolio import Portfolio
 from autotune.study import own_files
 from autotune.study.budget import Budget
+from autotune.study.earlier import STUDY
 from autotune.study.early_stop import FEWEST_MODELS, ExpectedGain, StopRule
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
@@ -44,7 +45,7 @@ from autotune.study.records import (
     Tried,
 )
 from autotune.study.slots import list_slot, value_slot
-from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials
+from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials, lease_of
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import kill_marked
 
@@ -153,6 +154,11 @@ class Study:
         return self.studies.flags
 
     @property
+    def written(self) -> str:
+        """See `Manifest.written`."""
+        return self.manifest.written
+
+    @property
     def stop_rule(self) -> StopRule:
         """When its search ends by itself. What ends one early after a portfolio was measured on CPUs alone."""
         budget, portfolio = self.budget or Budget(), self.portfolio
@@ -171,7 +177,9 @@ class Study:
 
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
-        """Exclusive use of the study; yields the numbers of the trials that a dead process had left running."""
+        """Exclusive use of the study; yields the numbers of the trials that a dead process had left running. Raises
+        StoreError also for a study of an earlier schema."""
+        self.manifest.require_this_schema()
         with self.exclusive():
             yield self._reap()
 
@@ -302,7 +310,8 @@ class Study:
     def read_attributes(self) -> dict[str, Any]:
         """All plain data that is stored with the study, by name."""
         if self._attributes is None or not self._is_exclusive:
-            self._attributes = self.database.run(lambda: self._optuna.user_attrs)
+            stored = self.database.run(lambda: self._optuna.user_attrs)
+            self._attributes = STUDY.current(stored, self.manifest.schema_)
         return self._attributes
 
     def write_attribute(self, name: str, content: Any) -> None:
@@ -363,13 +372,13 @@ class Study:
         """
         lost, hosts_locked_out = [], self.database.locks_out_hosts
         for trial in self._trials():
-            lease = trial.user_attrs.get(LEASE)
             if trial.state is TrialState.WAITING:  # Its process died as it began it.
-                self._write(partial(self._end_unfinished, lease))
+                self._write(partial(self._end_unfinished, trial.user_attrs.get(LEASE)))
                 lost.append(trial.number)
-            if trial.state is not TrialState.RUNNING or (
-                lease and not Lease.model_validate(lease).is_dead(hosts_locked_out=hosts_locked_out)
-            ):
+            if trial.state is not TrialState.RUNNING:
+                continue
+            lease = lease_of(trial)
+            if lease and not lease.is_dead(hosts_locked_out=hosts_locked_out):
                 continue
             folder = self.trial_folder(trial.number)
             kill_marked(folder.path)
@@ -466,6 +475,7 @@ class Studies(ABC):
             if not study.has_evidence():
                 study.close()
                 return self._recreate(study, manifest)
+            study.manifest.require_this_schema()
             study.manifest.require_same(manifest)
         except StoreError:
             study.close()

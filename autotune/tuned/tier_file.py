@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from autotune.config import Scalar
-from autotune.files import parse_as, read_versioned, write_yaml
+from autotune.files import read_stored, write_yaml
 from autotune.measure.statistics import Verdict
-from autotune.schema import Record
+from autotune.schema import Format, Record
 from autotune.workload.workload import Device
 
-SCHEMA = 1
+TIERS = Format(schema=1, oldest=1)
+"""The schema of a file of tiers."""
 
 
 NOISY = 0.5
@@ -63,7 +64,7 @@ class Tier(Record):
 class Tiers(Record):
     """Tiers in the order of their quality, the best first, those that miss the deadline among them."""
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: Annotated[int, TIERS.within] = Field(alias="schema")
     model: str
     framework: str
     device: Device
@@ -100,4 +101,4 @@ Against the deadline:"""
 def read_tiers(path: str | PathLike[str]) -> Tiers:
     """Read and check a file of tiers. Raises InputError with file and key."""
     file = Path(path)
-    return parse_as(Tiers, read_versioned(file, SCHEMA), file)
+    return read_stored(file, Tiers, TIERS, lambda _: None)

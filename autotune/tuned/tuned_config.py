@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
-from autotune.files import parse_as, read_versioned, write_yaml
+from autotune.files import read_stored, write_yaml
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.limits import InputLimits
 from autotune.measure.measurement import Component, Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.question.question import Scope
-from autotune.schema import Record, SparseRecord
+from autotune.schema import Change, Format, Record, SparseRecord, gone, refused, renamed
 from autotune.tuned.cache_file import Artifact
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Device, Task
 
-SCHEMA = 1
+EXPORT = Format(
+    schema=1,
+    oldest=1,
+    # Keys that went before a schema was counted up for that.
+    changes=(
+        Change(1, "", "baseline", refused("its evidence compares with another framework, as no study does now")),
+        Change(1, "evidence", "process_pairs_s", renamed("process_pairs")),
+        Change(1, "workload", "not_checked", gone),
+        Change(1, "adaptive", "background", gone),
+    ),
+)
+"""The schema of a tuned config, and what became of its earlier keys."""
 
 
 class AdaptivePolicy(Record):
@@ -151,7 +162,7 @@ class TunedConfig(SparseRecord):
 
     ABSENT: ClassVar[frozenset[str]] = frozenset({"limits"})
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: Annotated[int, EXPORT.within] = Field(alias="schema")
     framework: str
     verdict: Verdict
     config: Config
@@ -197,7 +208,12 @@ In a job:  import autotune
 def load_tuned(path: str | PathLike[str]) -> TunedConfig:
     """Read and check a tuned config. Raises InputError with file and key."""
     file = Path(path)
-    return parse_as(TunedConfig, read_versioned(file, SCHEMA), file)
+    return read_stored(file, TunedConfig, EXPORT, _writer)
+
+
+def _writer(content: Mapping[str, Any]) -> object:
+    evidence = content.get("evidence")
+    return evidence.get("autotune_version") if isinstance(evidence, dict) else None
 
 
 def require_replaceable(path: Path) -> None:

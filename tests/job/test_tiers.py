@@ -26,7 +26,7 @@ from autotune.planning.models import make_workload
 from autotune.question.question import Question
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
-from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
+from autotune.tuned.tier_file import TIERS, Tail, Tier, Tiers, read_tiers
 from autotune.tuning.session import Session
 from autotune.tuning.tail_latency import confirm_tail
 from tests.asking import ask
@@ -69,7 +69,7 @@ def tier(name: str, p99_s: float, **arguments: int) -> Tier:
 
 
 def tiers(*content: Tier, deadline: float = 0.05) -> Tiers:
-    return Tiers(schema=SCHEMA, model="m", framework="fake", device="cpu", deadline_s=deadline, tiers=content)
+    return Tiers(schema=TIERS.schema, model="m", framework="fake", device="cpu", deadline_s=deadline, tiers=content)
 
 
 class TestTheFile:

@@ -107,7 +107,6 @@ def test_reasons_and_stages_are_the_documented_ones() -> None:
         "invalid", "compile_error", "run_error", "wrong_result", "out_of_memory", "timeout", "crash", "setup",
         "out_of_time", "slow_compile", "lost",
     }  # fmt: skip
-    assert Reason("harness") is Reason.SETUP, "an earlier name, which stored studies hold"
     assert [each.value for each in Stage] == ["start", "build", "compile", "check", "run", "wait"]
 
 

@@ -39,6 +39,8 @@ class ConfirmationSection(Section):
             return
         if confirmation.note:
             yield "note", confirmation.note
+        if not self.answer.manifest.is_of_this_schema:
+            return
         if confirmation.cut_short and confirmation.verdict is not Verdict.UNDECIDED:
             yield "note", f"{confirmation.why or 'the time did not hold all blocks'}; `resume` goes on"
         elif self.answer.is_outdated:
@@ -46,6 +48,8 @@ class ConfirmationSection(Section):
 
     def advice(self) -> Iterator[str]:
         answer, resume = self.answer, self.answer.command("resume")
+        if not answer.manifest.is_of_this_schema and answer.verdict in (None, Verdict.UNDECIDED, Verdict.INFEASIBLE):
+            return
         if answer.verdict is None:
             yield resume
         elif answer.verdict is Verdict.UNDECIDED:

@@ -20,6 +20,8 @@ class EnvironmentSection(Section):
     name, title, is_long = "environment", "Environment", True
 
     def facts(self) -> Iterator[Fact]:
+        if not self.answer.manifest.is_of_this_schema:
+            yield "read alone", f"{self.answer.written}: it cannot be resumed"
         ranks = self.answer.manifest.workload.ranks
         if ranks > 1:
             yield "ranks", f"{ranks} processes take each step together; it ends with the slowest; memory is that of one"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from autotune import own_folders
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
+from autotune.schema import STORED
 from autotune.study import own_files
 from autotune.study.manifest import Manifest, parse_manifest
 from autotune.study.marker import Home, Marker, read_marker
@@ -139,12 +139,11 @@ class SharedStudies(Studies):
         return read
 
     def _manifest_of(self, name: str, found: dict[str, Any]) -> Manifest:
-        text = json.dumps(found[MANIFEST])
-        return parse_manifest(lambda: Manifest.model_validate_json(text), f"the manifest of {name!r} in {self}")
+        return parse_manifest(found[MANIFEST], f"the manifest of {name!r} in {self}")
 
     def _home_of(self, name: str, found: dict[str, Any]) -> Home:
         try:
-            return Home.model_validate(found.get(HOME))
+            return Home.model_validate(found.get(HOME), context=STORED)
         except ValidationError:
             raise StoreError(f"study {name!r} in {self} does not say where its evidence is") from None
 
