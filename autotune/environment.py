@@ -14,8 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-
-from autotune.schema import Record
+from pydantic import BaseModel, ConfigDict
 
 RECORDED_PACKAGES = (
     "torch",
@@ -38,8 +37,10 @@ THREAD_VARIABLES = (
 """Variables that set how many threads compute, and where: PyTorch and MindSpore take their thread counts from them."""
 
 
-class Environment(Record):
+class Environment(BaseModel):
     """A machine and its software at the time of a measurement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     python: str
     system: str

@@ -23,7 +23,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from autotune.errors import AutotuneError, InputError, is_printable
-from autotune.schema import MAX_NAME, MOST_SAID, STORED, Format, problem
+from autotune.schema import MAX_NAME, MOST_SAID, Format, problem, read
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -307,7 +307,7 @@ def parse_as(
     """`content` of the file at `path` checked against `model`. `written`: what wrote it (see `Format`), of a file that
     people do not write themselves. Raises with file and key in the sentence."""
     try:
-        return model.model_validate(content, context=STORED if written else None)
+        return read(model.model_validate, content) if written else model.model_validate(content)
     except ValidationError as error:
         raise error_class(f"{path}: {problem(error, written)}") from None
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, Self
+from functools import reduce
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -19,29 +19,16 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
-    ValidationInfo,
     model_serializer,
-    model_validator,
 )
 
-from autotune.version import __version__
-
-STORED: Mapping[str, Any] = {"stored": True}
-"""Context in which what was written is validated, by whichever release."""
+T = TypeVar("T")
 
 
 class Record(BaseModel):
-    """Immutable data with a JSON form; an unknown key is an error, unless it is stored and null."""
+    """Immutable data with a JSON form; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_unknown_nulls(cls, content: Any, info: ValidationInfo) -> Any:
-        if info.context is not STORED or not isinstance(content, dict):
-            return content
-        unknown = [key for key in content.keys() - _keys(cls) if content[key] is None]
-        return {key: value for key, value in content.items() if key not in unknown} if unknown else content
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As pydantic's, which adds whatever `update` names: here an unknown name raises TypeError."""
@@ -66,10 +53,31 @@ class SparseRecord(Record):
         return {name: value for name, value in written.items() if value or name not in self.ABSENT}
 
 
-@cache
-def _keys(record: type[Record]) -> frozenset[str]:
-    """The keys of its JSON form."""
-    return frozenset(field.alias or name for name, field in record.model_fields.items())
+_MOST_NULLS = 1000
+"""Each is looked up by itself, and a file from somebody else may have any number."""
+
+
+def read(validate: Callable[[Any], T], content: Any) -> T:
+    """What `validate` makes of a stored content, without unknown keys in it that are null. Raises ValidationError."""
+    try:
+        return validate(content)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        nulls = [wrong["loc"] for wrong in found if wrong["type"] == "extra_forbidden" and wrong["input"] is None]
+        if not 0 < len(nulls) <= _MOST_NULLS:
+            raise
+        return validate(reduce(_without, nulls, content))
+
+
+def _without(content: Any, place: tuple[int | str, ...]) -> Any:
+    """The content without one of its keys. Parts of the place that are none of it name a kind of record."""
+    step, rest = place[0], place[1:]
+    if isinstance(content, Mapping) and step in content:
+        kept = {key: value for key, value in content.items() if key != step}
+        return {**kept, step: _without(content[step], rest)} if rest else kept
+    if isinstance(content, (list, tuple)) and isinstance(step, int):
+        return [_without(item, rest) if number == step else item for number, item in enumerate(content)]
+    return _without(content, rest) if rest else content
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,8 @@ class Format:
     """The one that is written."""
     oldest: int
     """The oldest that is read."""
+    release: str
+    """The tool's, which is told beside that of what wrote something."""
     changes: tuple[Change, ...] = ()
 
     @property
@@ -144,7 +154,7 @@ class Format:
     def written(self, by: object, schema: object) -> str:
         """What wrote something and what reads it, for the end of a sentence."""
         release = f"autotune {by}" if by and isinstance(by, str) else "another program"
-        return f"written by {release}, schema {schema}; this is autotune {__version__}, schema {self.schema}"
+        return f"written by {release}, schema {schema}; this is autotune {self.release}, schema {self.schema}"
 
 
 def _changed(content: Any, path: Sequence[str], change: Change) -> Any:

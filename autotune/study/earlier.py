@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.schema import Change, Format, gone, refused, renamed
+from autotune.version import __version__
 
 MANIFEST, OUTCOME = "manifest", "outcome"
 """Parts that are read by themselves; all others are what is stored with the study, by name."""
@@ -38,6 +39,7 @@ def _reason(reason: Any) -> Mapping[str, Any]:
 STUDY = Format(
     schema=4,
     oldest=2,
+    release=__version__,
     changes=(
         Change(2, MANIFEST, "objective", lambda objective: {"objectives": [objective]}),
         Change(3, f"{MANIFEST}.constraints.*", "exact", _relation),

@@ -17,7 +17,7 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Component, Measurement
 from autotune.measure.objective import Objective
 from autotune.question.question import Scope
-from autotune.schema import MOST_SAID, STORED, Record, problem
+from autotune.schema import MOST_SAID, Record, problem, read
 from autotune.space.space import SearchSpace
 from autotune.study.earlier import MANIFEST, STUDY
 from autotune.workload.workload import Workload
@@ -172,7 +172,7 @@ def parse_manifest(content: Any, place: str) -> Manifest:
     written = STUDY.written(kept.get("autotune_version"), kept.get("schema"))
     try:
         current = STUDY.current({MANIFEST: content}, STUDY.schema_of(kept))[MANIFEST]
-        return Manifest.model_validate(current, context=STORED)
+        return read(Manifest.model_validate, current)
     except ValidationError as error:
         raise StoreError(f"{place}: {problem(error, written)}", tip=_tip()) from None
     except ValueError as error:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic_core import from_json
 
 from autotune import environment
 from autotune.errors import StoreError
 from autotune.files import write_whole
 from autotune.own_folders import absolute
-from autotune.schema import STORED, Record
+from autotune.schema import Record, read
 
 MARKER = "shared_study.json"
 """In the folder of the trials, where a study of one machine has its manifest and database."""
@@ -57,6 +57,6 @@ class Marker(Record):
 def read_marker(folder: Path) -> Marker | None:
     """None where the folder holds no trials of a study whose records are elsewhere."""
     try:
-        return Marker.model_validate_json((folder / MARKER).read_bytes(), context=STORED)
-    except (OSError, ValidationError):
+        return read(Marker.model_validate, from_json((folder / MARKER).read_bytes()))
+    except (OSError, ValueError):
         return None

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import StoreError
-from autotune.schema import STORED, problem
+from autotune.schema import problem, read
 
 T = TypeVar("T")
 TIP = "read the study with the version of autotune that its manifest.json names, or start another"
@@ -58,7 +58,7 @@ class Slot(Generic[T]):
         if stored is None:
             return self._empty()
         try:
-            return self._adapter.validate_python(stored, context=STORED)
+            return read(self._adapter.validate_python, stored)
         except ValidationError as error:
             raise StoreError(
                 f"the study's {self.name} cannot be read: {problem(error, study.written)}", tip=TIP

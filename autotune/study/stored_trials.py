@@ -22,7 +22,7 @@ from autotune import environment
 from autotune.config import Config
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Outcome
-from autotune.schema import MOST_SAID, STORED, Record, problem
+from autotune.schema import MOST_SAID, Record, problem, read
 from autotune.study.earlier import OUTCOME, STUDY
 from autotune.study.manifest import Manifest
 from autotune.study.records import OK, TrialRecord, Tried
@@ -152,7 +152,7 @@ def lease_of(trial: FrozenTrial) -> Lease | None:
     """Who runs a trial; None: not known. Raises StoreError where what is stored does not say it."""
     lease = trial.user_attrs.get(LEASE)
     try:
-        return None if lease is None else Lease.model_validate(lease, context=STORED)
+        return None if lease is None else read(Lease.model_validate, lease)
     except ValidationError as error:
         raise StoreError(f"trial {trial.number} does not say who runs it: {problem(error)}", tip=TIP) from None
 

@@ -16,7 +16,7 @@ from autotune.files import write_whole
 from autotune.measure.measurement import Measurement, Outcome, Stage
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import Reading
-from autotune.schema import STORED
+from autotune.schema import read
 from autotune.trial.request import TrialRequest
 
 REQUEST_FILE = "request.json"
@@ -176,4 +176,4 @@ def failed_trials(folder: Path) -> list[TrialFolder]:
 
 def parse_outcome(content: object) -> Outcome:
     """An outcome from its stored JSON form. Raises ValueError."""
-    return _OUTCOME.validate_python(content, context=STORED)
+    return read(_OUTCOME.validate_python, content)

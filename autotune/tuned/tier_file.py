@@ -12,9 +12,10 @@ from autotune.config import Scalar
 from autotune.files import read_stored, write_yaml
 from autotune.measure.statistics import Verdict
 from autotune.schema import Format, Record
+from autotune.version import __version__
 from autotune.workload.workload import Device
 
-TIERS = Format(schema=1, oldest=1)
+TIERS = Format(schema=1, oldest=1, release=__version__)
 """The schema of a file of tiers."""
 
 

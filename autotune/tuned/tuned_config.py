@@ -22,12 +22,14 @@ from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.question.question import Scope
 from autotune.schema import Change, Format, Record, SparseRecord, gone, refused, renamed
 from autotune.tuned.cache_file import Artifact
+from autotune.version import __version__
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Device, Task
 
 EXPORT = Format(
     schema=1,
     oldest=1,
+    release=__version__,
     # Keys that went before a schema was counted up for that.
     changes=(
         Change(1, "", "baseline", refused("its evidence compares with another framework, as no study does now")),

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from autotune import environment
 from autotune.command_line import asked
 from autotune.errors import StoreError
-from autotune.schema import STORED, Record
+from autotune.schema import Record, read
 from autotune.study.marker import Home
 from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors, was_cut_off
 from autotune.study.shared.url import StorageUrl
@@ -211,7 +211,7 @@ class SharedDatabase:
         )
 
     def _last_driver(self) -> Driver:
-        return Driver.model_validate(attributes(self.storage, self.name)[_DRIVER], context=STORED)
+        return read(Driver.model_validate, attributes(self.storage, self.name)[_DRIVER])
 
     def _write(self, name: str, content: Any) -> None:
         self.storage.set_study_user_attr(self.storage.get_study_id_from_name(self.name), name, content)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from autotune import own_folders
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
-from autotune.schema import STORED
+from autotune.schema import read
 from autotune.study import own_files
 from autotune.study.manifest import Manifest, parse_manifest
 from autotune.study.marker import Home, Marker, read_marker
@@ -143,7 +143,7 @@ class SharedStudies(Studies):
 
     def _home_of(self, name: str, found: dict[str, Any]) -> Home:
         try:
-            return Home.model_validate(found.get(HOME), context=STORED)
+            return read(Home.model_validate, found.get(HOME))
         except ValidationError:
             raise StoreError(f"study {name!r} in {self} does not say where its evidence is") from None
 
