@@ -123,6 +123,9 @@ class Backend(Protocol):
     watch_calls: CallWatch | None = None
     watch_components: ComponentWatch | None = None
     rehearse: Rehearse | None = None
+    watching_recompiles: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Within: what is made ready to compile, for a job, refuses calls once it was compiled for too many values of one
+    thing, or the framework gives up compiling it."""
     instruments: Instruments | None = None
     """What can be read of the selected accelerator, after `prepare`. None: there is none, or nothing can be read."""
 

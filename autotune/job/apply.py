@@ -240,7 +240,8 @@ class Application:
             calls: Callable[..., Any] = self._without_gradients(backend, tuned, adaptive, fallback)
         else:
             backend.input_gradients = tuned.workload.signature.records_gradients
-            step = self._step(backend, tuned.config, functions, self._changes)
+            with backend.watching_recompiles():
+                step = self._step(backend, tuned.config, functions, self._changes)
             call = step if self._recipe else backend.proxies.direct(step)
             calls = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
             if not self._has_right_gradients(training, tuned, step):

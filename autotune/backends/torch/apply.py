@@ -29,6 +29,7 @@ from autotune.backends.torch.knobs import Settings, compile_arguments, require_o
 from autotune.backends.torch.operators import CallsLeftOut
 from autotune.backends.torch.parallel import MadeOnce, WholeWeights, is_one_of_many, is_sharded, num_local_ranks
 from autotune.backends.torch.precision import require_order, with_precision
+from autotune.backends.torch.recompiles import watched
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -107,10 +108,11 @@ def prepare(
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
-    left_out = CallsLeftOut()
+    left_out, recompiles = CallsLeftOut(), watched()
     compile_ = None
     if arguments is not None:
         entries = [*_entries(model, settings, guards_hooks), *left_out.entries()]
+        entries += [] if recompiles is None else recompiles.entries()
         if derivable or attempts is not None:
             entries += backward_entries(twice=derivable)
         if settings.is_third_party:
@@ -123,7 +125,8 @@ def prepare(
         if weights is not None:
             step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
-            step = CompiledStep(model, step, left_out, input_gradients=input_gradients)
+            requirements = [left_out.require_none, *([] if recompiles is None else [recompiles.require_few])]
+            step = CompiledStep(model, step, *requirements, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)

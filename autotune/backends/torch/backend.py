@@ -63,6 +63,7 @@ from autotune.backends.torch.knobs import process_knobs, require_option, setting
 from autotune.backends.torch.operators import counting
 from autotune.backends.torch.pipelines import PipelineModel, watch_components
 from autotune.backends.torch.profile import profile
+from autotune.backends.torch.recompiles import watching
 from autotune.backends.torch.rehearsal import rehearse
 from autotune.backends.torch.tensors import array_of, device_of, placed, require_shape, shape_of, tensor_like, writes_of
 from autotune.backends.torch.training import hint
@@ -115,6 +116,7 @@ class TorchBackend(Backend):
     cache_variables = staticmethod(cache_variables)
     ranks = staticmethod(parallel.ranks)
     rehearse = staticmethod(rehearse)
+    watching_recompiles = staticmethod(watching)
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")

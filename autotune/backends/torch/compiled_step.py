@@ -23,7 +23,6 @@ from torch.nn.modules import module as all_modules
 from torch.utils import checkpoint
 
 from autotune.backends.torch.compiler import Entry
-from autotune.backends.torch.operators import CallsLeftOut
 from autotune.backends.torch.parallel import is_one_of_many
 from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
@@ -43,21 +42,21 @@ class CompiledStep:
         self,
         model: torch.nn.Module,
         step: Callable[..., Any],
-        left_out: CallsLeftOut | None = None,
-        *,
+        *requirements: Callable[[], None],
         input_gradients: bool = False,
     ) -> None:
-        """`left_out`: calls of operators that the compiled code turns out to lack. `input_gradients`: it was measured
-        with gradients of its inputs recorded."""
+        """`requirements` raise UnsuitableCallError for what the compiled code turned out to be. `input_gradients`: it
+        was measured with gradients of its inputs recorded."""
         self._model = model
-        self._left_out = left_out or CallsLeftOut()
+        self._requirements = requirements
         self._step = step
         self._again = again(step)
         self._input_gradients = input_gradients
         self._methods = ClassMethods(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._left_out.require_none()
+        for require in self._requirements:
+            require()
         if self._methods.have_changed():
             raise UnsuitableCallError(
                 "a class of the model's modules was given another method after the config was applied",
@@ -86,7 +85,8 @@ class CompiledStep:
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """A call without gradients that follows one like it, of the same task: that one was looked at."""
-        self._left_out.require_none()
+        for require in self._requirements:
+            require()
         _require_no_global_hooks()
         return self._again(*args, **kwargs)
 

@@ -1,0 +1,116 @@
+"""Recompiles of a job's model: where dynamo compiles for one value after another, and where it gives up.
+
+Code is compiled for the attributes, flags and texts that it read. A job that sets one before each call has dynamo
+compile again, seconds each time; at its limit of 8 dynamo runs the function as it is written from then on, and says so
+in a line of its own log alone. Here the third recompile for one value ends that: it is not made, its call runs as
+dynamo runs one beyond its limit, and the next call is refused with the value's name, before any of it runs. Changing
+shapes may recompile up to dynamo's limit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from autotune.backends.torch.break_kinds import guard_of, recompile_kind_of
+from autotune.backends.torch.compiler import Entry, setting_name
+from autotune.errors import UnsuitableCallError
+from autotune.measure.diagnosis import BreakKind
+
+MAX_RECOMPILES = 2
+"""Recompiles of one function for the values of one attribute."""
+_MODULE, _REASONS = "torch._dynamo.convert_frame", "get_and_maybe_log_recompilation_reasons"
+_LIMIT = "exceeds_recompile_limit"
+_SUBJECT = re.compile(r"(?:not |len\(|bool\()*(?:___\w+\()?(?P<what>[A-Za-z_][^\s,=!<>()]*)")
+_LOCAL = re.compile(r"\b[LG]\['(\w+)'\]")
+
+
+class Recompiles:
+    """What one job's model recompiles for."""
+
+    def __init__(self) -> None:
+        self._num_times: Counter[tuple[object, str]] = Counter()
+        """Function and value -> its recompiles."""
+        self._latest = ""
+        self._is_one_too_many = False
+        self._why: str | None = None
+
+    def require_few(self) -> None:
+        """Raises UnsuitableCallError once nothing is compiled any more. Quick: it is asked at each call."""
+        if self._why is not None:
+            raise UnsuitableCallError(self._why, tip="give what changes as a tensor, or keep it as it is", lasting=True)
+
+    def entries(self) -> list[Entry]:
+        """What is set while the model is compiled. None in a release that is made otherwise."""
+        module: Any = importlib.import_module(_MODULE)
+        reasons_of, is_beyond = getattr(module, _REASONS, None), getattr(module, _LIMIT, None)
+        if reasons_of is None or is_beyond is None:
+            return []
+
+        def reasons(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> list[str]:
+            found: list[str] = reasons_of(entries, frame, *args, **kwargs)
+            self._note(frame.f_code, found[0] if found else "")
+            return found
+
+        def exceeds(*args: Any, **kwargs: Any) -> tuple[bool, str]:
+            found, name = is_beyond(*args, **kwargs)
+            if found:
+                self._why = self._why or f"it was compiled again and again, the last time since {self._latest}"
+            elif self._is_one_too_many:
+                self._is_one_too_many = False
+                return _end_as_at_the_limit(self._why or "")
+            return found, name
+
+        return [(module, _REASONS, reasons), (module, _LIMIT, exceeds)]
+
+    def _note(self, code: object, reason: str) -> None:
+        guard = guard_of(reason)
+        self._latest = guard or "something changed"
+        if not guard or recompile_kind_of(guard) is BreakKind.CHANGING_SHAPE:
+            return
+        value = _value_in(guard)
+        self._num_times[code, value] += 1
+        if self._num_times[code, value] > MAX_RECOMPILES:
+            self._is_one_too_many = True
+            self._why = f"{value} changes from call to call, and compiled code is for one value of it ({guard})"
+
+
+_watched: ContextVar[Recompiles | None] = ContextVar("recompiles", default=None)
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """See `Backend.watching_recompiles`."""
+    token = _watched.set(Recompiles())
+    try:
+        yield
+    finally:
+        _watched.reset(token)
+
+
+def watched() -> Recompiles | None:
+    """Those of whoever watches now."""
+    return _watched.get()
+
+
+def _end_as_at_the_limit(why: str) -> tuple[bool, str]:
+    """The frame runs with the code that there is, or as it is written. Where this release knows how, dynamo does not
+    write to its log that a limit was hit."""
+    exceptions, types = map(importlib.import_module, ("torch._dynamo.exc", "torch._dynamo.types"))
+    end = exceptions.Unsupported(why)
+    if not hasattr(end, "frame_exec_strategy"):
+        return True, setting_name(importlib.import_module("torch._dynamo.config"), "recompile_limit")
+    end.frame_exec_strategy = types.FrameExecStrategy(types.FrameAction.RUN_ONLY, types.FrameAction.RUN_ONLY)
+    raise end
+
+
+def _value_in(guard: str) -> str:
+    """What a guard is about, as an author would write it: `self.level` of `L['self'].level == 'l7'`."""
+    shown = _LOCAL.sub(r"\1", guard)
+    found = _SUBJECT.match(shown)
+    return found["what"] if found else shown
