@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from autotune.backends.torch import npu, precision, regions, third_party
+from autotune.backends.torch.captured_graphs import CallsLeftOut
 from autotune.backends.torch.compiled_step import ClonedOutputs, CompiledStep, DerivableStep, backward_entries
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
-from autotune.backends.torch.operators import CallsLeftOut
 from autotune.backends.torch.parallel import MadeOnce, WholeWeights, is_one_of_many, is_sharded, num_local_ranks
 from autotune.backends.torch.precision import require_order, with_precision
 from autotune.backends.torch.recompiles import watched

@@ -36,6 +36,7 @@ from autotune.backends.torch import (
     training,
 )
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs
+from autotune.backends.torch.captured_graphs import counting
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
@@ -60,7 +61,6 @@ from autotune.backends.torch.instruments import (
 )
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
-from autotune.backends.torch.operators import counting
 from autotune.backends.torch.pipelines import PipelineModel, watch_components
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.recompiles import watching

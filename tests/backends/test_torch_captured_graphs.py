@@ -1,4 +1,4 @@
-"""Operators of `torch.library` that do something beside their result, which compiled code may leave out."""
+"""What compiled code may leave out: calls of operators that do something beside their result, and NaN times zero."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import training  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.torch.operators import counting  # noqa: E402
+from autotune.backends.torch.captured_graphs import counting, multiplies_by_zero  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.errors import InvalidConfigError  # noqa: E402
@@ -227,3 +227,32 @@ def test_they_are_named_beside_the_verdict(tmp_path):
     with counting() as names:
         torch.ones(2).sin_()
     assert not names
+
+
+ZEROS = {
+    "an operator": lambda x: x * 0,
+    "from the left": lambda x: 0 * x,
+    "a function": lambda x: torch.mul(x, other=0),
+    "in place": lambda x: x.clone().mul_(0),
+    "a truth value": lambda x: torch.multiply(x, False),
+}
+
+
+@pytest.mark.parametrize("case", ZEROS)
+def test_a_graph_with_a_product_with_zero_is_known(case):
+    """All others are compiled, and found in caches, as ever."""
+    assert multiplies_by_zero(torch.fx.symbolic_trace(ZEROS[case]))
+    assert not multiplies_by_zero(torch.fx.symbolic_trace(lambda x: (x * 0.0, x * 2, x + 0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ZEROS)
+@torch.no_grad()
+def test_nan_times_zero_is_nan(case):
+    """As in the model, and an infinity times zero too; inductor alone would make zeros of it."""
+    product = ZEROS[case]
+    step = compiled(Calling(lambda _, y: y + product(y)).eval(), {"execution": "compile", "backend": "inductor"})
+    x = torch.ones(3, 4)
+    x[1], x[2] = float("nan"), 2.0
+    assert step(x).isnan().any(dim=1).tolist() == [False, True, False]
+    assert torch._inductor.config.joint_custom_pre_pass is None

@@ -1,25 +1,30 @@
-"""Operators of `torch.library` that are not PyTorch's own, and what compiled code does with calls of them.
+"""Graphs that dynamo captured, before they are compiled: what compiled code would leave out of them.
 
-An operator may do something beside its result: count, record, send. To the compiler it is a function. A call whose
-result nobody uses is dropped, with `mutates_args` too where nobody reads what it writes, and equal calls are made once
-where gradients are recorded (2.13, aot_eager and inductor alike). Outputs are right, and what it did is missing.
+**Calls of operators of `torch.library`** that are not PyTorch's own. One may do something beside its result: count,
+record, send. To the compiler it is a function. A call whose result nobody uses is dropped, with `mutates_args` too
+where nobody reads what it writes, and equal calls are made once where gradients are recorded (2.13, aot_eager and
+inductor alike). Outputs are right, and what it did is missing. So a graph with a call that nobody uses runs as it was
+captured. Of another the calls are counted as it runs for the first time, whatever compiled it, and whether it was
+compiled now or lay in a cache. Where any are left out, the next call is refused, before any of it runs. Not counted
+are operators that consist of others (CompositeImplicitAutograd, `triton_op`, decompositions and lowerings of inductor):
+their calls are meant to go.
 
-So each graph that dynamo captured is looked at. One with a call that nobody uses runs as it was captured. Of another
-the calls are counted as it runs for the first time, whatever compiled it, and whether it was compiled now or lay in a
-cache. Where any are left out, the next call is refused, before any of it runs.
-
-Not counted are operators that consist of others (CompositeImplicitAutograd, `triton_op`, decompositions and lowerings
-of inductor): their calls are meant to go.
+**NaN and infinities in a product with zero.** Inductor makes zeros of `x * 0` (2.13), also of a float's, which is NaN
+where `x` is not finite: an old test for such numbers. It does so for a whole number alone: in a graph with such a
+product it is made a 0.0, which costs nothing.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,7 +92,8 @@ class CallsLeftOut:
             self.names |= dict.fromkeys(unused)
             if unused:
                 return graph
-            compiled = compile_graph(self_, graph, *args, **kwargs)
+            with _keeping_nan() if multiplies_by_zero(graph) else nullcontext():
+                compiled = compile_graph(self_, graph, *args, **kwargs)
             return self._counted_once(compiled, made) if made else compiled
 
         return [(owner, _COMPILE, looked_at)]
@@ -210,3 +216,60 @@ def _has_effect(overload: Any) -> bool:
         return bool(has_effects(overload))
     except TypeError:  # Releases before 2.10 ask for the arguments.
         return False
+
+
+_MUL = re.compile(r"i?mul(tiply)?_?")
+_INDUCTOR, _PASS = "torch._inductor.config", "joint_custom_pre_pass"
+
+
+def multiplies_by_zero(graph: torch.fx.GraphModule) -> bool:
+    """The graph has a product with a whole number that is zero."""
+    return any(
+        _is_whole_zero(given)
+        for module in graph.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if _MUL.fullmatch(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
+        for given in (*node.args, *node.kwargs.values())
+    )
+
+
+@contextmanager
+def _keeping_nan() -> Iterator[None]:
+    """Within: inductor multiplies by zero. In a release without such a pass, and where somebody has one, it may not."""
+    config: Any = importlib.import_module(_INDUCTOR)
+    if getattr(config, _PASS, config) is not None:
+        yield
+        return
+    setattr(config, _PASS, _zero_pass())
+    try:
+        yield
+    finally:
+        setattr(config, _PASS, None)
+
+
+@functools.cache
+def _zero_pass() -> Any:
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    class KeepNan(CustomGraphPass):
+        """A pass of inductor over a graph, before it folds what is the same everywhere."""
+
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            for node in graph.nodes:
+                value = node.meta.get("val")
+                if node.target in _PRODUCTS and isinstance(value, torch.Tensor) and value.is_floating_point():
+                    node.args = tuple(0.0 if _is_whole_zero(each) else each for each in node.args)
+
+        def uuid(self) -> Any:
+            """Part of the key under which inductor caches what it compiled."""
+            return get_hash_for_files((str(Path(__file__)),))
+
+    return KeepNan()
+
+
+_PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar)
+
+
+def _is_whole_zero(given: Any) -> bool:
+    return isinstance(given, int) and given == 0
