@@ -13,6 +13,11 @@ small value is the sum of large ones. So a slice may differ by the largest of
 
 Where no spread is known, as in a job, the terms are coarser: several tolerances, and a floor for slices of any size.
 
+Some values jump where others drift: the class of a row, the angle of a box that changed its place in an order. One of
+them would let all of its slice be as far off as it moved. So elements that jump are no part of a slice's spread; they
+are counted, and not many more may be off in an output. Whole numbers do nothing but jump: in a slice that holds only
+such, classes or indices in a floating type, each is equal but for those.
+
 docs/decisions/0045-what-right-means.md has the figures behind the constants.
 """
 
@@ -31,8 +36,19 @@ SPREADS = 3.0
 """A slice may differ by this many times what nudges move it by."""
 FLOOR = 0.3
 """Share of the largest value by which a slice of one element is compared at least; of n elements, by 1 / n³ of it."""
+JUMP = 10.0
+"""An element jumps that a nudge moves by more than this times what it moves the others of its slice by. Right ones are
+below 7 where rounding is normally distributed."""
+FURTHER_JUMPS = 2
+"""Where some of a slice jump, an output may have `SPREADS` times as many that are off, and so many more."""
+MOST_JUMPING = 0.1
+"""Share of a slice that jumps at most. More of them are no exception: their movement is the slice's spread."""
+UNEQUAL = 0.49
+"""Whole numbers that are further apart are not equal."""
+_BITS = 8
+"""A slice of fractions looks like whole numbers by a chance of two to the power of minus this, at most."""
 MOST_NAMED = 4
-"""Slices that a message names."""
+"""_Slices that a message names."""
 UNKNOWN_TOLERANCES = 5.0
 """Where no spread is known, a slice may differ by so many tolerances by its own largest value,"""
 UNKNOWN_FLOOR, MOST_UNKNOWN_FLOOR = 4.0, 0.02
@@ -50,8 +66,11 @@ class Agreement:
     """What is wrong, in a few words; None if the array is right."""
 
 
-def compare(reference: Array, output: Array, tolerance: float, spread: Array | None = None) -> Agreement:
-    """Compare an array with its reference. `spread`: what `spread_of` gave for the reference."""
+def compare(
+    reference: Array, output: Array, tolerance: float, spread: Array | None = None, step: float | None = None
+) -> Agreement:
+    """Compare an array with its reference. `spread`: what `spread_of` gave for the reference; `step`: how far 1 is from
+    the next number of the type that the elements had, where the array has another one."""
     why = why_incomparable(reference, output)
     if why is not None:
         return Agreement(float("inf"), why)
@@ -62,16 +81,20 @@ def compare(reference: Array, output: Array, tolerance: float, spread: Array | N
     if not error <= tolerance:
         where = _where(reference, output, difference, tolerance * _largest(magnitude))
         return Agreement(error, f"relative error {error:.3g}, tolerance {tolerance:g}{where}")
-    return Agreement(error, _wrong_slice(difference, magnitude, tolerance, spread))
+    return Agreement(error, _wrong_slice(difference, magnitude, _Allowance(tolerance, _step(reference, step), spread)))
 
 
-def spread_of(reference: Array, nudged: Iterable[Array]) -> Array | None:
-    """The farthest that each slice of the reference moved, axis after axis in one row; None where nothing moved."""
+def spread_of(reference: Array, nudged: Iterable[Array], step: float | None = None) -> Array | None:
+    """The farthest that the array and each of its slices, axis after axis, moved without the elements that jumped, and
+    how many did; shape (2, 1 + number of slices). None where nothing moved. `step` is that of `compare`."""
     moved = [_finite(reference, output)[0] for output in nudged if is_comparable(reference, output)]
-    if not moved:
+    farthest = np.maximum.reduce(moved) if moved else np.zeros(0)
+    if not farthest.any():
         return None
-    farthest = np.maximum.reduce(moved)
-    return np.concatenate([np.zeros(0), *(largest for _, largest in _slices(farthest))]) if farthest.any() else None
+    magnitude = _finite(reference, reference)[1]
+    roots = np.sqrt(farthest)
+    found = [_moved(slices, farthest, roots) for slices in _slices(magnitude, _step(reference, step))]
+    return np.concatenate(found, axis=1)
 
 
 def why_incomparable(reference: Array, output: Array) -> str | None:
@@ -139,23 +162,88 @@ def _finite(reference: Array, output: Array) -> tuple[Array, Array]:
         return np.where(finite, np.abs(y - r), 0), np.where(finite, np.abs(r), 0)
 
 
-def _wrong_slice(difference: Array, magnitude: Array, tolerance: float, spread: Array | None) -> str | None:
-    whole = _largest(magnitude)
-    first = 0
-    for (axis, off), (_, scale) in zip(_slices(difference), _slices(magnitude), strict=True):
-        last = first + len(off)
-        floor = FLOOR * (len(off) / difference.size) ** 3 * whole
-        if spread is not None:
-            allowed = np.maximum(tolerance * np.maximum(scale, floor), SPREADS * spread[first:last])
+@dataclass(frozen=True)
+class _Slices:
+    """The slices of an array along one axis, or all of it as one."""
+
+    axis: int | None
+    others: tuple[int, ...]
+    """The axes within each."""
+    num_elements: int
+    """Number of elements of each."""
+    scale: Array
+    """The largest value of each."""
+    is_whole: Array
+    """Whether each holds whole numbers and nothing else."""
+
+    def along(self, values: Array) -> Array:
+        """One value a slice, to be compared with all elements."""
+        return values if self.axis is None else np.expand_dims(values, self.others)
+
+
+@dataclass(frozen=True)
+class _Allowance:
+    """How far the slices of an array may be off."""
+
+    tolerance: float
+    step: float
+    """How far 1 is from the next number."""
+    spread: Array | None
+
+    def of(self, slices: _Slices, largest: float, first: int) -> tuple[Array, Array]:
+        """For each slice the most that an element may be off, and how many may be off by more. `largest` is the array's
+        largest value, and `first` is where the spreads of these slices begin."""
+        floor = FLOOR / slices.num_elements**3 * largest
+        if self.spread is None:
+            least = max(floor, min(UNKNOWN_FLOOR * self.tolerance, MOST_UNKNOWN_FLOOR) * largest)
+            allowed = self.tolerance * np.maximum(UNKNOWN_TOLERANCES * slices.scale, least)
+            num_jumping = np.floor(min(MOST_JUMPING, UNKNOWN_FLOOR * self.tolerance) * slices.num_elements)
+            num_more = np.where(slices.is_whole, num_jumping, 0)
         else:
-            least = max(floor, min(UNKNOWN_FLOOR * tolerance, MOST_UNKNOWN_FLOOR) * whole)
-            allowed = tolerance * np.maximum(UNKNOWN_TOLERANCES * scale, least)
-        worst = int(np.argmax(off - allowed))
-        if off[worst] > allowed[worst]:
-            where = f"element {worst}" if difference.ndim == 1 else f"slice {worst} of axis {axis}"
-            return f"{where} is off by {off[worst]:.3g}, and its largest value is {scale[worst]:.3g}"
-        first = last
+            drifted, num_jumped = self.spread[:, first : first + len(slices.scale)]
+            allowed = np.maximum(self.tolerance * np.maximum(slices.scale, floor), SPREADS * drifted)
+            most = np.minimum(SPREADS * num_jumped + FURTHER_JUMPS, max(slices.num_elements // 2, 1))
+            num_more = np.where(slices.is_whole, np.floor(self.tolerance * slices.num_elements), 0)
+            num_more = np.where(num_jumped > 0, np.maximum(most, num_more), num_more)
+        if slices.axis is None:  # It was compared by its largest value.
+            allowed = np.full(1, np.inf)
+        return np.where(slices.is_whole, np.minimum(allowed, UNEQUAL), allowed), num_more
+
+
+def _wrong_slice(difference: Array, magnitude: Array, allowance: _Allowance) -> str | None:
+    largest, first = _largest(magnitude), 0
+    for slices in _slices(magnitude, allowance.step):
+        allowed, num_more = allowance.of(slices, largest, first)
+        first += len(allowed)
+        off = _largest_of(difference, slices.others)
+        if not (off > allowed).any():
+            continue
+        num_off = np.atleast_1d(np.count_nonzero(difference > slices.along(allowed), axis=slices.others))
+        wrong = num_off > num_more
+        if wrong.any():
+            worst = int(np.argmax(np.where(wrong, off - allowed, -np.inf)))
+            words = f"is off by {off[worst]:.3g}, and its largest value is {slices.scale[worst]:.3g}"
+            if slices.num_elements > 1 and (slices.is_whole[worst] or num_more[worst]):
+                words = f"has {num_off[worst]} of {slices.num_elements} elements off by more than {allowed[worst]:.3g}"
+            return f"{_named(slices.axis, worst, difference.ndim)} {words}"
     return None
+
+
+def _named(axis: int | None, place: int, num_axes: int) -> str:
+    if axis is None:
+        return "it"
+    return f"element {place}" if num_axes == 1 else f"slice {place} of axis {axis}"
+
+
+def _moved(slices: _Slices, farthest: Array, roots: Array) -> Array:
+    """How far each slice moved without what jumped, and how many elements did. A mean of `roots` hardly sees jumps."""
+    num_moved = np.maximum(np.count_nonzero(farthest, axis=slices.others), 1)
+    typical = (roots.sum(axis=slices.others, dtype=np.float64) / num_moved) ** 2
+    jumps = farthest > slices.along(np.where(slices.is_whole, UNEQUAL, JUMP * typical))
+    num_jumped = np.atleast_1d(np.count_nonzero(jumps, axis=slices.others))
+    is_counted = slices.is_whole | (num_jumped <= MOST_JUMPING * slices.num_elements)
+    drifted = _largest_of(np.where(jumps & slices.along(is_counted), 0, farthest), slices.others)
+    return np.stack([drifted, np.where(is_counted, num_jumped, 0)])
 
 
 def _where(reference: Array, output: Array, difference: Array, allowed: float) -> str:
@@ -184,12 +272,34 @@ def _where(reference: Array, output: Array, difference: Array, allowed: float) -
     return words
 
 
-def _slices(values: Array) -> Iterator[tuple[int, Array]]:
-    """Each axis that has more than one slice, with the largest value of each."""
-    for axis in range(values.ndim):
-        if values.size and values.shape[axis] > 1:
-            others = tuple(other for other in range(values.ndim) if other != axis)
-            yield axis, values.max(axis=others).astype(np.float64)
+def _slices(magnitude: Array, step: float) -> Iterator[_Slices]:
+    """All of the array, then the slices along each axis that has more than one."""
+    if not magnitude.size:
+        return
+    is_whole = magnitude == np.rint(magnitude)
+    for axis in (None, *(axis for axis, size in enumerate(magnitude.shape) if size > 1)):
+        others = tuple(other for other in range(magnitude.ndim) if other != axis)
+        scale = _largest_of(magnitude, others)
+        whole = np.atleast_1d(is_whole.all(axis=others))
+        if whole.any():
+            num_of_each = np.atleast_1d(np.count_nonzero(magnitude, axis=others))
+            whole &= _shows_whole_numbers(scale, num_of_each, step)
+        yield _Slices(axis, others, magnitude.size // len(scale), scale, whole)
+
+
+def _shows_whole_numbers(scale: Array, num_of_each: Array, step: float) -> Array:
+    """Whether so many elements up to `scale` that are no fractions are none by chance, in a type of this step."""
+    bits = -np.log2(step) - np.floor(np.log2(np.maximum(scale, 1.0)))
+    return np.asarray((scale >= 1) & (bits >= 1) & (bits * num_of_each >= _BITS))
+
+
+def _step(reference: Array, given: float | None) -> float:
+    kind = reference.dtype if np.issubdtype(reference.dtype, np.inexact) else np.float64
+    return float(np.finfo(kind).eps) if given is None else given
+
+
+def _largest_of(values: Array, axes: tuple[int, ...]) -> Array:
+    return np.atleast_1d(np.asarray(values.max(axis=axes), np.float64))
 
 
 def _largest(values: Array) -> float:

@@ -36,6 +36,11 @@ class Part:
     is_tensor: bool = True
     """False: it is a number or a text of Python."""
 
+    @property
+    def step(self) -> float | None:
+        """How far 1 is from the next number of its element type; None where that is the array's own."""
+        return next((value for name, value in _ROUNDINGS.items() if self.form.startswith(name)), None)
+
     def without_value(self) -> Part:
         """That it was changed is known, and not to what."""
         return Part(self.name, CHANGED, np.asarray(""), is_tensor=False)
@@ -119,10 +124,9 @@ def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | Non
         return Agreement(INFINITE, "it is missing")
     if terms.with_forms and other.form != part.form:
         return Agreement(INFINITE, f"{other.form} instead of {part.form}")
-    rounding = next((value for name, value in _ROUNDINGS.items() if part.form.startswith(name)), 0.0)
-    tolerance = max(terms.tolerance, rounding)
+    tolerance = max(terms.tolerance, part.step or 0.0)
     if terms.authors is None:
-        return compare(part.array, other.array, tolerance, spread)
+        return compare(part.array, other.array, tolerance, spread, part.step)
     return terms.authors.agreement(part, other.array, tolerance, spread)
 
 
@@ -185,14 +189,14 @@ class AuthorsWord:
         """By the rules for this part; what none of them is about, by the tolerance of the study."""
         rules = [rule for rule in self.rules if rule.is_about(part.name)]
         if not rules or part.array.shape != output.shape:
-            return compare(part.array, output, tolerance, spread)
+            return compare(part.array, output, tolerance, spread, part.step)
         rest = np.ones(part.array.shape, dtype=bool)
         found = []
         for rule in rules:
             rest &= ~rule.covers(part)
             if rule.tolerance is not None or rule.mask is not None:
-                found.append(_compare_only(rule.counts(part), part.array, output, rule.tolerance or tolerance))
-        found.append(_compare_only(rest, part.array, output, tolerance))
+                found.append(_compare_only(rule.counts(part), part, output, rule.tolerance or tolerance))
+        found.append(_compare_only(rest, part, output, tolerance))
         return max(found, key=lambda one: (one.wrong is not None, one.error))
 
     def described(self) -> dict[str, float | None] | Literal["function"]:
@@ -255,12 +259,12 @@ class Rule:
             ) from None
 
 
-def _compare_only(counts: Array, reference: Array, output: Array, tolerance: float) -> Agreement:
+def _compare_only(counts: Array, part: Part, output: Array, tolerance: float) -> Agreement:
     """Compare the elements that count; all others are as if they were zero."""
     if not counts.any():
         return Agreement(0.0)
-    reference, output = (np.where(counts, array, np.zeros((), array.dtype)) for array in (reference, output))
-    return compare(reference, output, tolerance)
+    reference, output = (np.where(counts, array, np.zeros((), array.dtype)) for array in (part.array, output))
+    return compare(reference, output, tolerance, step=part.step)
 
 
 def _split(written: str) -> tuple[str, tuple[Any, ...] | None]:

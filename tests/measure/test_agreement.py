@@ -221,6 +221,78 @@ def test_a_slice_that_cancels_may_be_as_far_off_as_nudges_move_it() -> None:
     assert compare(reference, rounded, 1e-3, spread_of(reference, moved)).wrong is None
 
 
+_BFLOAT16 = 2**-7
+
+
+def detections(num: int, box: float, step: float) -> Array:
+    """Boxes, scores and class numbers of as many rows, rounded to a type of this step."""
+    random = np.random.default_rng(num)
+    columns = [random.uniform(box / 2, box, (num, 4)), random.uniform(0, 1, (num, 1)), random.integers(0, 80, (num, 1))]
+    return rounded(np.concatenate(columns, axis=1), step)
+
+
+def rounded(values: Array, step: float) -> Array:
+    steps = step * 2.0 ** np.floor(np.log2(np.maximum(np.abs(values), 1e-30)))
+    return (np.round(values / steps) * steps).astype(np.float32)
+
+
+def nudged(reference: Array, num_flips: int, step: float, seed: int) -> Array:
+    """Boxes and scores a little off, and some rows of another class."""
+    random = np.random.default_rng(seed)
+    moved = reference.copy()
+    moved[:, :5] *= 1 + 0.05 * max(step, 2e-3) * random.normal(size=(len(reference), 5))
+    moved[random.choice(len(reference), num_flips, replace=False), 5] += random.integers(1, 10, num_flips)
+    return rounded(moved, step)
+
+
+@pytest.mark.parametrize("num_flips", [0, 1, 20])
+@pytest.mark.parametrize(
+    ("num", "box", "step", "tolerance"),
+    [(3000, 4096.0, 2**-23, 1e-1), (100, 640.0, _BFLOAT16, 3e-2), (300, 640.0, _BFLOAT16, 3e-2)],
+)
+def test_classes_in_a_floating_type_are_classes(
+    num: int, box: float, step: float, tolerance: float, num_flips: int
+) -> None:
+    """Some rows that change their class under a nudge leave no other row free, however large the boxes beside it are;
+    as many rows as that may differ, and rounding is right."""
+    reference = detections(num, box, step)
+    spread = spread_of(reference, [nudged(reference, num_flips, step, seed) for seed in (1, 2)], step)
+    shifted = reference.copy()
+    shifted[:, 5] += 7
+    for known in (spread, None):
+        wrong = compare(reference, shifted, tolerance, known, step).wrong
+        assert wrong is not None
+        assert "slice 5 of axis 1" in wrong
+    assert compare(reference, nudged(reference, num_flips, step, 3), tolerance, spread, step).wrong is None
+
+
+def test_what_jumps_frees_no_neighbour() -> None:
+    """The same for fractions: an angle beside boxes, of rows that may change places."""
+    reference = detections(500, 4096.0, 2**-23)
+    reference[:, 5] = np.random.default_rng(5).uniform(-3, 3, 500)
+    moved = nudged(reference, 0, 2**-23, 1)
+    moved[:, 5] *= 1 + 1e-4
+    moved[[7, 300], 5] = moved[[300, 7], 5]
+    spread = spread_of(reference, [moved])
+    mirrored = reference.copy()
+    mirrored[:, 5] *= -1
+    assert compare(reference, mirrored, 1e-2, spread).wrong is not None
+    assert compare(reference, moved, 1e-2, spread).wrong is None
+
+
+@pytest.mark.parametrize("step", [2**-23, _BFLOAT16])
+def test_numbers_that_happen_to_be_whole_may_be_rounded(step: float) -> None:
+    """Large ones of a coarse type, saturated ones, and the few beside many zeros."""
+    random = np.random.default_rng(0)
+    large = random.uniform(130, 640, (50, 4))
+    saturated = np.clip(random.normal(size=(50, 4)), -1e-3, 1e-3) * 6000
+    sparse = np.where(random.uniform(size=(50, 4)) < 0.02, 66.0, 0.0)
+    for values in (large, saturated, sparse):
+        reference = rounded(values, step)
+        off = rounded(reference * (1 + step), step)
+        assert compare(reference, off, max(1e-3, 2 * step), spread_of(reference, [off], step), step).wrong is None
+
+
 def test_an_element_near_zero_is_no_slice_of_its_own_scale() -> None:
     """Logits of one image: each is a slice of one element, whose scale nobody knows."""
     reference = np.linspace(-5, 5, 1001)[None]

@@ -203,14 +203,15 @@ class Continuations(Calls):
             for length in edges:
                 edges_moved[length].append(self._at_edge(length).parts[0].array)
         moved[-1] = moved[0]
-        spreads = [
-            [spread_of(call.parts[0].array, others)] for call, others in zip(reference.forced.calls, moved, strict=True)
-        ]
+        spreads = [[_spread_of(call, others)] for call, others in zip(reference.forced.calls, moved, strict=True)]
         return replace(
             reference,
             forced=replace(reference.forced, spreads=spreads),
             edges=edges,
-            edge_spreads={
-                length: spread_of(edges[length].parts[0].array, others) for length, others in edges_moved.items()
-            },
+            edge_spreads={length: _spread_of(edges[length], others) for length, others in edges_moved.items()},
         )
+
+
+def _spread_of(logits: Observed, nudged: list[Array]) -> Array | None:
+    part = logits.parts[0]
+    return spread_of(part.array, nudged, part.step)

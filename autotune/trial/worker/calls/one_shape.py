@@ -141,7 +141,7 @@ class OneShape(Calls):
             traceback.print_exc()  # The model does not take nudged inputs: of them and those after it nothing is known.
         nudged[-1] = nudged[0]
         spreads = [
-            [spread_of(part.array, _same_part(part, others)) for part in call.parts]
+            [spread_of(part.array, _same_part(part, others), part.step) for part in call.parts]
             for call, others in zip(reference.calls, nudged, strict=True)
         ]
         return replace(reference, spreads=spreads)
