@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -14,6 +15,26 @@ def config_folder() -> Path | None:
 def cache_folder() -> Path | None:
     """Folder of what can be made again; None where there is no home and no variable names one."""
     return _folder("XDG_CACHE_HOME", ".cache")
+
+
+_remembered: set[str] = set()
+
+
+def remember(word: str) -> None:
+    """Keep a word, a plain name of a file, that this user is known by later: in this process, and on this machine where
+    that can be written."""
+    _remembered.add(word)
+    folder = cache_folder()
+    if folder is not None:
+        with suppress(OSError):
+            (folder / "known").mkdir(parents=True, exist_ok=True)
+            (folder / "known" / word).touch()
+
+
+def is_remembered(word: str) -> bool:
+    """Whether this user has kept the word."""
+    folder = cache_folder()
+    return word in _remembered or (folder is not None and os.path.exists(folder / "known" / word))
 
 
 def _folder(variable: str, usual: str) -> Path | None:

@@ -260,7 +260,7 @@ def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
     Raises InputError if the cache is of no use, and SetupError. The file at `path` is unchanged then.
     """
     log = study.folder / "supervisor.log"
-    with study.exclusive(), LocalBench(study.manifest.variables, preload=False, log=log) as bench:
+    with study.exclusive(), LocalBench(study.variables, preload=False, log=log) as bench:
         return _export_cache(study, tuned, path, bench)
 
 

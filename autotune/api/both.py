@@ -252,7 +252,7 @@ def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
     Found before anything is searched: no config of the second framework could be right. A model that fails in another
     way is left to its study.
     """
-    with scratch() as folder, bench_in(folder, first.manifest.variables) as bench:
+    with scratch() as folder, bench_in(folder, first.variables) as bench:
         pair = paired_run_of_trials(first, None, None, folder, second)
         limits = terms.time.cap(terms.budget.limits)
         failure = second_failure(pair, bench, terms.budget.model_copy(update={"limits": limits}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from os import PathLike, fspath
 from pathlib import Path
@@ -126,18 +127,25 @@ class TuneResult:
 
     @shown_at_the_call
     def export(
-        self, path: str | PathLike[str] = "best.yaml", *, trial: int | None = None, with_cache: bool = False
+        self,
+        path: str | PathLike[str] = "best.yaml",
+        *,
+        trial: int | None = None,
+        with_cache: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> TunedConfig:
         """Write the YAML file that `autotune.load` reads in a job, and return what is in it.
 
         `trial`: another trial that was compared in blocks, or any as long as there is no verdict. `with_cache`: write
         the compile cache beside the file, `best.cache`, which takes three compilations; there is none of the untuned
-        model. Raises InputError where there is neither a verdict nor a trial named, where there is no usable config,
+        model. `env`: variables of its processes that a study of another account has, given again. Raises InputError
+        where there is neither a verdict nor a trial named, where there is no usable config,
         where a file of somebody else's would be replaced, and where no
         cache is worth having; in this last case the YAML file is written, without one.
         """
         file = Path(fspath(path))
         with self._opened() as study:
+            study.accept(env or {})
             tuned = export(study, file, trial, with_cache=with_cache)
             if not with_cache or tuned.is_untuned:
                 return tuned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -53,10 +53,13 @@ def parse_budget(given: BudgetLike | None, usual: Budget | None = None) -> Budge
     return parse_as(Budget, read_yaml(Path(text)), Path(text))
 
 
-def reopen(studies: Studies, name: str) -> tuple[Study, Budget]:
-    """A study to go on with, and the budget it was run with last. Raises like `Studies.open`, and StoreError where the
-    model's file or the framework's release is not what the study was made with."""
+def reopen(studies: Studies, name: str, env: Mapping[str, str]) -> tuple[Study, Budget]:
+    """A study to go on with, and the budget it was run with last. `env`: variables that the user gives again.
+
+    Raises like `Studies.open`, and StoreError where the model's file or the framework's release is not what the study
+    was made with."""
     study = studies.open(name)
+    study.accept(env)
     try:
         study.manifest.require_this_schema()
         require_same_question(study.manifest)
@@ -107,7 +110,7 @@ def require_cluster(on: str | None) -> None:
 def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
     """What runs the trials of a study on this machine; a context manager."""
     return LocalBench(
-        study.manifest.variables,
+        study.variables,
         preload=study.manifest.workload.device in entry_of(study.manifest.workload.framework).forks_on or None,
         log=_log_of(study),
         on_queued=lambda: notify(DeviceTaken()),
@@ -131,7 +134,7 @@ def bench_on(on: str, study: Study, budget: Budget, notify: Notify) -> RayBench:
     settings = WorkerSettings(
         frameworks=(manifest.framework,),
         device=manifest.workload.device,
-        variables=manifest.variables,
+        variables=study.variables,
         versions={manifest.framework: manifest.framework_version},
         code_sha256=code_sha256(),
     )

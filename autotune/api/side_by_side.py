@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRu
 from autotune.verification.verify import Verification as VerificationResult
 from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned
 from autotune.verification.verify import verify as verify_tuned
+from autotune.workload.process_start import given_again
 
 Exported = str | PathLike[str] | TunedConfig
 """The path of an exported YAML file, or what is in one."""
@@ -77,12 +78,14 @@ def verify(
     *,
     max_loss: float = 0.0,
     budget: BudgetLike | None = None,
+    env: Mapping[str, str] | None = None,
     callbacks: Callback | Sequence[Callback] = (),
 ) -> Verification:
     """Measure an exported config against the untuned model again, on this machine.
 
     `max_loss`: share (0 to 1) of the promised speed-up that may be lost without being a regression. `budget`: a time
-    such as `"10m"`, seconds, or a `Budget`. `callbacks` receive a `PairMeasured` for each block.
+    such as `"10m"`, seconds, or a `Budget`. `env`: variables of the processes; those of the file that no file may set
+    have to be given again. `callbacks` receive a `PairMeasured` for each block.
 
     Returns a `Verification`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (it fails or computes something else) or
     `"unclear"` (the machine is too noisy to tell), `why` a sentence, `promised` and `result.speedup` the `Speedup` of
@@ -92,7 +95,7 @@ def verify(
     """
     require_share(max_loss)
     limits, notify = parse_budget(budget), notify_all(callbacks)
-    tuned = read_exported(file)
+    tuned = read_exported(file, env)
     with scratch() as folder:
         pair = paired_run_with_untuned(tuned, folder)
         on_block = _on_block(Objective.parse(tuned.workload.objective), notify)
@@ -113,13 +116,14 @@ def compare(
     budget: BudgetLike | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
     storage: str | None = None,
+    env: Mapping[str, str] | None = None,
     callbacks: Callback | Sequence[Callback] = (),
 ) -> Comparison:
     """Measure two configs of a model side by side, with the method of a study's verdict.
 
     `first` and `second` are two exported YAML files of the same workload, or with `study` the numbers of two of its
-    trials; `studies_dir` and `storage` as of `tune`. Both run with the first one's seed. `budget` and `callbacks` as of
-    `verify`.
+    trials; `studies_dir` and `storage` as of `tune`. Both run with the first one's seed. `budget`, `env` and
+    `callbacks` as of `verify`.
 
     Returns a `Comparison`: `speedup` is that of the second over the first (`median`, `low`, `high`: above 1 the second
     is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second; `report(path)`
@@ -129,7 +133,8 @@ def compare(
     """
     limits, notify = parse_budget(budget), notify_all(callbacks)
     with scratch() as folder:
-        pair, names, line = _asked(first, second, study, studies_at(studies_dir, storage), folder=folder)
+        studies = studies_at(studies_dir, storage)
+        pair, names, line = _asked(first, second, study, studies, folder=folder, env=env or {})
         with bench_in(folder, pair.variables) as bench:
             found = measure(pair, bench, limits, _on_block(pair.objective, notify))
     return Comparison(**vars(found), pair=pair, names=names, command=line)
@@ -142,10 +147,12 @@ def _asked(
     studies: Studies,
     *,
     folder: Path,
+    env: Mapping[str, str],
 ) -> tuple[PairedRun, tuple[str, str], str | None]:
     """What is to be measured, what the two are called, and the command line that does the same."""
     if isinstance(first, int) and isinstance(second, int) and study is not None:
         with closing(studies.open(study)) as opened:
+            opened.accept(env)
             names = (f"trial {first}", f"trial {second}")
             again = command("compare", opened.name, str(first), str(second)) + opened.flags
             return paired_run_of_trials(opened, first, second, folder), names, again
@@ -154,7 +161,7 @@ def _asked(
             f"compare({first!r}, {second!r}, study={study!r}): not understood",
             tip='give two exported files, or two numbers of trials with their study: compare(3, 7, study="NAME")',
         )
-    pair = paired_run_of_configs(read_exported(first), read_exported(second), folder)
+    pair = paired_run_of_configs(read_exported(first, env), read_exported(second, env), folder)
     one, other = file_of(first), file_of(second)
     line = None if one is None or other is None else command("compare", one, other)
     return pair, (one or "first", other or "second"), line
@@ -171,9 +178,12 @@ def file_of(exported: Exported) -> str | None:
     return None if isinstance(exported, TunedConfig) else fspath(exported)
 
 
-def read_exported(exported: Exported) -> TunedConfig:
-    """What is in it. Raises InputError."""
-    return exported if isinstance(exported, TunedConfig) else load_tuned(exported)
+def read_exported(exported: Exported, env: Mapping[str, str] | None) -> TunedConfig:
+    """What is in it, under the variables that it may set and those that the user gives. Raises InputError."""
+    tuned = exported if isinstance(exported, TunedConfig) else load_tuned(exported)
+    known = tuned.environment
+    variables = given_again(known.variables, env or {}, file_of(exported) or "the exported config")
+    return tuned.model_copy(update={"environment": known.model_copy(update={"variables": variables})})
 
 
 def _on_block(objective: Objective, notify: Callable[[PairMeasured], None]) -> OnBlock:

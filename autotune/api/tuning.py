@@ -122,7 +122,7 @@ def resume(
     given = Question.of(question)
     require_cluster(given.on)
     studies = studies_at(given.studies_dir, given.storage)
-    opened, before = reopen(studies, study)
+    opened, before = reopen(studies, study, given.env)
     with _audience(callbacks, progress=progress) as tell:
         return _run(opened, terms_of(given, begun, studies, before), tell, on=given.on)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from os import PathLike
@@ -46,14 +46,15 @@ def verify_against(
     budget: BudgetLike | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
     storage: str | None = None,
+    env: Mapping[str, str] | None = None,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
 ) -> Upgrade:
     """Measure an exported config and the untuned model here and under the releases of another environment.
 
     `environment`: the folder of a virtual environment, or its interpreter, where this package and the framework are
-    installed. `max_loss` as of `verify`, of the speed here; `budget` too; `callbacks` receive a `BothMeasured` for each
-    block.
+    installed. `max_loss` as of `verify`, of the speed here; `budget` and `env` too; `callbacks` receive a
+    `BothMeasured` for each block.
 
     `retune`: search there too, in a study that begins with the exported config: is another one the best there? At most
     half of the time is for the comparison. `studies_dir`, `storage` and `progress`: as of `tune`, for the search.
@@ -65,7 +66,7 @@ def verify_against(
     """
     require_share(max_loss)
     limits, begun, notify = parse_budget(budget), time.monotonic(), notify_all(callbacks)
-    tuned, deadline = read_exported(file), Deadline.after(limits.wall_s, begun)
+    tuned, deadline = read_exported(file, env), Deadline.after(limits.wall_s, begun)
     other = Environment.of(environment, tuned.framework, searches=retune)
     objective, variables = Objective.parse(tuned.workload.objective), tuned.environment.variables
     with scratch() as folder:

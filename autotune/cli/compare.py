@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.app import app, print_result, say, stop_on_sigterm, with_exit_status
-from autotune.cli.flags import AsJson, BudgetFlag, ReportFlag, Storage, StudiesDir
+from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, ReportFlag, Storage, StudiesDir, variables_of
 from autotune.cli.report import require_report, write_result
 from autotune.command_line import asked
 from autotune.errors import InputError
@@ -47,6 +47,7 @@ def verify(
     retune: Retune = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
+    env: EnvAgain = None,
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
@@ -58,6 +59,7 @@ def verify(
         if report is not None:
             raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
         more = {"max_loss": max_loss, "retune": retune, "studies_dir": studies_dir, "storage": storage}
+        more["env"] = variables_of(env)
         return _verify_against(file, against, budget, more, as_json=as_json)
     if retune:
         raise InputError(
@@ -70,7 +72,7 @@ def verify(
 
     require_report(report)
     stop_on_sigterm()
-    verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=say_block)
+    verification = verify_export(file, max_loss=max_loss, budget=budget, env=variables_of(env), callbacks=say_block)
     print_result(verification_document(verification), verification_lines(verification), as_json=as_json)
     write_result(verification, report)
     return verification.exit_code
@@ -106,6 +108,7 @@ def compare(
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
+    env: EnvAgain = None,
     report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
@@ -118,7 +121,8 @@ def compare(
 
     require_report(report)
     stop_on_sigterm()
-    result = _compared(operands, budget, studies_dir, storage)
+    more = {"budget": budget, "env": variables_of(env), "callbacks": say_block}
+    result = _compared(operands, more, {"studies_dir": studies_dir, "storage": storage})
     print_result(comparison_document(result, result.names), comparison_lines(result, result.names), as_json=as_json)
     write_result(result, report)
     if result.comparison is not None:
@@ -131,27 +135,19 @@ def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) < 10
 
 
-def _compared(things: list[str], budget: str | None, studies_dir: Path, storage: str | None) -> Comparison:
+def _compared(things: list[str], more: dict[str, Any], place: dict[str, Any]) -> Comparison:
     from autotune.api.side_by_side import compare as compare_configs
 
     match things:
         case [study, first, second] if _is_number(first) and _is_number(second):
-            return compare_configs(
-                int(first),
-                int(second),
-                study=study,
-                budget=budget,
-                studies_dir=studies_dir,
-                storage=storage,
-                callbacks=say_block,
-            )
+            return compare_configs(int(first), int(second), study=study, **place, **more)
         case [study, number] if _is_number(number) and not Path(number).exists():
             other = "1" if number == "0" else "0"
             raise InputError(
                 f"compare {study} {number}: two trials are needed", tip=f"write e.g. compare {study} {other} {number}"
             )
         case [first, second]:
-            return compare_configs(first, second, budget=budget, callbacks=say_block)
+            return compare_configs(first, second, **more)
     raise InputError(
         f"compare {' '.join(things)}: not understood", tip="write compare STUDY 3 7, or compare first.yaml second.yaml"
     )

@@ -241,3 +241,10 @@ AsJson = Annotated[bool, option("as_json")]
 BudgetFlag = Annotated[str | None, option("budget")]
 ReportFlag = Annotated[Path | None, option("report")]
 On = Annotated[str | None, option("on")]
+ENV_AGAIN = "Environment variable NAME=VALUE that the file or study has and may not set by itself; repeatable."
+EnvAgain = Annotated[list[str] | None, option("env", ENV_AGAIN)]
+
+
+def variables_of(given: list[str] | None) -> dict[str, str]:
+    """What was typed with `EnvAgain`. Raises InputError."""
+    return Question.of({"env": given}).env

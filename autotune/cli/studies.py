@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
-from autotune.cli.flags import AsJson, GroupedCommand, Storage, StudiesDir, StudyName, examples
+from autotune.cli.flags import (
+    AsJson,
+    EnvAgain,
+    GroupedCommand,
+    Storage,
+    StudiesDir,
+    StudyName,
+    examples,
+    variables_of,
+)
 from autotune.errors import NoUsableTrialError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
@@ -55,6 +64,7 @@ def run(
     profile: Annotated[bool, typer.Option("--profile", help="Also profile it: the time of each operator.")] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
+    env: EnvAgain = None,
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
     from autotune.answer.format import seconds
@@ -65,6 +75,7 @@ def run(
     from autotune.tuning.rerun import rerun_trial
 
     opened = studies_at(studies_dir, storage).open(study)
+    opened.accept(variables_of(env))
     stop_on_sigterm()
     with opened.exclusive():
         outcome, command = rerun_trial(opened, trial, profiled=profile)
@@ -104,6 +115,7 @@ def export(
     ] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
+    env: EnvAgain = None,
 ) -> int:
     """Write the YAML file that a job loads."""
     from autotune.answer import export as exports
@@ -113,6 +125,7 @@ def export(
     from autotune.job.launch import launch_lines, tip_of
 
     opened = studies_at(studies_dir, storage).open(study)
+    opened.accept(variables_of(env))
     tuned = exports.export(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")

@@ -9,7 +9,7 @@ import typer
 
 from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.compare import say_block
-from autotune.cli.flags import GroupedCommand, StudyName, asks, examples
+from autotune.cli.flags import ENV_AGAIN, GroupedCommand, StudyName, asks, examples
 from autotune.cli.report import require_report, write_result
 from autotune.cli.running import interrupted, print_summary, profile, run_study, search
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
@@ -138,7 +138,8 @@ def _print_both(found: BothResult, *, as_json: bool) -> None:
 @app.command(cls=GroupedCommand)
 @with_exit_status
 @asks(
-    *("trials", "budget", "early_stop", "thorough", "jobs", "on", "quiet", "studies_dir", "storage", "as_json"),
+    *("trials", "budget", "early_stop", "thorough", "jobs", "on", "quiet", "studies_dir", "storage", "env", "as_json"),
+    env=ENV_AGAIN,
     trials="Most trials of the study, earlier ones included. [as before]",
 )
 def resume(study: StudyName, question: Question) -> int:
@@ -149,5 +150,5 @@ def resume(study: StudyName, question: Question) -> int:
 
     require_cluster(question.on)
     studies = studies_at(question.studies_dir, question.storage)
-    opened, before = reopen(studies, study)
+    opened, before = reopen(studies, study, question.env)
     return run_study(opened, terms_of(question, begun, studies, before), question)

@@ -317,6 +317,7 @@ class AskedAgain(TypedDict, total=False):
     on: str | None
     studies_dir: str | PathLike[str]
     storage: str | None
+    env: Mapping[str, str] | None
 
 
 def fields_for(*by: FileOf) -> tuple[str, ...]:

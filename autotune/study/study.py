@@ -6,9 +6,11 @@ A study keeps records. What is tried next is chosen elsewhere (`autotune/study/s
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +50,8 @@ from autotune.study.slots import list_slot, value_slot
 from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials, lease_of
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import kill_marked
+from autotune.user_folders import is_remembered, remember
+from autotune.workload.process_start import not_for_a_file
 
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -224,6 +228,31 @@ class Study:
         ]
         measured = [record for record in tried if isinstance(record.outcome, Measurement)]
         return measured[0] if measured else tried[-1] if tried else None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of its processes. Raises StoreError for one that no file may set, unless this user is
+        known to have made the study or to have given it again (`accept`)."""
+        refused = not_for_a_file(self.manifest.variables)
+        if refused and not is_remembered(self._of_the_user):
+            raise StoreError(
+                f"study {self.name!r} was made with {', '.join(f'{name}={value}' for name, value in refused.items())}, "
+                "which no file may set, and this account is not known to have made it",
+                tip=f"if that is what you want, give it again: {asked('env', refused)}",
+            )
+        return self.manifest.variables
+
+    def accept(self, typed: Mapping[str, str]) -> None:
+        """The user gives these variables, when the study is made or again. That is remembered."""
+        refused = not_for_a_file(self.manifest.variables)
+        if refused and refused.items() <= typed.items():
+            remember(self._of_the_user)
+
+    @property
+    def _of_the_user(self) -> str:
+        """The word by which a study is remembered, and all of its variables."""
+        facts = [self.manifest.id, sorted(self.manifest.variables.items())]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def require_own_records(self) -> None:
         """Raises StoreError where there is a verdict, which rests on the untuned model, and no measurement of it."""
@@ -459,7 +488,9 @@ class Studies(ABC):
         """A new study. Raises StoreError where its folder cannot be written, or where another process makes it."""
         folder = self.own_folder(manifest.name)
         _make_folder(folder)
-        return self._create(folder, manifest)
+        study = self._create(folder, manifest)
+        study.accept(manifest.variables)
+        return study
 
     def open_or_create(self, manifest: Manifest) -> Study:
         """The study of this name, created if there is none. Raises StoreError if it was created with other settings.
@@ -477,6 +508,7 @@ class Studies(ABC):
                 return self._recreate(study, manifest)
             study.manifest.require_this_schema()
             study.manifest.require_same(manifest)
+            study.accept(manifest.variables)
         except StoreError:
             study.close()
             raise
@@ -512,7 +544,9 @@ class Studies(ABC):
                     tip=f"choose another with {asked('study', 'NAME')}, or move that folder away",
                 ) from None
             _make_folder(study.folder)
-            return self._make(study.folder, manifest)
+            made = self._make(study.folder, manifest)
+            made.accept(manifest.variables)
+            return made
 
 
 def check_name(name: str) -> None:

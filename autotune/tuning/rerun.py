@@ -26,5 +26,5 @@ def rerun_trial(study: Study, number: int, *, profiled: bool = False, log: Path 
     request = trial_request(study, number, record.config, folder, study.budget or Budget())
     if profiled:
         request = request.profiled_in(absolute(study.trial_folder(number).path))
-    with LocalBench(study.manifest.variables, preload=False, log=log) as bench:
+    with LocalBench(study.variables, preload=False, log=log) as bench:
         return bench.run(folder, request, fresh=True), repeat_command(folder, request)

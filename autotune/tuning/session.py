@@ -147,7 +147,7 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         cold=True,
         sampling=sampling_for(study, budget.sampling),
         limits=budget.limits,
-        variables=manifest.variables,
+        variables=study.variables,
         measures_growth=any(constraint.quantity == GROWTH for constraint in manifest.constraints),
         finds_limits=is_untuned and study.untuned_record() is None,
     )

@@ -118,7 +118,7 @@ def paired_run_of_trials(
         untuned=side(study, None),
         first=side(study, first),
         second=side(other or study, second),
-        variables=manifest.variables,
+        variables=study.variables,
         objective=manifest.objective,
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,

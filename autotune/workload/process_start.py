@@ -276,6 +276,29 @@ def may_be_set(name: str, value: str) -> bool:
     return _is_number(value, taken) if isinstance(taken, range) else value in taken
 
 
+def not_for_a_file(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of a file's variables that none may set, but for what this process has as well: they are for the user to
+    give again."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if not may_be_set(name, value) and os.environ.get(name) != value
+    }
+
+
+def given_again(variables: Mapping[str, str], typed: Mapping[str, str], place: str) -> dict[str, str]:
+    """The variables of processes that are measured for a file: its own and those that the user has `typed`. Raises
+    InputError where it has one that no file may set and that was not typed."""
+    refused = {name: value for name, value in not_for_a_file(variables).items() if name not in typed}
+    if refused:
+        raise InputError(
+            f"{place} was measured with {', '.join(f'{name}={value}' for name, value in refused.items())}, which no "
+            "file may set",
+            tip=f"if that is what you want, give it yourself: {asked('env', refused)}",
+        )
+    return {**variables, **typed}
+
+
 def text_of(value: Scalar) -> str:
     """A knob's value as the variable has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
