@@ -30,6 +30,7 @@ MAX_VALUES = 200_000
 """Values that are looked at, in containers and objects: some tenths of a second."""
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _REGISTER = re.compile(r"\._(?:modules|parameters|buffers|cells|params)\['([^']*)'\]")
+_WEIGHT = re.compile(r"\._(?:parameters|params)\['[^']*'\]$")
 _KEEPERS = (Mapping, tuple, list, deque, Set)
 _WITHOUT_IDENTITY = (tuple, frozenset, type, Enum)
 _GONE = object()
@@ -72,6 +73,11 @@ class CallState:
         return isinstance(other, CallState) and self._marks == other._marks
 
     __hash__ = None  # type: ignore[assignment]
+
+    def has_other_weights_than(self, before: CallState) -> bool:
+        """Somebody wrote to parameters, or replaced some: a call does not."""
+        names = filter(_WEIGHT.search, {**self._marks, **before._marks})
+        return any(not _is_same(self._mark(name), before._mark(name)) for name in names)
 
     def changed_since(self, before: CallState, apart_from: Sequence[Any] = ()) -> list[Part]:
         """What is other than it was: tensors, numbers and texts, each with what it is now. `apart_from` are left out.

@@ -175,8 +175,9 @@ class GenerationGuard(Protocol):
     def refused(self, error: UnsuitableCallError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call that is not tuned. Nothing of it was run."""
 
-    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
-        """The result of a program's first call, which is made with `kwargs`, whose cache it changes."""
+    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+        """The result of a program's first call, which is made with `kwargs`, whose cache it changes; and whether what
+        is known of the program now is enough, or the next call is looked at, too."""
 
     def after(self, error: Exception, phase: Phase, kwargs: dict[str, Any]) -> Any:
         """The result of a call that failed; its cache is as it was before."""

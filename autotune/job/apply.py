@@ -258,7 +258,9 @@ class Application:
                 f"{self._loaded.path} was tuned to generate text in one process, here are several ranks"
             )
         fallback = self._fallback_to(self._untuned_call(backend, tuned.framework))
-        guard = GuardedGeneration(backend, fallback, self._recorder, _tolerance(tuned, backend, self._model))
+        guard = GuardedGeneration(
+            backend, self._model, fallback, self._recorder, _tolerance(tuned, backend, self._model)
+        )
         settings = ConfigParts.of(tuned.config).settings
         generating = generates(self._model, settings, self._changes, longest=texts.longest, guard=guard)
         fallback.leave_tuned = generating.leave

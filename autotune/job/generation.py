@@ -15,11 +15,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from autotune.backends.call_state import CallState
 from autotune.backends.capabilities import Generating, Phase
 from autotune.backends.outputs import observed
 from autotune.backends.protocol import Backend
 from autotune.errors import UnsuitableCallError
-from autotune.job.fallback import Fallback
+from autotune.job.fallback import Fallback, raise_interruption
+from autotune.job.output_check import MOST_OPEN, MOVED
 from autotune.job.stats import GenerationStats, StatsRecorder
 from autotune.measure.parts import DisagreementError, Terms, errors
 
@@ -30,9 +32,13 @@ CACHE = "past_key_values"
 class GuardedGeneration:
     """See `GenerationGuard`."""
 
-    def __init__(self, backend: Backend, fallback: Fallback, recorder: StatsRecorder, tolerance: float) -> None:
+    def __init__(
+        self, backend: Backend, model: Any, fallback: Fallback, recorder: StatsRecorder, tolerance: float
+    ) -> None:
         """`tolerance`: largest relative error of logits."""
         self._backend = backend
+        self._model = model
+        self._num_open = 0
         self._fallback = fallback
         self._recorder = recorder
         self._tolerance = tolerance
@@ -43,28 +49,47 @@ class GuardedGeneration:
         self._recorder.note_first_call()
         return self._fallback.result_after(error, "", args, kwargs)
 
-    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
-        """The tuned call's result, if it agrees with the model's own."""
+    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+        """The tuned call's result, if it agrees with the model's own. Where weights were changed meanwhile, two that do
+        not say nothing."""
         self._recorder.note_first_call()
         again = {**kwargs, CACHE: copy.deepcopy(kwargs[CACHE])}
+        before = self._state()
         try:
             result = tuned()
         except UnsuitableCallError:
             raise
         except Exception as error:
-            return self._fallback.result_after(error, f"the tuned {phase}", (), again)
+            return self._fallback.result_after(error, f"the tuned {phase}", (), again), True
         expected = self._fallback.untuned(**again)
         wrong = self._what_is_wrong(expected, result)
+        if wrong is not None and before is not None and self._are_other_weights(before):
+            self._num_open += 1
+            if self._num_open > MOST_OPEN:
+                self._fallback.give_up(MOVED)
+            return expected, False
         if wrong is not None:
             self._fallback.give_up(f"the tuned {phase} does not agree with the untuned model: {wrong}")
-            return expected
+            return expected, True
         if phase == "decode" and not self._fallback.is_over:
             self._recorder.state = "tuned"
-        return result
+        return result, True
 
     def after(self, error: Exception, phase: Phase, kwargs: dict[str, Any]) -> Any:
         """The model's own call in place of one that failed."""
         return self._fallback.result_after(error, f"the tuned {phase}", (), kwargs)
+
+    def _state(self) -> CallState | None:
+        """None for a model that holds what cannot be compared."""
+        try:
+            return CallState(self._backend, {"model": self._model})
+        except Exception as error:
+            raise_interruption(error)
+            return None
+
+    def _are_other_weights(self, before: CallState) -> bool:
+        now = self._state()
+        return now is not None and now.has_other_weights_than(before)
 
     def _what_is_wrong(self, expected: Any, result: Any) -> str | None:
         wanted, given = (observed(self._backend, {"logits": each["logits"]}).parts for each in (expected, result))

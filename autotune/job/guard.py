@@ -134,7 +134,10 @@ class Guard:
         if self._fell_back:
             return result
         if self._is_settling and check is not None:
-            result = self._checked(check.finding(result, lambda: self._untuned(*args, **kwargs)))
+            finding = check.finding(result, lambda: self._untuned(*args, **kwargs))
+            if finding.is_open:
+                return finding.result
+            result = self._checked(finding)
         if self._is_settling:
             if misfit is None and self._terms.latency_s is not None:
                 self._phase = self._time_tuned

@@ -5,7 +5,8 @@ Outputs are compared as in a trial (`measure.parts`), except that nothing is kno
 The comparison makes the call a second time, untuned. That is right only where the first one changed nothing: a model
 that writes to its inputs, as to a cache of keys and values, or to its own buffers or attributes would start from what
 the tuned call left behind. Such a call is not made again, and what the tuned one returned stands
-(docs/decisions/0018-results-first.md).
+(docs/decisions/0018-results-first.md). Where somebody else changes weights meanwhile, as a job does that loads others,
+two results that differ say nothing: the next call is compared.
 """
 
 from __future__ import annotations
@@ -33,9 +34,16 @@ class Finding:
     """What is wrong with the tuned call; `result` is then the untuned model's."""
     unchecked: str | None = None
     """Why the call was not compared."""
+    is_open: bool = False
+    """Weights were changed while the two calls were made: it says nothing, and the next call is to be compared."""
 
 
-@dataclass(frozen=True)
+MOST_OPEN = 8
+"""Comparisons of one model that come to nothing, since its weights are changed meanwhile."""
+MOVED = f"the weights were changed during each of {MOST_OPEN + 1} calls that were to be compared"
+
+
+@dataclass
 class OutputCheck:
     """For the calls of one model. `tolerance`: largest relative error of the outputs; `authors`: how the model's author
     has its outputs compared."""
@@ -44,6 +52,7 @@ class OutputCheck:
     model: Any
     tolerance: float
     authors: AuthorsWord | None = None
+    num_open: int = 0
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallCheck:
         """Before the tuned call."""
@@ -70,7 +79,7 @@ class CallCheck:
         backend = self._check.backend
         try:
             problem = self._problem
-            if problem is None and self._state() != self._before:
+            if problem is None and self._is_other(now := self._state()) and not self._is_moved(now):
                 problem = "a call changes the model's inputs or its state"
             outputs = Observed() if problem else self._observed(result)
             random_state = backend.random_state()
@@ -87,23 +96,39 @@ class CallCheck:
         try:
             if backend.random_state() != random_state:
                 return Finding(result, unchecked="the model draws random numbers")
-            wrong = self._what_is_wrong(self._observed(expected), outputs)
+            return self._compared(result, expected, outputs)
         except Exception as error:
             return Finding(result, unchecked=_incomparable(error))
+
+    def _compared(self, result: Any, expected: Any, outputs: Observed) -> Finding:
+        wrong, now = self._disagreement(self._observed(expected), outputs), self._state()
+        if wrong is not None and self._is_moved(now):
+            return self._open(expected)
+        if wrong is None and self._is_other(now) and not self._is_moved(now):
+            wrong = "the untuned model changes its inputs or its state, and the tuned call did not"
         if wrong is not None:
             return Finding(expected, wrong=wrong)
         unchecked = f"{', '.join(outputs.not_compared)} cannot be compared" if outputs.not_compared else None
         return Finding(result, unchecked=unchecked)
 
-    def _what_is_wrong(self, expected: Observed, outputs: Observed) -> str | None:
+    def _open(self, expected: Any) -> Finding:
+        self._check.num_open += 1
+        is_last = self._check.num_open > MOST_OPEN
+        return Finding(expected, unchecked=MOVED if is_last else None, is_open=not is_last)
+
+    def _disagreement(self, expected: Observed, outputs: Observed) -> str | None:
         terms = Terms(self._check.tolerance, authors=self._check.authors)
         try:
             errors(expected.parts, outputs.parts, terms)
         except DisagreementError as error:
             return str(error)
-        if self._state() != self._before:
-            return "the untuned model changes its inputs or its state, and the tuned call did not"
         return None
+
+    def _is_other(self, now: CallState) -> bool:
+        return now != self._before
+
+    def _is_moved(self, now: CallState) -> bool:
+        return self._before is not None and now.has_other_weights_than(self._before)
 
     def _observed(self, result: Any) -> Observed:
         return observed(self._check.backend, result, inputs=self._arguments)

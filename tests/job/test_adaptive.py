@@ -512,6 +512,29 @@ class TestAdaptation:
         # The call is answered with what it was compared with.
         assert machine.kinds() == ["eager"] * 20 + ["compile", "eager", "drop"] + ["eager"] * 4
 
+    def test_weights_that_change_while_a_version_is_compared(self, adapt, machine, caplog):
+        """The version is not to blame: it goes, and the shape is compiled at a later call."""
+        weight, make = "_parameters['weight']", machine.new
+        setattr(machine, weight, np.array(2.0))
+
+        def new():
+            version = make()
+
+            def swapped(x):
+                result = version(x) * getattr(machine, weight) / 2
+                setattr(machine, weight, np.array(4.0))
+                return result
+
+            made.append(version)
+            machine.drop = lambda _: machine.made.append(("drop", None))
+            return swapped
+
+        made, eager = [], machine.eager
+        machine.new, machine.eager = new, lambda x: eager(x) * getattr(machine, weight) / 2
+        model = adapt(check=OutputCheck(FakeBackend(), machine, 1e-3))
+        assert [model(of(1))[0, 0] for _ in range(25)] == [2.0] * 20 + [4.0] * 5
+        assert machine.kinds()[20:] == ["compile", "eager", "drop", "compile", "eager", *["compiled"] * 3]
+
     def test_a_call_that_writes_to_its_inputs_is_made_once(self, adapt, machine, caplog):
         """Also the one that a shape is compiled with: a second one would start from what the first left behind."""
         model, x = adapt(check=OutputCheck(FakeBackend(), machine, 1e-3)), of(1)

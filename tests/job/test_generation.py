@@ -20,6 +20,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import autotune
+from autotune.job.fallback import Fallback
 from autotune.job.load import Loaded
 from autotune.job.stats import GenerationStats
 from tests.generating import NEW, continued, gpt2, llama, prompt, stream
@@ -346,6 +347,32 @@ class TestWhatGoesWrong:
             ]
 
         self.expect_untuned(Job(tmp_path, {**STATIC, **compiler(wrong)}), "does not agree")
+
+    @pytest.mark.parametrize("num_swaps", [1, 100])
+    def test_weights_that_change_between_two_calls_that_are_compared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_swaps: int
+    ) -> None:
+        """Nobody is accused: the untuned call's tokens go on, and the next call is compared. Where that never ends the
+        config is given up for what it is."""
+        swaps, untuned = iter(range(num_swaps)), Fallback.__init__
+
+        def swapping(self: Fallback, call: Any, *given: Any, **named: Any) -> None:
+            def swapped(*args: Any, **kwargs: Any) -> Any:
+                if next(swaps, None) is not None:
+                    with torch.no_grad():
+                        own.model.lm_head.weight.mul_(-1.5)
+                return call(*args, **kwargs)
+
+            untuned(self, swapped, *given, **named)
+
+        monkeypatch.setattr(Fallback, "__init__", swapping)
+        own = Job(tmp_path, STATIC)
+        for _ in range(12):
+            own.tuned.generate(IDS, max_new_tokens=NEW, do_sample=False)
+        stats = autotune.stats(own.tuned)
+        assert stats.state == ("tuned" if num_swaps == 1 else "untuned")
+        assert [each for each in own.messages() if "does not agree" in each] == []
+        assert len([each for each in own.messages() if "the weights were changed during" in each]) == (num_swaps > 1)
 
     @pytest.mark.parametrize("cache", [{"cache": "static", "cache_length": 32}, {"cache": "dynamic"}], ids=str)
     def test_it_fails_as_it_runs(self, tmp_path: Path, compiler: Any, cache: dict[str, Any]) -> None:

@@ -377,6 +377,42 @@ def test_a_right_result_is_checked_once(write, caplog):
     assert lines(caplog) == []
 
 
+class Loading(Model):
+    """Other weights are loaded while it is called, so many times; the weight stands where a framework has one."""
+
+    WEIGHT = "_parameters['weight']"
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        setattr(self, self.WEIGHT, np.array(2.0))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        weight = getattr(self, self.WEIGHT)
+        if self.times > 0:
+            self.times -= 1
+            setattr(self, self.WEIGHT, np.array(weight * 3))
+        return x * weight
+
+
+@pytest.mark.parametrize(("behaviour", "times", "said"), [
+    ("right", 1, None),
+    ("right", 5, None),
+    ("right", 100, "the weights were changed during each of 9 calls"),
+    ("wrong", 3, "the first outputs are wrong"),
+])  # fmt: skip
+def test_weights_that_change_while_two_calls_are_compared(write, caplog, behaviour, times, said):
+    """They differ then, which says nothing of the config: the next call is compared, and nothing wrong gets out."""
+    inner = Loading(times)
+    model = autotune.load(write(of(behaviour))).apply(inner, check=True)
+    for _ in range(12):
+        before = getattr(inner, Loading.WEIGHT)
+        result = model(INPUT)
+        assert (result >= INPUT * before).all()
+        assert (result <= INPUT * getattr(inner, Loading.WEIGHT)).all()
+    assert [said is not None and said in line for line in lines(caplog)] == [True] * (said is not None)
+
+
 def test_a_model_that_draws_random_numbers_is_not_checked(write, caplog):
     """Its outputs differ from call to call: one line says that they were not compared."""
     model = autotune.load(write()).apply(lambda x: x + np.random.rand(), check=True)

@@ -156,8 +156,8 @@ class TrialsGuard:
             _log.warning("autotune: %s: such calls are made untuned", error)
         return self._untuned(*args, **kwargs)
 
-    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
-        return tuned()
+    def first(self, phase: Phase, tuned: Callable[[], Any], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+        return tuned(), True
 
     def after(self, error: Exception, phase: Phase, kwargs: dict[str, Any]) -> Any:
         raise error
@@ -295,8 +295,8 @@ class Generation:
         if rounding is not None:
             call = functools.partial(_prefilled, program.call, parts, cache)
         if (program, form) not in self._looked_at and not program.is_untuned:
-            result = self._guard.first(phase, functools.partial(call, **kwargs), kwargs)
-            if not self.is_over:
+            result, is_known = self._guard.first(phase, functools.partial(call, **kwargs), kwargs)
+            if is_known and not self.is_over:
                 self._looked_at.add((program, form))
             self.num_calls[phase] += 1
             return result

@@ -166,7 +166,10 @@ class AdaptiveModel:
         finally:
             attempt.seconds = self._clock() - warm
         if check is not None:
-            self._require_right(check.finding(result, partial(self._eager, *args, **kwargs)))
+            finding = check.finding(result, partial(self._eager, *args, **kwargs))
+            if finding.is_open:
+                return finding.result  # The version goes, and a later call makes another.
+            self._require_right(finding)
         grown_bytes = max(self._held_bytes() - held_bytes, 0)
         with self._fallback.lock:
             if not self._fallback.is_over:
