@@ -296,6 +296,10 @@ class Backend(Protocol):
         """The model's modules that act as in training when it is called as it stands, e.g. `BatchNorm1d 'norm'`."""
         return ()
 
+    def written_parts(self, model: Any) -> Sequence[Any]:
+        """The objects and functions whose code a call of the model runs."""
+        return (model,)
+
     def random_state(self) -> bytes:
         """The state of the generators that `prepare` seeds: another one after a call means that it drew from them.
 

@@ -173,6 +173,9 @@ class MindSporeBackend(Backend):
             if training.dropped_share(cell) or (cell.training and isinstance(cell, _BATCH_NORMS))
         ]
 
+    def written_parts(self, model: Any) -> Sequence[Any]:
+        return [cell for _, cell in model.cells_and_names()] if isinstance(model, ms.nn.Cell) else [model]
+
     def random_state(self) -> bytes:
         """The generator of `mint`, the seeds that `ops` counts up, NumPy's and Python's. A random primitive that a
         Cell holds keeps its state in its kernel, where nobody sees it (measured); a dropout layer's is one."""

@@ -23,7 +23,13 @@ import torch
 
 from autotune.backends.torch import npu, precision, regions, third_party
 from autotune.backends.torch.captured_graphs import CallsLeftOut
-from autotune.backends.torch.compiled_step import ClonedOutputs, CompiledStep, DerivableStep, backward_entries
+from autotune.backends.torch.compiled_step import (
+    ClonedOutputs,
+    CompiledStep,
+    DerivableStep,
+    backward_entries,
+    same_environment,
+)
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
@@ -125,7 +131,9 @@ def prepare(
         if weights is not None:
             step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
-            requirements = [left_out.require_none, *([] if recompiles is None else [recompiles.require_few])]
+            requirements = [left_out.require_none]
+            requirements += [] if recompiles is None else [recompiles.require_few]
+            requirements += [] if (same := same_environment(model)) is None else [same]
             step = CompiledStep(model, step, *requirements, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 

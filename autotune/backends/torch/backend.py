@@ -50,6 +50,7 @@ from autotune.backends.torch.given_model import (
     materialise,
     problem_of,
     uncompiled,
+    written_parts,
 )
 from autotune.backends.torch.instruments import (
     CudaInstruments,
@@ -108,6 +109,7 @@ class TorchBackend(Backend):
     materialise = staticmethod(materialise)
     differentiates = staticmethod(differentiates)
     noting_operators = staticmethod(counting)
+    written_parts = staticmethod(written_parts)
     process_settings = staticmethod(process_knobs)
     check_option = staticmethod(require_option)
     records_gradients = staticmethod(are_recorded)

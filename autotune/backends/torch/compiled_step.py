@@ -22,7 +22,9 @@ import torch
 from torch.nn.modules import module as all_modules
 from torch.utils import checkpoint
 
+from autotune.backends.read_around import EnvironmentRead, variables_read
 from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.given_model import written_parts
 from autotune.backends.torch.parallel import is_one_of_many
 from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
@@ -136,6 +138,25 @@ class ClassMethods:
                 return True
             self._sizes = sizes
         return False
+
+
+def same_environment(model: torch.nn.Module) -> Callable[[], None] | None:
+    """Raises UnsuitableCallError once a variable was changed that the code of the model reads. None: it reads none."""
+    names = variables_read(written_parts(model))
+    if names is None:
+        return None
+    environment = EnvironmentRead(names)
+
+    def require() -> None:
+        changed = environment.changed()
+        if changed is not None:
+            raise UnsuitableCallError(
+                f"the variable {changed} was changed after the first call, and compiled code does not read it again",
+                tip="apply the config again once the environment is as it is to be, or let forward() read an attribute",
+                lasting=True,
+            )
+
+    return require
 
 
 def _methods(kind: type) -> dict[str, Any]:

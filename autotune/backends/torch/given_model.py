@@ -54,6 +54,13 @@ class FunctionModel(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
+def written_parts(model: torch.nn.Module) -> list[Any]:
+    """Whose code calls of the model run: its modules and those around a function, and the function."""
+    around = [model.function, *model.around()] if isinstance(model, FunctionModel) else []
+    models = [model, *(part for part in around if isinstance(part, torch.nn.Module))]
+    return [*(module for part in models for module in part.modules()), *around]
+
+
 def has_modes(model: torch.nn.Module) -> bool:
     """A program that torch.export made has none, and says that it is in training."""
     return "train" not in vars(model)

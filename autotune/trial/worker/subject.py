@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.backends.capabilities import USUAL_LEARNING_RATE, require
 from autotune.backends.protocol import Backend
+from autotune.backends.read_around import variables_read
 from autotune.command_line import asked
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import WideType
@@ -325,6 +326,13 @@ def _states(built: Built, model: Any, backend: Backend) -> Iterator[str]:
         yield (
             f"{_listed(acting)} {verb} in training mode in all calls; unless that is meant, call "
             f"{backend.evaluation_call} in the function that builds the model"
+        )
+    variables = variables_read(backend.written_parts(model))
+    if variables is not None:
+        named = f" ({_listed(variables)})" if variables else ""
+        yield (
+            f"the model's calls read the environment{named}, which was the same in all of them: compiled code may be "
+            "made for that alone"
         )
     if built.reset is not None:
         yield (
