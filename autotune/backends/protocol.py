@@ -170,6 +170,11 @@ class Backend(Protocol):
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
         return value
 
+    def called(self, model: Any) -> Callable[..., Any]:
+        """The function behind a model, whose parameters are those of a call."""
+        function: Callable[..., Any] = model
+        return function
+
     def materialise(self, model: Any, call: Callable[[], object]) -> None:
         """Make the parameters that a model gets in its first call, where it is of that kind, by one untuned `call`."""
         return
@@ -231,6 +236,11 @@ class Backend(Protocol):
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
         """A tensor as a NumPy array, None for what is no tensor. A type that NumPy lacks comes as a wider one."""
+
+    def extremes(self, value: Any, axis: int | None = None) -> Sequence[tuple[int, int]] | None:
+        """The smallest and the largest whole number in a tensor: of all, or in each slice along an axis. Quick: it is
+        asked at each call of a job. None for what holds none, and what is on a device, which would be waited for."""
+        return None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         """What `to_array` gives for a tensor as one of the same kind as `original`: its type, number of dimensions,

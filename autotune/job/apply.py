@@ -35,7 +35,7 @@ from autotune.job.fallback import Fallback, MismatchError, Together, put_back
 from autotune.job.generation import GuardedGeneration, stats_of
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
 from autotune.job.launch import lacks, lacks_around, tip_of
-from autotune.job.mismatch import differences, inputs_differ, retune_command
+from autotune.job.mismatch import admission_of, differences, hint_of_misfits, retune_command
 from autotune.job.output_check import OutputCheck
 from autotune.job.ranks import DECISION_S, Answer, JointCalls, Pact, Rehearsal, pact_of
 from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, expect_calls, register, weakly
@@ -45,7 +45,6 @@ from autotune.measure.measurement import structure_sha256
 from autotune.measure.parts import AuthorsWord, Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig, TunedTexts
 from autotune.version import __version__
-from autotune.workload.arguments import Arguments
 from autotune.workload.build import Apply, TrainingRecipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
@@ -92,6 +91,8 @@ class LoadedFile:
     path: str
     answer: TunedConfig | None
     problem: InputError | None = None
+    is_component: bool = False
+    """`answer` is for one component of a pipeline."""
 
 
 class Application:
@@ -373,9 +374,9 @@ class Application:
             self._recorder.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
-        check = terms.check if self._policy.check else None
+        check, effects, admission = terms.check if self._policy.check else None, terms.effects, terms.admission
         adaptive = AdaptiveModel(
-            backend, versions, ledger, fallback, self._recorder, check=check, effects=terms.effects
+            backend, versions, ledger, fallback, self._recorder, admission=admission, check=check, effects=effects
         )
         self._recorder.adaptive = weakly(partial(_decisions, ledger), fallback)
         return adaptive
@@ -438,22 +439,29 @@ class Application:
             backend, self._model, _tolerance(tuned, backend, self._model), _authors(tuned, self._policy)
         )
         cheap = entry_of(tuned.framework).cheap
+        settings, counts = ConfigParts.of(tuned.config).settings, backend.shapes if self._policy.check else None
         return GuardTerms(
-            misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
-            apply_to_misfits=self._policy.on_mismatch == "apply",
+            admission=admission_of(
+                tuned,
+                backend,
+                self._model,
+                None if self._recipe is None else self._recipe.loss,
+                self._recorder,
+                path=self._loaded.path,
+                takes_misfits=self._policy.on_mismatch == "apply",
+                is_component=self._loaded.is_component,
+            ),
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
+            hint_of_misfits=hint_of_misfits(tuned) if self._policy.on_mismatch != "untuned" else "",
             check=check if self._policy.check or unchecked_caches else None,
+            num_compiled=None if counts is None else partial(counts.compilations, self._model, settings),
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             page_faults=tuned.evidence.best.page_faults,
             keeping_memory=None if cheap is None else cheap.by_hand,
             margin=self._policy.margin or MARGIN,
             outsider=_never if self._pact or self._policy.ranks is not None else partial(_late, backend),
-            effects=None if self._recipe else backend.effects(self._model, ConfigParts.of(tuned.config).settings),
+            effects=None if self._recipe else backend.effects(self._model, settings),
         )
-
-    def _misfit(self, tuned: TunedConfig, backend: Backend, arguments: Arguments) -> str | None:
-        found = inputs_differ(tuned, backend, arguments)
-        return None if found is None else f"{self._loaded.path} was tuned for {found}"
 
     def _note_refusal(self, error: Exception) -> None:
         """One line: what is wrong, that the model stays as it is, what to do."""

@@ -103,7 +103,7 @@ class ComponentsApplication:
     def _of_component(self, component: Component, config: Any) -> TunedConfig:
         """The file as it is for one component alone."""
         workload = self._tuned.workload.model_copy(update={"signature": component.signature, "inputs": None})
-        return self._tuned.model_copy(update={"config": config, "workload": workload, "components": ()})
+        return self._tuned.model_copy(update={"config": config, "workload": workload, "components": (), "limits": None})
 
     def _put(self, path: str, module: Any, tuned: TunedConfig) -> None:
         if _is_offloaded(module):
@@ -114,7 +114,7 @@ class ComponentsApplication:
             )
             self._keep(path, module, recorder)
             return
-        loaded = LoadedFile(f"{self._loaded.path} ({path})", tuned)
+        loaded = LoadedFile(f"{self._loaded.path} ({path})", tuned, is_component=True)
         given, release = Application(loaded, module, self._policy).applied()
         self._releases.append(release)
         self._keep(path, given, recorder_of(given))

@@ -24,8 +24,9 @@ from typing import Any
 from autotune.apply.warm_start import WarmStart
 from autotune.backends.protocol import Backend, EffectsOf
 from autotune.command_line import asked
-from autotune.errors import InputError, UnsuitableCallError, quoted
-from autotune.job.fallback import Fallback, MismatchError, raise_interruption
+from autotune.errors import InputError, UnsuitableCallError
+from autotune.job.admission import Admission, Refusal
+from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
 from autotune.measure.disturbance import LoadMeter
@@ -43,13 +44,17 @@ MAX_LEFT_OUT = 200
 class GuardTerms:
     """What was agreed on for one loaded model."""
 
-    misfit: Callable[[Arguments], str | None]
-    """Why a first call is not one that the config is for, or None."""
-    apply_to_misfits: bool
+    admission: Admission
+    """Which calls are tuned."""
     hint: str
-    """What to do about a misfit."""
+    """What to do where the config is slower than promised."""
+    hint_of_misfits: str
+    """What to do about calls that it is not for."""
     check: OutputCheck | None
     """Compares the first call's outputs with the untuned model's; None: they are not checked."""
+    num_compiled: Callable[[], object] | None
+    """Another value once something was compiled, for which a call is compared as the first one is; None: no later call
+    is."""
     latency_s: float | None
     """Recorded median latency; None: the job's calls cannot be compared with it, as under traffic."""
     margin: float
@@ -80,6 +85,7 @@ class Guard:
         """`warm_start`: caches for the first tuned call."""
         self._tuned = tuned if warm_start is None else partial(self._warm_started, tuned, warm_start)
         self._untuned = fallback.untuned
+        self._refusal = terms.admission.refusal
         self._backend = backend
         self._fallback = fallback
         self._terms = terms
@@ -87,12 +93,16 @@ class Guard:
         self._timing: Timing | None = None
         """Calls that are timed now."""
         self._num_left_out = 0
+        self._has_misfits = False
+        """That some calls are not what the config is for was said."""
         self._fell_back = False
         """The last call while settling was made untuned, since the tuned model refused it or failed."""
         self._seen: ProcessState | None = None
         """What the tuned calls showed in their turn."""
         self._untuned_s: float | None = None
         """Median of the untuned turn, once there was one."""
+        self._can_compare = terms.check is not None and terms.num_compiled is not None
+        """Calls in which something is compiled are compared: a repeated call changes nothing."""
         self._call: Callable[..., Any] = self._settling
         self._watch = None if terms.effects is None else Watch(terms.effects, fallback)
         self._phase: _Phase = self._first if self._watch is None else self._watched
@@ -122,9 +132,10 @@ class Guard:
         if outsider is not None:
             self._fallback.give_up(outsider)
             return self._untuned(*args, **kwargs)
-        misfit = self._misfit(args, kwargs)
-        if misfit is not None and not self._terms.apply_to_misfits:
-            return self._untuned_until_one_fits(misfit, args, kwargs)
+        refusal = self._refusal(args, kwargs)
+        if refusal is not None:
+            return self._untuned_for(refusal, args, kwargs)
+        misfit = self._terms.admission.misfit(args, kwargs)
         if misfit is not None:
             self._note_misfit(f"{misfit}; applied anyway")
         self._fell_back = False
@@ -137,7 +148,8 @@ class Guard:
             finding = check.finding(result, lambda: self._untuned(*args, **kwargs))
             if finding.is_open:
                 return finding.result
-            result = self._checked(finding)
+            self._can_compare = self._can_compare and finding.unchecked is None
+            result = self._checked(finding, "the first outputs")
         if self._is_settling:
             if misfit is None and self._terms.latency_s is not None:
                 self._phase = self._time_tuned
@@ -145,34 +157,32 @@ class Guard:
                 self._settle()
         return result
 
-    def _misfit(self, args: _Args, kwargs: _Kwargs) -> str | None:
-        try:
-            return self._terms.misfit(Arguments(args, kwargs))
-        except Exception as error:  # A nested tensor has no sizes.
-            raise_interruption(error)
-            return f"inputs that cannot be described ({quoted(error)})"
-
-    def _untuned_until_one_fits(self, misfit: str, args: _Args, kwargs: _Kwargs) -> Any:
-        if self._fallback.raises:
-            raise MismatchError(misfit, tip=self._terms.hint)
-        self._note_misfit(f"{misfit}: such calls stay untuned until one fits; {self._terms.hint}")
-        return self._untuned(*args, **kwargs)
+    def _untuned_for(self, refusal: Refusal, args: _Args, kwargs: _Kwargs) -> Any:
+        """The untuned model's result or error, for a call that is not for tuned code."""
+        self._fell_back = True
+        if refusal.misfit is not None:
+            if self._fallback.raises:
+                raise MismatchError(refusal.misfit, tip=self._terms.hint_of_misfits)
+            said = f"{refusal.misfit}: such calls stay untuned"
+            self._note_misfit("; ".join(filter(None, [said, self._terms.hint_of_misfits])))
+        return refusal.answered_by(self._untuned, args, kwargs)
 
     def _note_misfit(self, message: str) -> None:
         """Once: a job with other inputs has them in each call."""
-        if not any(event.kind == "mismatch" for event in self._recorder.events):
+        if not self._has_misfits:
+            self._has_misfits = True
             self._recorder.note("mismatch", message)
 
-    def _checked(self, finding: Finding) -> Any:
+    def _checked(self, finding: Finding, outputs: str) -> Any:
         """The result if it is right or cannot be checked, else the untuned model's."""
         if finding.unchecked is not None:
-            self._recorder.note("mismatch", f"{finding.unchecked}: its first outputs cannot be checked")
+            self._recorder.note_once("mismatch", f"{finding.unchecked}: {outputs} cannot be checked")
         if finding.wrong is not None:
-            self._fallback.give_up(f"the first outputs are wrong: {finding.wrong}")
+            self._fallback.give_up(f"{outputs} are wrong: {finding.wrong}")
         return finding.result
 
     def _time_tuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, state = self._timed(self._settled, args, kwargs)
+        result, state = self._timed(self._tuned_call, args, kwargs)
         if self._is_settling and state is not None:
             self._judge(state)
         return result
@@ -234,7 +244,7 @@ class Guard:
 
     def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, ProcessState | None]:
         """The call's result, and what the calls say once enough are timed. Those with other inputs are not counted."""
-        fits = self._misfit(args, kwargs) is None
+        fits = self._terms.admission.misfit(args, kwargs) is None
         self._fell_back = False
         timing = self._timing = self._timing or Timing()
         self._backend.synchronise()
@@ -259,14 +269,34 @@ class Guard:
 
     def _settle(self) -> None:
         self._recorder.state = "tuned"
-        self._send_calls_to(self._settled)
+        self._send_calls_to(self._tuned_call)
+
+    @property
+    def _tuned_call(self) -> Callable[..., Any]:
+        """What tuned calls go to after the first one."""
+        return self._compared if self._can_compare else self._settled
 
     def _settled(self, *args: Any, **kwargs: Any) -> Any:
+        refusal = self._refusal(args, kwargs)
+        if refusal is not None:
+            return self._untuned_for(refusal, args, kwargs)
         try:
             return self._tuned(*args, **kwargs)
         except Exception as error:
             self._fell_back = True
             return self._fallback.result_after(error, "the tuned model", args, kwargs)
+
+    def _compared(self, *args: Any, **kwargs: Any) -> Any:
+        """A tuned call whose outputs are compared if something was compiled in it, by this thread or meanwhile."""
+        check, num_compiled = self._terms.check, self._terms.num_compiled
+        assert check is not None
+        assert num_compiled is not None
+        before = num_compiled()
+        result = self._settled(*args, **kwargs)
+        if num_compiled() == before or self._fallback.is_over:
+            return result
+        finding = check.finding_after(result, self._settled, self._untuned, Arguments(args, kwargs))
+        return self._checked(finding, "outputs of a call in which something was compiled")
 
     def _warm_started(self, tuned: Callable[..., Any], warm_start: WarmStart, *args: Any, **kwargs: Any) -> Any:
         """The first tuned call, with the artifact's caches if they are for these inputs; without them if not."""

@@ -7,7 +7,8 @@ difference is a phrase that says what was and what is, for one log line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from autotune import environment
@@ -15,8 +16,10 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import sizes_in
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_version
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.environment import Environment
+from autotune.job.admission import MANY_LEARNED, Admission, Numbered
+from autotune.job.stats import StatsRecorder
 from autotune.measure.measurement import TensorSpec, structure_sha256
 from autotune.measure.objective import LATENCY
 from autotune.question.question import Question
@@ -68,6 +71,69 @@ def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) ->
     return (
         f"inputs {_text_of(spec for spec in then if spec.shape)}, here {_text_of(spec for spec in specs if spec.shape)}"
     )
+
+
+class CallsWithinAStep:
+    """Why a call of the model is not for a config of training steps, whose trials compared the step as a whole: it has
+    tensors that are no inputs of that. Where the step makes others of its inputs, the first call that records gradients
+    shows which."""
+
+    def __init__(self, tuned: TunedConfig, backend: Backend, model: Any) -> None:
+        self._inputs = Counter(_without_axes(tuned.workload.signature.inputs, ()))
+        self._backend = backend
+        self._model = model
+        self._first: Counter[TensorSpec] | None = None
+
+    def __call__(self, arguments: Arguments) -> str | None:
+        leaves = arguments.leaves()
+        specs = [spec for leaf in leaves if (spec := self._backend.spec(leaf)) is not None]
+        here = Counter(_without_axes(specs, ()))
+        if not here - self._inputs:
+            return None
+        if self._first is None and self._backend.records_gradients(self._model, *leaves):
+            self._first = here
+        if here == self._first:
+            return None
+        return f"inputs {_text_of((self._first or self._inputs).elements())}, here {_text_of(here.elements())}"
+
+
+def admission_of(
+    tuned: TunedConfig,
+    backend: Backend,
+    model: Any,
+    loss: Callable[..., Any] | None,
+    recorder: StatsRecorder,
+    *,
+    path: str,
+    takes_misfits: bool,
+    is_component: bool,
+) -> Admission:
+    """Which calls of a model, or steps with a `loss`, are for the config in the file. A component's single numbers are
+    its pipeline's own, such as the time of a step."""
+    is_measured = (loss is not None) == (tuned.workload.task == "train")
+    differ = partial(inputs_differ, tuned, backend) if is_measured else CallsWithinAStep(tuned, backend, model)
+
+    def misfit(arguments: Arguments) -> str | None:
+        found = differ(arguments)
+        return None if found is None else f"{path} was tuned for {found}"
+
+    def tell(name: str) -> None:
+        numbers = f"{MANY_LEARNED} calls had whole numbers in {name} that no call before had"
+        tip = "a file of this release of autotune says which of them the model takes"
+        recorder.note("mismatch", f"{numbers}, and were made untuned, as such calls are; {tip}")
+
+    numbered = None
+    if backend.device_name().lower() == "cpu":
+        open_axes = () if tuned.shapes is None else tuned.shapes.inputs
+        numbered = Numbered(
+            backend,
+            backend.called(model) if loss is None else loss,
+            (tuned.limits or ()) if is_measured else (),
+            frozenset((axis.leaf, axis.axis) for axis in open_axes),
+            num_own=0 if loss is None else 1,
+            takes_single=is_component,
+        )
+    return Admission(misfit, numbered, takes_misfits=takes_misfits, keeps_misfits=is_measured, tell=tell)
 
 
 def _size_out_of_range(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
@@ -123,6 +189,13 @@ def retune_command(tuned: TunedConfig) -> str:
     return command(
         "tune", **{name: value for name, value in question_of(tuned).items() if value != fields[name].default}
     )
+
+
+def hint_of_misfits(tuned: TunedConfig) -> str:
+    """What to do about calls of other shapes, after a semicolon."""
+    again = f"to tune here: {retune_command(tuned)}"
+    takes_shapes = tuned.shapes is None and tuned.workload.task == "infer" and tuned.texts is None
+    return f"{again}, with {asked('shapes', 'NAME=SIZES')} for several shapes" if takes_shapes else again
 
 
 def _device_differences(then: Environment, here: Environment) -> list[str | None]:

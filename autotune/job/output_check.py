@@ -1,4 +1,5 @@
-"""`OutputCheck`: whether a tuned call gave what the untuned model gives. It is asked at a job's first calls.
+"""`OutputCheck`: whether a tuned call gave what the untuned model gives. It is asked at a job's first calls, and at
+those in which something is compiled.
 
 Outputs are compared as in a trial (`measure.parts`), except that nothing is known here of what rounding does to them.
 
@@ -11,6 +12,7 @@ two results that differ say nothing: the next call is compared.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +60,39 @@ class OutputCheck:
         """Before the tuned call."""
         return CallCheck(self, args, kwargs)
 
+    def finding_after(
+        self, result: Any, tuned: Callable[..., Any], untuned: Callable[..., Any], given: Arguments
+    ) -> Finding:
+        """After a tuned call, which returned `result`, of a model whose first one changed nothing. Further calls are
+        made with copies of the inputs: where the untuned one changes these or the model, it cannot be compared."""
+        if self.backend.acting_in_training(self.model):
+            return Finding(result, unchecked="the model is in training mode")
+        try:
+            copies = given.with_leaves([self._copied(leaf) for leaf in given.leaves()])
+        except Exception as error:
+            return Finding(result, unchecked=_incomparable(error))
+        args, kwargs = copies.positional, dict(copies.keyword or {})
+        finding = CallCheck(self, args, kwargs, given).finding(result, lambda: copies.call(untuned))
+        if finding.wrong is None:
+            return finding
+        # Weights may have been changed since the tuned call began: both are made once more.
+        check = CallCheck(self, args, kwargs)
+        again = check.finding(copies.call(tuned), lambda: copies.call(untuned))
+        return Finding(finding.result, wrong=again.wrong)
+
+    def _copied(self, leaf: Any) -> Any:
+        return leaf if self.backend.spec(leaf) is None else copy.deepcopy(leaf)
+
 
 class CallCheck:
     """The check of one call."""
 
-    def __init__(self, check: OutputCheck, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, check: OutputCheck, args: tuple[Any, ...], kwargs: dict[str, Any], given: Arguments | None = None
+    ) -> None:
+        """`given`: what the tuned call was made with, before this; None: it is still to be made, with the same."""
         self._check = check
+        self._given = given
         self._arguments = Arguments(args, kwargs)
         self._roots = {"model": check.model, "positional": args, "keyword": kwargs}
         self._before: CallState | None = None
@@ -81,7 +110,7 @@ class CallCheck:
             problem = self._problem
             if problem is None and self._is_other(now := self._state()) and not self._is_moved(now):
                 problem = "a call changes the model's inputs or its state"
-            outputs = Observed() if problem else self._observed(result)
+            outputs = Observed() if problem else self._observed(result, self._given or self._arguments)
             random_state = backend.random_state()
         except Exception as error:
             problem = _incomparable(error)
@@ -94,14 +123,13 @@ class CallCheck:
                 raise
             return Finding(result, unchecked=f"the untuned call failed ({quoted(error)})")
         try:
-            if backend.random_state() != random_state:
-                return Finding(result, unchecked="the model draws random numbers")
-            return self._compared(result, expected, outputs)
+            problem = self._why_incomparable(random_state)
+            return Finding(result, unchecked=problem) if problem else self._compared(result, expected, outputs)
         except Exception as error:
             return Finding(result, unchecked=_incomparable(error))
 
     def _compared(self, result: Any, expected: Any, outputs: Observed) -> Finding:
-        wrong, now = self._disagreement(self._observed(expected), outputs), self._state()
+        wrong, now = self._disagreement(self._observed(expected, self._arguments), outputs), self._state()
         if wrong is not None and self._is_moved(now):
             return self._open(expected)
         if wrong is None and self._is_other(now) and not self._is_moved(now):
@@ -115,6 +143,13 @@ class CallCheck:
         self._check.num_open += 1
         is_last = self._check.num_open > MOST_OPEN
         return Finding(expected, unchecked=MOVED if is_last else None, is_open=not is_last)
+
+    def _why_incomparable(self, random_state: bytes) -> str | None:
+        """After both calls."""
+        if self._check.backend.random_state() != random_state:
+            return "the model draws random numbers"
+        is_changed = self._given is not None and self._state() != self._before
+        return "a call changes the model's inputs or its state" if is_changed else None
 
     def _disagreement(self, expected: Observed, outputs: Observed) -> str | None:
         terms = Terms(self._check.tolerance, authors=self._check.authors)
@@ -130,8 +165,8 @@ class CallCheck:
     def _is_moved(self, now: CallState) -> bool:
         return self._before is not None and now.has_other_weights_than(self._before)
 
-    def _observed(self, result: Any) -> Observed:
-        return observed(self._check.backend, result, inputs=self._arguments)
+    def _observed(self, result: Any, inputs: Arguments) -> Observed:
+        return observed(self._check.backend, result, inputs=inputs)
 
     def _state(self) -> CallState:
         return CallState(self._check.backend, self._roots)

@@ -217,7 +217,7 @@ def a_call_that_changes_what_it_reads_is_made_once(kind: int, kit: Kit) -> None:
         assert kit.apart(tuned(kit.x, caches[0]), reference(kit.x, caches[1])) < kit.tolerance()
     assert kit.apart(*caches) == 0
     assert autotune.stats(tuned).num_fallbacks == 0
-    said = "autotune: a call changes the model's inputs or its state: its first outputs cannot be checked"
+    said = "autotune: a call changes the model's inputs or its state: the first outputs cannot be checked"
     assert [line for line in kit.lines if "checked" in line] == [said]
 
 

@@ -88,15 +88,16 @@ def test_a_dict_of_components_is_filled(tuned):
 
 
 def test_other_steps_and_sizes_go_on(tuned, pipe, caplog):
-    """Another count of steps is no other call of a component. Another batch is said once, and made untuned until one
-    comes that fits."""
+    """Another count of steps is no other call of a component. Another batch is said once, and made untuned. A text's
+    first tokens are for the untuned encoder to take."""
     steps, larger = pipe(IDS, steps=7), pipe(IDS.repeat(1, 2))
     autotune.load(tuned("build", "denoiser, text")).apply(pipe)
     with caplog.at_level(logging.WARNING, "autotune"):
         assert torch.allclose(pipe(IDS.repeat(1, 2)), larger, atol=1e-6)
         assert torch.allclose(pipe(IDS.repeat(1, 2)), larger, atol=1e-6)
         assert [record.message.count("inputs int64[2, 4], here int64[2, 8]") for record in caplog.records] == [1]
-        assert torch.allclose(pipe(IDS, steps=7), steps, atol=1e-6)
+        for _ in range(2):
+            assert torch.allclose(pipe(IDS, steps=7), steps, atol=1e-6)
         assert torch.allclose(pipe(IDS.repeat(1, 2)), larger, atol=1e-6)
     assert len(caplog.records) == 1
     assert autotune.stats(pipe.text).state == autotune.stats(pipe.denoiser).state == "tuned"
@@ -216,12 +217,13 @@ class TestDiffusers:
         assert pipe.to(torch.float64).unet.dtype is torch.float64
 
     def test_a_dit_draws_the_same(self, tuned):
-        """With blocks that are compiled each."""
+        """With blocks that are compiled each, once the untuned model has taken the class and the times of the steps."""
         pipe, inputs = pipelines.dit()
         expected = self.drawn(pipe, inputs, output_type="np")
         region = "transformer.transformer_blocks.*, vae.decoder"
         autotune.load(tuned("dit", region)).apply(pipe, check=True)
-        assert abs(self.drawn(pipe, inputs, output_type="np") - expected).max() < 1e-4
+        for _ in range(2):
+            assert abs(self.drawn(pipe, inputs, output_type="np") - expected).max() < 1e-4
         assert autotune.stats(pipe.transformer).state == autotune.stats(pipe.vae.decoder).state == "tuned"
 
 

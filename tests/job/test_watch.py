@@ -11,6 +11,7 @@ import pytest
 from autotune.backends.undo import UndoLog
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.admission import Admission
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import MAX_LEFT_OUT, Guard, GuardTerms
 from autotune.job.stats import StatsRecorder
@@ -58,8 +59,8 @@ def guarded() -> Callable[..., tuple[Guard, StatsRecorder]]:
         recorder = StatsRecorder()
         fallback = Fallback(model.untuned, UndoLog(), recorder, raises=raises)
         agreed = GuardTerms(
-            **{"misfit": lambda _: None, "apply_to_misfits": False, "hint": "", "check": None, "latency_s": None}
-            | {"margin": 1.5, "effects": model.effects}
+            **{"admission": Admission(lambda _: None), "hint": "", "hint_of_misfits": "", "check": None}
+            | {"num_compiled": None, "latency_s": None, "margin": 1.5, "effects": model.effects}
             | terms
         )
         return Guard(FakeBackend(), model.tuned, fallback, agreed, recorder), recorder
@@ -128,12 +129,16 @@ def test_a_job_of_other_inputs_settles(guarded):
     """After the first fitting call come only others: they are not timed, and at some point nothing waits for more."""
     model = Model(num_left=0)
     guard, recorder = guarded(
-        model, effects=None, latency_s=1.0, misfit=lambda arguments: None if arguments.leaves()[0] == 0 else "other"
+        model,
+        effects=None,
+        latency_s=1.0,
+        admission=Admission(lambda arguments: None if arguments.leaves()[0] == 0 else "other", keeps_misfits=False),
     )
-    for n in range(MAX_LEFT_OUT):
-        guard(n)
+    guard(0)
+    for _ in range(MAX_LEFT_OUT - 1):
+        guard("another")
     assert recorder.state == "settling"
-    guard(1)
+    guard("another")
     assert recorder.state == "tuned"
 
 

@@ -128,6 +128,13 @@ class MindSporeBackend(Backend):
     def to_array(self, value: Any) -> NDArray[Any] | None:
         return array_of(value) if isinstance(value, ms.Tensor) else None
 
+    def extremes(self, value: Any, axis: int | None = None) -> Sequence[tuple[int, int]] | None:
+        return tensors.extremes_of(value, axis)
+
+    def called(self, model: Any) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(model, "construct", model)
+        return function
+
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)
 

@@ -29,6 +29,18 @@ def tensor_like(array: NDArray[Any], original: ms.Tensor) -> ms.Tensor:
     return made
 
 
+_WHOLE = (ms.int8, ms.int16, ms.int32, ms.int64, ms.uint8, ms.uint16, ms.uint32, ms.uint64)
+
+
+def extremes_of(value: Any, axis: int | None) -> Sequence[tuple[int, int]] | None:
+    """See `Backend.extremes`. Python's numbers are constants of a graph, which checks them when it is compiled."""
+    if not isinstance(value, ms.Tensor) or value.dtype not in _WHOLE or not value.size:
+        return None
+    array = value.asnumpy()
+    slices = array.reshape(1, -1) if axis is None else np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+    return list(zip(slices.min(axis=1).tolist(), slices.max(axis=1).tolist(), strict=True))
+
+
 # Calls of a Cell in a file of arrays, and how they are watched.
 
 suffixes: tuple[str, ...] = (SUFFIX,)

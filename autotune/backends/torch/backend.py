@@ -66,7 +66,16 @@ from autotune.backends.torch.pipelines import PipelineModel, watch_components
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.recompiles import watching
 from autotune.backends.torch.rehearsal import rehearse
-from autotune.backends.torch.tensors import array_of, device_of, placed, require_shape, shape_of, tensor_like, writes_of
+from autotune.backends.torch.tensors import (
+    array_of,
+    device_of,
+    extremes_of,
+    placed,
+    require_shape,
+    shape_of,
+    tensor_like,
+    writes_of,
+)
 from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
@@ -191,6 +200,10 @@ class TorchBackend(Backend):
             return placed(value, self._device)
         return value.to(self._device) if isinstance(value, torch.nn.Module) else value
 
+    def called(self, model: Any) -> Callable[..., Any]:
+        function: Callable[..., Any] = model.function if isinstance(model, FunctionModel) else model.forward
+        return function
+
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes, input_gradients=self.input_gradients)
         return step
@@ -205,6 +218,10 @@ class TorchBackend(Backend):
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
         return array_of(value) if isinstance(value, torch.Tensor) else None
+
+    def extremes(self, value: Any, axis: int | None = None) -> Sequence[tuple[int, int]] | None:
+        """Of Python's whole numbers too, which compiled code may take for indices."""
+        return extremes_of(value, axis)
 
     def content(self, value: Any) -> Hashable | None:
         """A parameter is not read, since there may be gigabytes of them."""

@@ -38,7 +38,7 @@ from autotune.backends.torch.prefill import Rounding, prefilled
 from autotune.backends.torch.programs import Call, Program, Programs, Step, form_of, of_prefill
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.static_cache import CacheForm, StaticCaches, is_dynamic, is_made, set_back, unmark
-from autotune.backends.torch.tensors import device_of
+from autotune.backends.torch.tensors import device_of, extremes_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError
@@ -198,6 +198,7 @@ class Generation:
         self._has_open_prefill = self._knobs.prefill == "compile_dynamic"
         self._autocast: torch.dtype | None = getattr(torch, settings.autocast) if settings.autocast else None
         self._most_programs = most_programs
+        self._tables = Tables.of(model)
         self._caches = StaticCaches(model)
         self._forms: set[CacheForm] = set()
         """Static caches that were in use."""
@@ -251,6 +252,7 @@ class Generation:
         if step is not None and not step.is_next(kwargs):
             step = None
         try:
+            self._tables.require(self._ids(kwargs), kwargs.get("past_key_values"), self._num_tokens)
             if step is None:
                 result = self._looked_at_call(lease, args, kwargs)
             else:
@@ -430,6 +432,40 @@ class Generation:
     def _num_tokens(self, cache: Any) -> int:
         """What a cache holds. The device is not asked where it is one of these here."""
         return int(cache.num_tokens if self._caches.owns(cache) else cache.get_seq_length())
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a model looks up by token and by position. Compiled for a CPU, a look beyond its end ends the process."""
+
+    num_tokens: int | None
+    """Rows of the table of tokens; None: not known."""
+    num_positions: int | None
+    """Positions that have rows; None: they are computed."""
+
+    @classmethod
+    def of(cls, model: Any) -> Tables:
+        own = model.get_decoder() if model.config.is_encoder_decoder else model
+        tokens = own.get_input_embeddings()
+        most = getattr(model.config, "max_position_embeddings", None)
+        tables = [module for module in own.modules() if isinstance(module, torch.nn.Embedding) and module is not tokens]
+        # Some leave rows at the beginning for padding.
+        has_rows = most is not None and any(most <= table.num_embeddings <= most + 8 for table in tables)
+        return cls(getattr(tokens, "num_embeddings", None), most if has_rows else None)
+
+    def require(self, ids: Any, cache: Any, held: Callable[[Any], int]) -> None:
+        """Raises UnsuitableCallError for a call with tokens that are not in the table, or at such positions. `held`:
+        tokens in a cache."""
+        extremes = extremes_of(ids, None)
+        if extremes is None or isinstance(ids, int):
+            return
+        smallest, largest = extremes[0]
+        if self.num_tokens is not None and not 0 <= smallest <= largest < self.num_tokens:
+            raise UnsuitableCallError("a call with tokens that the model has no row for")
+        if self.num_positions is None or not hasattr(cache, "get_seq_length"):
+            return
+        if held(cache) + ids.shape[-1] > self.num_positions:
+            raise UnsuitableCallError("a call at positions that the model has no row for")
 
 
 class _Lease:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +16,8 @@ from autotune.measure.measurement import RAGGED
 from autotune.nesting import has_fields
 
 _FLOATS_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
+_REDUCED = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_WHOLE = _REDUCED | {torch.uint16, torch.uint32, torch.uint64}
 _BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 _MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
 MOST_DENSE = 1 << 24
@@ -52,6 +54,25 @@ def placed(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     if value.requires_grad and value.is_leaf and value.device != device:
         return value.detach().to(device).requires_grad_()
     return value.to(device)
+
+
+def extremes_of(value: Any, axis: int | None) -> Sequence[tuple[int, int]] | None:
+    """See `Backend.extremes`."""
+    if not isinstance(value, torch.Tensor):
+        is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not isinstance(value, np.ndarray):
+            return ((int(value), int(value)),) if is_whole else None
+        if value.dtype.kind not in "iu":
+            return None
+        value = torch.from_numpy(value)
+    if value.dtype not in _WHOLE or not value.is_cpu or value.layout is not torch.strided or not value.numel():
+        return None
+    known = value if value.dtype in _REDUCED else torch.from_numpy(value.numpy().astype(np.int64))
+    if axis is None:
+        smallest, largest = torch.aminmax(known)
+        return ((int(smallest.item()), int(largest.item())),)
+    smallest, largest = torch.aminmax(known.movedim(axis, 0).reshape(known.shape[axis], -1), dim=1)
+    return list(zip(smallest.tolist(), largest.tolist(), strict=True))
 
 
 def shape_of(value: torch.Tensor) -> tuple[int, ...]:

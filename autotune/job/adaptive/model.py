@@ -18,6 +18,7 @@ from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, EffectsOf
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Ledger, ShapeAccount
+from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, raise_interruption
 from autotune.job.guard import Watch
 from autotune.job.output_check import Finding, OutputCheck
@@ -53,12 +54,14 @@ class AdaptiveModel:
         fallback: Fallback,
         recorder: StatsRecorder,
         *,
+        admission: Admission | None = None,
         check: OutputCheck | None = None,
         effects: EffectsOf | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`check` compares a version's first outputs with the eager ones; None: they are not compared. `effects` looks
-        at what eager calls leave behind: see `GuardTerms`."""
+        """`admission`: says which whole numbers are for versions; None: all are. `check` compares a version's first
+        outputs with the eager ones; None: they are not compared. `effects` looks at what eager calls leave behind: see
+        `GuardTerms`."""
         self._backend = backend
         self._versions = versions
         self._key = versions.key
@@ -66,6 +69,7 @@ class AdaptiveModel:
         self._ledger = ledger
         self._fallback = fallback
         self._recorder = recorder
+        self._refusal = None if admission is None else admission.refusal_of_numbers
         self._check = check
         self._clock = clock
         self._running: dict[Hashable, _Running] = {}
@@ -79,8 +83,9 @@ class AdaptiveModel:
             running = self._running.get(key)
         except Exception:  # Inputs that no key can be made of: a tensor of a kind that has no strides.
             return self._fallback.untuned(*args, **kwargs) if self._fallback.is_over else self._eagerly(args, kwargs)
-        if running is None:
-            return self._without_version(key, args, kwargs)
+        refusal = None if self._refusal is None or self._fallback.is_over else self._refusal(args, kwargs)
+        if running is None or refusal is not None:
+            return self._without_version(key, refusal, args, kwargs)
         self._ledger.add_compiled_call(running.account)
         try:
             if running.is_timed:
@@ -96,18 +101,21 @@ class AdaptiveModel:
         with self._fallback.lock:
             return self._ledger.stats()
 
-    def _without_version(self, key: Hashable, args: _Args, kwargs: _Kwargs) -> Any:
+    def _without_version(self, key: Hashable, refusal: Refusal | None, args: _Args, kwargs: _Kwargs) -> Any:
         self._recorder.note_first_call()
         if self._fallback.is_over:
             return self._fallback.untuned(*args, **kwargs)
         with self._fallback.lock:
             account = self._ledger.account_of(key, lambda: self._text(args, kwargs))
-            starts = not self._is_compiling and self._ledger.is_due(account)
+            starts = refusal is None and not self._is_compiling and self._ledger.is_due(account)
             if starts:
                 self._is_compiling = True
                 self._ledger.start(account)
         if not starts:
-            return self._eager_counted(account, args, kwargs)
+            result = self._eager_counted(account, args, kwargs)
+            if refusal is not None:
+                refusal.learn()
+            return result
         return self._compile_with(key, account, args, kwargs)
 
     def _eager_counted(self, account: ShapeAccount, args: _Args, kwargs: _Kwargs) -> Any:
