@@ -273,7 +273,8 @@ class TestAStepThatFails:
             step(torch.ones(4, 3))
         torch.testing.assert_close(model.state_dict(), before[0])
         step(batch(1))
-        assert (warned(caplog), autotune.stats(step).state) == ([], "tuned")
+        assert ["such calls stay untuned" in line for line in warned(caplog)] == [True]
+        assert autotune.stats(step).state == "tuned"
 
 
 @pytest.mark.parametrize("what", ["missing", "inference"])
