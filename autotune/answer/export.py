@@ -26,7 +26,7 @@ from autotune.measure.early_look import PRIOR_SCALE, noise_of
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.scatter import state_of
-from autotune.measure.statistics import Speedup, Verdict, verdict_of
+from autotune.measure.statistics import COMPILED, Speedup, Verdict, verdict_of
 from autotune.own_folders import absolute
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
@@ -126,8 +126,8 @@ def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
             f"trial {trial} was not compared with the untuned model in fresh processes (compared: {compared})",
             tip=f"`{study.command('compare')} 0 {trial}` measures it; an export rests on the study's own blocks",
         )
-    is_faster = verdict_of(speedup, confirmation.margin) is Verdict.FASTER
-    verdict = Verdict.FASTER if is_faster else Verdict.CHOSEN
+    is_proven = verdict_of(speedup, confirmation.margin_of(trial)) is Verdict.FASTER
+    verdict = Verdict.FASTER if is_proven and confirmation.verdict in COMPILED else Verdict.CHOSEN
     return _Exported(record, verdict, speedup, confirmation.pairs_of(trial))
 
 

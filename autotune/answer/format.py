@@ -16,7 +16,7 @@ ABOUT_THE_SECOND = {
     Verdict.UNDECIDED: "undecided",
 }
 """A verdict in the words of a comparison of any two configs, of which the first need not be the untuned model."""
-MOST_WIDE = 3.0
+MOST_WIDE = 100.0
 """An interval whose ends differ by more than this factor says nothing."""
 _BYTES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -120,8 +120,17 @@ def tells_nothing(speedup: Speedup) -> bool:
     return speedup.high > MOST_WIDE * speedup.low
 
 
+def ends(speedup: Speedup) -> tuple[str, str]:
+    """Those of its interval, for a table: dashes where they had better not be shown."""
+    return ("-", "-") if tells_nothing(speedup) else (times(speedup.low), times(speedup.high))
+
+
 def _ends(speedup: Speedup) -> str:
-    return "too few blocks to tell" if tells_nothing(speedup) else f"{times(speedup.low)} to {times(speedup.high)}"
+    return (
+        "its blocks differ too much to tell"
+        if tells_nothing(speedup)
+        else f"{times(speedup.low)} to {times(speedup.high)}"
+    )
 
 
 def amount(value: float | None, unit: str) -> str:

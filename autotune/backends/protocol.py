@@ -310,6 +310,11 @@ class Backend(Protocol):
         """The objects and functions whose code a call of the model runs."""
         return (model,)
 
+    def takes_constant_weights(self, model: Any) -> bool:
+        """Whether a config may make constants of the model's weights, as far as the model as it stands tells: one in
+        training mode is no such model."""
+        return True
+
     def random_state(self) -> bytes:
         """The state of the generators that `prepare` seeds: another one after a call means that it drew from them.
 

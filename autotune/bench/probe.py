@@ -203,6 +203,7 @@ def _declared(argument: str) -> dict[str, Any]:
         padding=tuple(built.padding),
         tiers=dict(built.tiers),
         records_gradients=records_gradients(built, model, (built.inputs, *built.more_inputs), backend),
+        constant_weights=backend.takes_constant_weights(model),
     )
     return declaration.model_dump(mode="json")
 

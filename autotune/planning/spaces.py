@@ -124,6 +124,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         starts=available() if question.process_settings else frozenset(),
         own_loop=question.own_loop and question.task == "train",
         records_gradients=declared.records_gradients,
+        constant_weights=declared.constant_weights,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.answer.content import Figure, Intervals, Part, Table
-from autotune.answer.format import ABOUT_THE_SECOND, count, percent, seconds, short_interval, times
+from autotune.answer.format import ABOUT_THE_SECOND, count, ends, percent, seconds, short_interval, times
 from autotune.answer.objectives import as_good_as, gain, shown
 from autotune.answer.sections.confirmation import by_block
 from autotune.answer.sections.environment import accelerator_facts, environment_part, machine_rows
@@ -207,7 +207,7 @@ def _interval(result: ComparisonResult, pair: PairedRun, names: Names, promised:
     table = Table(
         f"{names[1]} against {names[0]}",
         ("config", "ratio", "from", "to"),
-        [(name, *map(times, (speedup.median, speedup.low, speedup.high))) for name, speedup, _ in named],
+        [(name, times(speedup.median), *ends(speedup)) for name, speedup, _ in named],
     )
     return Figure("interval", "Interval", words, Intervals(named, pair.noise_floor or 0.0, MARGIN), table)
 

@@ -37,6 +37,8 @@ class Declaration(Record):
     """Needs that a model that generates text meets."""
     records_gradients: bool = False
     """In each of its calls: the model differentiates within itself, or an input requires gradients."""
+    constant_weights: bool = True
+    """Its weights may become constants of compiled code."""
     components: tuple[Component, ...] = ()
     """What the call of a pipeline calls; empty for one model."""
 

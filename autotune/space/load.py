@@ -55,6 +55,8 @@ class Circumstances:
     """The job hands no step over: it calls the model in a training loop of its own."""
     records_gradients: bool = False
     """Each call of the model records gradients: it differentiates within itself, or an input requires them."""
+    constant_weights: bool = True
+    """The model's weights may become constants of compiled code: it is not in training mode, for one."""
     python: str = platform.python_version()
 
     def holds_for(self, rule: ForbidEntry) -> bool:
@@ -78,6 +80,7 @@ class Circumstances:
             and (conditions.start is None or conditions.start in self.starts)
             and not (self.own_loop and conditions.whole_step)
             and not (self.records_gradients and conditions.unrecorded)
+            and (self.constant_weights or not conditions.constant_weights)
         )
 
     def _is_installed(self, package: str) -> bool:

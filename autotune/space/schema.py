@@ -91,6 +91,8 @@ class Conditions(Record):
     """It is about more of a training step than the model's call: not offered where the job keeps its own loop."""
     unrecorded: bool = False
     """It cannot serve a call that records gradients: not offered for a model whose calls all do."""
+    constant_weights: bool = False
+    """It makes constants of the weights: not offered for a model whose weights cannot be, e.g. one in training mode."""
 
     def packages_on(self, device: Device) -> list[Package]:
         """Those that are needed on a device."""

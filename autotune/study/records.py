@@ -121,7 +121,9 @@ class Confirmation(Record):
     speedups: tuple[Speedup, ...] = ()
     """Speed-up of each contestant but the first over the untuned model; the intervals hold for all at once."""
     margin: float = MARGIN
-    """Share by which the whole interval had to exceed 1."""
+    """Share by which the candidate's whole interval had to exceed 1."""
+    margins: tuple[float, ...] = ()
+    """That of each contestant but the first; empty where an earlier release held all of them to one."""
     confidence: float | None = None
     """Probability that the candidate gains more than the margin, by its blocks alone; None unless it is undecided."""
     compile_warm_s: float | None = None
@@ -165,6 +167,10 @@ class Confirmation(Record):
         if self.speedup is None:
             raise ValueError("nothing was compared")
         return self.values_at(self.speedup)
+
+    def margin_of(self, trial: int) -> float:
+        """Share by which the interval of a contestant has to exceed 1."""
+        return dict(zip(self.contestants[1:], self.margins, strict=False)).get(trial, self.margin)
 
     def values_at(self, speedup: Speedup) -> tuple[float, float]:
         """The untuned median, and that over any of the speed-ups."""

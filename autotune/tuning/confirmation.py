@@ -66,10 +66,10 @@ class _Verdict:
             return self._without_winner("none is left")
         is_alias = any(record.state == "measured" for record in others)
         was_late = self.reason is StopReason.TIME
-        if not any(record.counts for record in others) or (was_late and not is_alias):
+        if not is_alias and (was_late or not any(isinstance(record.outcome, Measurement) for record in others)):
             return self._untried()
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
-        return self._without_winner(aliases if is_alias else "no other config gave a measurement")
+        return self._without_winner(aliases if is_alias else "no other config that was measured keeps every constraint")
 
     def _note_failures(self) -> None:
         """What failed and then ran, and what failed for good."""
@@ -106,6 +106,7 @@ class _Verdict:
             blocks=comparison.values,
             speedups=tuple(filter(None, map(comparison.stated, range(len(comparison.speedups))))),
             margin=margin,
+            margins=tuple(map(comparison.margin_of, range(len(evidence.finalists)))),
             confidence=comparison.confidence(winner, margin) if verdict is Verdict.UNDECIDED else None,
             compile_warm_s=self._compile_warm_s(candidate),
             why=self._why() if is_cut else None,
@@ -157,7 +158,9 @@ class _Verdict:
         """Nothing was compared, and nothing was ruled out either."""
         is_lost, was_late = self.field.lost is not None, self.reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        why = "no other config was measured" + (f": {self._did_not_fit('a trial of one')}" if was_late else "")
+        failed = sum(record.state == "failed" and record.counts for record in self.session.study.records())
+        because = self._did_not_fit("a trial of one") if was_late else f"{failed} failed" if failed else ""
+        why = ": ".join(filter(None, ["no other config was measured", because]))
         return self._confirmation(
             verdict,
             "; ".join(self.notes) or None,

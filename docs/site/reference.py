@@ -136,6 +136,8 @@ def _conditions(*both: Conditions) -> Iterator[str]:
         yield "not with `--own-loop`"
     if any(each.unrecorded for each in both):
         yield "calls without gradients"
+    if any(each.constant_weights for each in both):
+        yield "weights that may be constants"
 
 
 def _packages(conditions: Conditions) -> Iterator[str]:

@@ -149,8 +149,9 @@ def test_blocks_that_may_decide(num_done: int, confidence: float | None, gain: f
 
 
 def test_an_interval_that_says_nothing_is_not_printed():
-    """Its ends differ by more than a factor of three."""
-    wild, wide = Speedup(median=1.19, low=0.4, high=1.3), Speedup(median=1.19, low=0.5, high=1.4)
-    assert formats.short_interval(wild) == formats.interval(wild) == "1.19x (too few blocks to tell)"
+    """Its ends differ by more than a factor of a hundred: neither in words nor in a table."""
+    wild, wide = Speedup(median=1.19, low=0.1, high=10.1), Speedup(median=1.19, low=0.5, high=1.4)
+    assert formats.short_interval(wild) == formats.interval(wild) == "1.19x (its blocks differ too much to tell)"
+    assert (formats.ends(wild), formats.ends(wide)) == (("-", "-"), ("0.50x", "1.40x"))
     assert formats.short_interval(wide) == "1.19x (0.50x to 1.40x)"
     assert formats.interval(wide) == "1.19x (98 % interval 0.50x to 1.40x)"

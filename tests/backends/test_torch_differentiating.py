@@ -63,7 +63,28 @@ def energies():
 
 
 def plain():
-    return {"model": torch.nn.Linear(3, 3), "inputs": torch.randn(6, 3)}
+    return {"model": torch.nn.Linear(3, 3).eval(), "inputs": torch.randn(6, 3)}
+"""
+
+
+WEIGHTS = """
+import torch
+
+def training():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), torch.randn(2, 4)
+
+def evaluated():
+    model, inputs = training()
+    return model.eval(), inputs
+
+def inference():
+    with torch.inference_mode():
+        return evaluated()
+
+def nan():
+    model, inputs = evaluated()
+    torch.nn.init.constant_(model[0].bias, float("nan"))
+    return model, inputs
 """
 
 
@@ -107,6 +128,19 @@ def test_weights_of_a_model_that_records_gradients_are_not_frozen(tmp_path, name
     """Such a config would fail, so the study has none."""
     path = tmp_path / "potential.py"
     path.write_text(MODEL)
+    manifest = make_manifest(Question(build=(f"{path}:{name}",), framework="torch", device="cpu"))
+    (freezing,) = (knob for knob in manifest.space.knobs if knob.name == "freezing")
+    assert freezing.values == offered
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("training", (False,)), ("inference", (False,)), ("nan", (False,)), ("evaluated", (False, True))],
+)
+def test_weights_that_cannot_be_constants_are_not_frozen(tmp_path, name, offered):
+    """A model in training mode, inference tensors, a weight that is NaN: what is known of the model costs no trial."""
+    path = tmp_path / "plain.py"
+    path.write_text(WEIGHTS)
     manifest = make_manifest(Question(build=(f"{path}:{name}",), framework="torch", device="cpu"))
     (freezing,) = (knob for knob in manifest.space.knobs if knob.name == "freezing")
     assert freezing.values == offered

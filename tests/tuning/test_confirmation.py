@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
 
 import pytest
 
@@ -163,7 +164,7 @@ class TestConfirmation:
 
         def tune(latencies, confirmed=None, *, control_ms=10, trials=99):
             def outcome_of(name, block, config):
-                said = latencies.get(config, 20)
+                said = latencies[config] if config in latencies or isinstance(latencies, defaultdict) else 20
                 if (name, block) == ("untuned", 0):
                     said = control_ms  # The process beside the trials, which takes turns in each block.
                 elif block:
@@ -396,6 +397,17 @@ class TestConfirmation:
         latencies = {UNTUNED: 10, compiled("c"): 5.3, compiled("b"): 5.25}
         confirmation = tune(latencies, {compiled("b"): lambda n: hit.get(n, 5)})
         assert self.config_of(study, confirmation) == compiled("b")
+
+    def test_configs_that_all_fail_are_no_answer(self, study, tune):
+        """Nothing was measured beside the untuned model, so nothing was shown to be no faster: undecided, and the next
+        step tries further configs."""
+        failure = Failure(reason="invalid", stage="compile", error="knob freezing: no")
+        confirmation = tune(defaultdict(lambda: failure, {UNTUNED: 10}), trials=3)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "no other config was measured: 2 failed"
+        assert "undecided: no other config was measured: 2 failed" in shown(study)
+        assert "(tries further configs)" in shown(study)
+        assert tuned_config(study).is_untuned
 
     def test_the_untuned_model_alone_is_no_answer(self, study, tune):
         """One trial shows nothing: no other config was measured, which is not that nothing is faster."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.answer.content import Fact, Section, Table
-from autotune.answer.format import num_blocks, seconds, short_interval, times
+from autotune.answer.format import ends, num_blocks, seconds, short_interval, times
 from autotune.study.records import AnswerStep
 from autotune.tuning.events import AnswerProven, Event, SearchStarted
 
@@ -48,7 +48,8 @@ class AnswersSection(Section):
         rows = [
             (
                 *(seconds(step.after_s), str(step.trial)),
-                *map(times, (step.speedup.median, step.speedup.low, step.speedup.high)),
+                times(step.speedup.median),
+                *ends(step.speedup),
                 *(str(step.num_blocks), configs[step.trial]),
             )
             for step in steps

@@ -54,6 +54,8 @@ class ConfirmationSection(Section):
             yield resume
         elif answer.verdict is Verdict.UNDECIDED:
             how = "on a quieter machine" if self._is_busy else "with more blocks"
+            if answer.confirmation is not None and answer.confirmation.candidate is None and not self._was_cut:
+                resume, how = answer.command("resume", trials="N"), "tries further configs"
             yield self._what_decides() or f"{resume}     ({how})"
         elif answer.verdict is Verdict.INFEASIBLE:
             relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
@@ -67,6 +69,10 @@ class ConfirmationSection(Section):
                     yield tip_of("best.yaml", answer.best.config)
 
     @property
+    def _was_cut(self) -> bool:
+        return self.answer.confirmation is not None and self.answer.confirmation.cut_short
+
+    @property
     def _is_busy(self) -> bool:
         """Other programs, or other machines, were seen while something was timed."""
         scatter = self.answer.scatter
@@ -76,7 +82,7 @@ class ConfirmationSection(Section):
     def _what_decides(self) -> str | None:
         """The command that has time for the blocks that are missing; None where time was not what was missing."""
         answer, confirmation = self.answer, self.answer.confirmation
-        if confirmation is None or not confirmation.cut_short:
+        if confirmation is None or not self._was_cut:
             return None
         again = answer.command("resume")
         candidate = next((record for record in answer.measured if record.number == confirmation.candidate), None)

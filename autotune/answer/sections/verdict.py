@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.answer.content import Axis, Curves, Fact, Figure, Intervals, Section, Series, Table
 from autotune.answer.export import figures_of
-from autotune.answer.format import count, misses, percent, seconds, times
+from autotune.answer.format import count, ends, misses, percent, seconds, times
 from autotune.answer.objectives import as_good_as, described, faster, gain, how_sure, ratio, to_be_better
 from autotune.answer.result import StudyResult
 from autotune.answer.sections.second_baseline import of_it
@@ -147,10 +147,7 @@ class VerdictSection(Section):
         table = Table(
             "The finalists against the untuned model, in fresh processes side by side",
             ("trial", "ratio", "from", "to", "blocks", "config"),
-            [
-                (str(n), *map(times, (x.median, x.low, x.high)), str(len(confirmation.pairs_of(n))), configs[n])
-                for n, x in ordered
-            ],
+            [(str(n), times(x.median), *ends(x), str(len(confirmation.pairs_of(n))), configs[n]) for n, x in ordered],
         )
         rows = [(f"trial {n}: {configs[n]}", speedup, n == confirmation.candidate) for n, speedup in ordered]
         return Figure("finalists", "Finalists", words, Intervals(rows, noise, confirmation.margin), table)

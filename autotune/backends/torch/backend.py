@@ -40,6 +40,7 @@ from autotune.backends.torch.captured_graphs import counting
 from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
+from autotune.backends.torch.frozen import takes_constant_weights
 from autotune.backends.torch.generation import Generation
 from autotune.backends.torch.given_model import (
     FunctionModel,
@@ -123,6 +124,7 @@ class TorchBackend(Backend):
     check_option = staticmethod(require_option)
     records_gradients = staticmethod(are_recorded)
     acting_in_training = staticmethod(acting_in_training)
+    takes_constant_weights = staticmethod(takes_constant_weights)
     like = staticmethod(tensor_like)
     cache_variables = staticmethod(cache_variables)
     ranks = staticmethod(parallel.ranks)

@@ -234,6 +234,15 @@ def _drop_weak_references(weight: torch.Tensor) -> None:
             callback(reference)
 
 
+def takes_constant_weights(model: torch.nn.Module) -> bool:
+    """Whether frozen code may serve the model as it stands: it is not in training mode, and each weight can be watched
+    and is a number."""
+    if model.training and has_modes(model):
+        return False
+    weights = [held for weight in (*model.parameters(), *model.buffers()) for held in _holding(weight)]
+    return not any(held.is_inference() or (held.is_floating_point() and held.isnan().any()) for held in weights)
+
+
 def _count_of_writes(tensor: torch.Tensor) -> int:
     if tensor.is_inference():
         raise InvalidConfigError(
