@@ -49,7 +49,7 @@ from autotune.tuned.tuned_config import (
     TunedWorkload,
     require_replaceable,
 )
-from autotune.tuning.field import confirmed_caches
+from autotune.tuning.field import confirmed_caches, has_own_caches
 from autotune.tuning.session import trial_request
 from autotune.workload.process_start import ProcessStart
 from autotune.workload.traffic import Shapes
@@ -280,9 +280,10 @@ def _export_cache(study: Study, tuned: TunedConfig, path: Path, bench: Bench) ->
     folder = study.folder / EXPORTED_CACHE.name
     clear_runs(folder)
     request = trial_request(study, number, study.record(number).config, TrialFolder(folder), _PREWARMING)
-    confirmed = ConfirmedCaches(
-        partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
-    )
+    confirmed = None
+    if has_own_caches(study):
+        copy_to = partial(confirmed_caches(study).copy, number)
+        confirmed = ConfirmedCaches(copy_to, study.record(number).measurement.compile_s)
     pairs = () if study.noise_floor is None else study.noise_floor.pairs
     noise = noise_of(sum(math.log(one / other) ** 2 for one, other in pairs), len(pairs))
     artifact = prewarm(request, folder, path.with_suffix(SUFFIX), bench, confirmed, noise=noise)

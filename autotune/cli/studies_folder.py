@@ -77,7 +77,7 @@ def remove(
 def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None, storage: Storage = None) -> int:
     """Remove the studies in which nothing was measured."""
     studies = _place(context, studies_dir, storage)
-    names = studies.without_measurement()
+    names = studies.without_measurement(lambda error: say(f"kept: {error}"))
     if not names:
         print_line(f"every study in {studies} has a measurement: nothing to remove")
         return 0

@@ -514,14 +514,17 @@ class Studies(ABC):
             raise
         return study
 
-    def without_measurement(self) -> list[str]:
+    def without_measurement(self, on_broken: Callable[[AutotuneError], None] = lambda _: None) -> list[str]:
         """Names of this machine's studies in which nothing was measured and nothing is running, in order. A broken one
-        may hold measurements."""
+        may hold measurements; `on_broken` hears what is wrong with it."""
         found = []
         for name in self.names():
-            with suppress(AutotuneError), closing(self.open(name)) as study:
-                if study.database.is_here and not study.has_evidence():
-                    found.append(name)
+            try:
+                with closing(self.open(name)) as study:
+                    if study.database.is_here and not study.has_evidence():
+                        found.append(name)
+            except AutotuneError as error:
+                on_broken(error)
         return found
 
     def absolute(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.estimate import block_plan, setting_up_s
 from autotune.tuning.events import BlockMeasured, BlockStarted, ScatterExplained
 from autotune.tuning.session import Session
+from autotune.user_folders import is_remembered, remember
 
 _UNTUNED = "untuned"
 
@@ -203,6 +205,15 @@ def confirmed_caches(study: Study) -> CacheStore:
     return CacheStore(study.folder / "confirmed")
 
 
+def has_own_caches(study: Study) -> bool:
+    """Whether this user has kept them: they are code, and a folder may come from somebody else."""
+    return is_remembered(_known_by(study))
+
+
+def _known_by(study: Study) -> str:
+    return hashlib.sha256(f"confirmed {study.manifest.id}".encode()).hexdigest()
+
+
 def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
     """Keep the caches of those whose compiler picks kernels by timing them, and drop those of an earlier run.
 
@@ -215,3 +226,4 @@ def keep_confirmed(study: Study, contestants: Sequence[Contestant]) -> None:
         store.take_in(request.number, Path(request.cache))
     if picking:
         store.keep([request.number for request in picking])
+        remember(_known_by(study))

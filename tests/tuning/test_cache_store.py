@@ -102,7 +102,7 @@ def test_the_shelf_is_empty_before_and_after(shelf, how):
 
 def test_what_a_confirmation_measured_is_kept_for_the_export(tmp_path, make_request):
     """Only of configs whose compiler picks kernels by timing them, and only of the latest confirmation."""
-    study = SimpleNamespace(folder=tmp_path / "study")
+    study = SimpleNamespace(folder=tmp_path / "study", manifest=SimpleNamespace(id="1"))
 
     def contestant(number, *, picks):
         cache = tmp_path / "confirm" / str(number)
@@ -124,6 +124,6 @@ def test_what_a_confirmation_measured_is_kept_for_the_export(tmp_path, make_requ
 def test_a_cache_on_another_host_is_not_kept(tmp_path, make_request):
     """Nothing lies where it should; the export then compiles once more."""
     request = make_request({"execution": "compile"}).model_copy(update={"cache": str(tmp_path / "elsewhere")})
-    study = SimpleNamespace(folder=tmp_path / "study")
+    study = SimpleNamespace(folder=tmp_path / "study", manifest=SimpleNamespace(id="1"))
     keep_confirmed(study, [Contestant("trial-0003", request, compiles_anew=True)])
     assert not confirmed_caches(study).holds(request.number)
