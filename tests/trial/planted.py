@@ -63,7 +63,7 @@ class Judge:
             self._tolerance = default_tolerance(task.dtypes)
             task.gate.refuse_unusable(seen, self._tolerance)
             reference = task.gate.unpacked(task.gate.packed(seen))
-            self._reference = task.completed(reference, step, self._tolerance)
+            self.reference = task.completed(reference, step, self._tolerance)
 
     def verdict(self, variant: Variant) -> str | None:
         """Why the variant is wrong; None if it passes."""
@@ -71,7 +71,7 @@ class Judge:
         with task.recording():
             seen = task.observe(step, task.first(step))
         try:
-            task.gate.errors(self._reference, seen, self._tolerance)
+            task.gate.errors(self.reference, seen, self._tolerance)
         except WrongResultError as error:
             return str(error)
         return None

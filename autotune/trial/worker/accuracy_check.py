@@ -204,10 +204,7 @@ class OutputGate:
                 ) from None
             for name, largest in found.items():
                 worst[name] = max(worst.get(name, 0.0), largest)
-        left = seen.left
-        if not reference.has_turns:
-            known = {part.name for part in reference.left}
-            left = [part for part in left if part.name in known or not _is_turn(part)]
+        left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
         try:
             parts.require_same_changes(reference.left, left, replace(terms, authors=None))
         except DisagreementError as error:
@@ -309,8 +306,11 @@ def is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:
     return _num_nan(expected) > 0 and _num_nan(example) == 0
 
 
-def _is_turn(part: Part) -> bool:
-    return part.form in (parts.OBJECT, parts.CHANGED) or part.name.endswith(EARLIER)
+def without_turns(left: Sequence[Part], reference: Sequence[Part]) -> list[Part]:
+    """What was left behind, as releases saw it that did not see objects take each other's places."""
+    known = {part.name for part in reference}
+    new = (parts.OBJECT, parts.CHANGED)
+    return [part for part in left if part.name in known or not (part.form in new or part.name.endswith(EARLIER))]
 
 
 def _num_nan(found: Sequence[Part]) -> int:

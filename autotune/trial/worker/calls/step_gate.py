@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import parts
 from autotune.measure.agreement import Array, share, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
-from autotune.trial.worker.accuracy_check import WrongResultError, heading_of
+from autotune.trial.worker.accuracy_check import WrongResultError, heading_of, without_turns
 from autotune.trial.worker.calls.chance import require_alike
 
 NUM_STEPS = 4
@@ -54,7 +54,7 @@ class StepsTaken:
     ways: Array
     """Root mean square of what each weight moved by in all."""
     left: list[Part]
-    """What the first step left behind beside the weights."""
+    """What the first step left behind beside the weights; and which objects the last one left in others' places."""
     chance: Array | None = None
     """The losses of the first batch over several draws of random numbers; None where the step draws none, or those of
     the untuned one."""
@@ -67,6 +67,9 @@ class StepsTaken:
     """Inputs of the subject: without those that were made up, if the untuned step did not take them."""
     spread: Array | None = None
     """In a reference: how far each gradient of the first step moves when the weights are nudged."""
+
+    has_turns: bool = True
+    """See `Seen.has_turns`."""
 
     @property
     def allowed(self) -> Array:
@@ -141,7 +144,8 @@ class StepGate:
         _require_ways(reference.ways, seen.ways)
         try:
             # A wide reference has other element types.
-            require_same_changes(reference.left, seen.left, Terms(tolerance, with_forms=False))
+            left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
+            require_same_changes(reference.left, left, Terms(tolerance, with_forms=False))
         except DisagreementError as error:
             raise WrongResultError(f"in the first step, {error}", error.relative_error) from None
         return loss_error, worst
@@ -149,7 +153,14 @@ class StepGate:
     def packed(self, seen: StepsTaken) -> list[list[Array]]:
         """What is left comes with its names and forms; a spread, if there is one, comes last."""
         heading = np.asarray(
-            json.dumps({"num_inputs": seen.num_inputs, "left": parts.heading_of(seen.left), "slope": seen.slope})
+            json.dumps(
+                {
+                    "num_inputs": seen.num_inputs,
+                    "left": parts.heading_of(seen.left),
+                    "slope": seen.slope,
+                    "has_turns": seen.has_turns,
+                }
+            )
         )
         arrays = [part.array for part in seen.left]
         spread = [] if seen.spread is None else [[seen.spread]]
@@ -165,7 +176,7 @@ class StepGate:
         spread = rest[0][0] if rest else None
         return StepsTaken(
             losses, gradients, again, ways, left, chance, heading.get("slope"),
-            num_inputs=heading["num_inputs"], spread=spread,
+            num_inputs=heading["num_inputs"], spread=spread, has_turns=heading.get("has_turns", False),
         )  # fmt: skip
 
     def uncompared(self, seen: StepsTaken) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from typing import Any
@@ -44,6 +45,7 @@ from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.measure.agreement import Array
+from autotune.measure.parts import OBJECT, Part
 from autotune.measure.sampling import Clock
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
@@ -126,11 +128,13 @@ class Steps(Calls):
         left, not_compared = self._surroundings.changed_since(self._before)
         gradients = self._training.gradients(self._recipe.optimizer)
         losses += self._later_losses(step, [*others, example])
+        left += self._turns(NUM_STEPS)
         ways = self._ways()
         self._rewind()
         self._backend.seed(self._seed_of(0))
         random_state = self._backend.random_state()
         losses.append(self._taken(step, example))
+        left += self._turns(NUM_STEPS + 1)
         is_random = self._backend.random_state() != random_state
         again = self._training.gradients(self._recipe.optimizer)
         spread = None
@@ -190,6 +194,13 @@ class Steps(Calls):
         loss = step(*args, **kwargs)
         self._team.meet()
         return loss
+
+    def _turns(self, num_steps: int) -> Iterator[Part]:
+        """Which objects are in others' places now: what takes turns may be where it was at some step, and at none
+        after another."""
+        for part in self._surroundings.changed_since(self._before)[0]:
+            if part.form == OBJECT:
+                yield replace(part, name=f"{part.name} after {num_steps} steps")
 
     def _later_losses(self, step: Step, batches: list[Arguments]) -> list[float]:
         """Losses of the steps after the first, on these batches in turns. One that was made up is left out if its loss
