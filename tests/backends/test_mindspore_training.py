@@ -11,11 +11,14 @@ os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
 import numpy as np
 import pytest
 
+import autotune
 from autotune.backends.capabilities import Updates
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, rest_of_call
 from autotune.workload.build import own_loss
+from tests.conformance.torch_kit import warned
+from tests.stand_ins.exports import export
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops
@@ -214,3 +217,44 @@ def test_a_whole_step_adds_up_no_gradients(config):
     net, optimizer = made()
     with pytest.raises(InvalidConfigError, match="compiles the whole step"):
         training.training_step(net, loss, optimizer, Config(config), UndoLog(), updates=Updates(accumulate=2))
+
+
+class Delegating:
+    """Stands around an optimizer."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __call__(self, gradients):
+        return self.inner(gradients)
+
+
+OTHER_OPTIMIZERS = {
+    "delegating": lambda weights: Delegating(nn.SGD(weights, 0.1)),
+    "function": lambda weights: partial(nn.SGD(weights, 0.1)),
+    "experimental": lambda weights: ms.experimental.optim.SGD(weights, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_OPTIMIZERS)
+def test_an_optimizer_that_is_not_understood(tmp_path, caplog, kind):
+    """One warning, and the untuned step; without a file as well."""
+    weights = []
+    for name, made_by in (
+        ("best.yaml", OTHER_OPTIMIZERS[kind]),
+        ("none.yaml", OTHER_OPTIMIZERS[kind]),
+        ("none.yaml", lambda weights: nn.SGD(weights, 0.1)),
+    ):
+        net, _ = made()
+        export(tmp_path / "best.yaml", "mindspore", CONFIGS["gradients"], net, [X], task="train")
+        step = autotune.load(tmp_path / name).training_step(net, loss, made_by(net.trainable_params()))
+        for _ in range(2):
+            step(X)
+        weights.append(state(net))
+    for one, other, plain in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, plain, rtol=1e-6)
+        np.testing.assert_allclose(other, plain, rtol=1e-6)
+    assert len([each for each in warned(caplog) if "the optimizer of the training step is a" in each]) == 1

@@ -16,8 +16,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_, parametrizations, parametrize  # noqa: E402
-from torch.optim.lr_scheduler import OneCycleLR  # noqa: E402
+from torch.nn.utils import clip_grad_norm_, parametrizations, parametrize  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -127,15 +126,6 @@ def plain(job):
         job.step()
 
 
-def accumulation(job):
-    """Groups of four, the last one incomplete."""
-    for number in range(NUM_STEPS - 1):
-        (job.loss(number) / 4).backward()
-        if number % 4 == 3:
-            job.step()
-    job.step()
-
-
 def no_sync(job):
     """DistributedDataParallel around the tuned model, and all but one backward pass of four without it."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -148,15 +138,6 @@ def no_sync(job):
                 job.step()
     finally:
         dist.destroy_process_group()
-
-
-def clipping(job):
-    """By the norm, and later by the value."""
-    for number in range(NUM_STEPS):
-        job.loss(number).backward()
-        weights = job.model.parameters()
-        clip_grad_norm_(weights, 0.1) if number < NUM_STEPS // 2 else clip_grad_value_(weights, 0.01)
-        job.step()
 
 
 def scaled(job):
@@ -173,18 +154,6 @@ def scaled(job):
         num_left_out += scaler.get_scale() < before
         job.optimizer.zero_grad()
     assert num_left_out == NUM_STEPS // 50
-
-
-def scheduled(job):
-    """Learning rates and momentum by a scheduler, then by hand."""
-    scheduler = OneCycleLR(job.optimizer, max_lr=3e-2, total_steps=NUM_STEPS)
-    for number in range(NUM_STEPS):
-        job.loss(number).backward()
-        job.step()
-        scheduler.step()
-        if number == NUM_STEPS - 20:
-            for group in job.optimizer.param_groups:
-                group["lr"] = 1e-4
 
 
 def groups(job):
@@ -276,10 +245,7 @@ def some_outputs(job):
 LOOPS = {
     **{
         loop.__name__: (loop, Net)
-        for loop in (
-            *(plain, accumulation, no_sync, clipping, scaled, scheduled, groups, averaged, parametrized_later),
-            *(evaluated, resumed),
-        )
+        for loop in (*(plain, no_sync, scaled, groups, averaged, parametrized_later, evaluated, resumed),)
     },
     "tied": (plain, Tied),
     "parametrized": (plain, Normed),

@@ -15,8 +15,6 @@ pytestmark = pytest.mark.torch
 
 from tests.job.test_training_steps import (  # noqa: E402
     COMPILED,
-    FUSED,
-    OPTIMIZER,
     StopError,
     batch,
     failing_at_run,
@@ -129,31 +127,6 @@ def assert_alike(one, other, error=1e-7):
     assert one.updates == other.updates
     torch.testing.assert_close(one.losses, other.losses, rtol=error, atol=error)
     torch.testing.assert_close(one.model.state_dict(), other.model.state_dict(), rtol=error, atol=error)
-
-
-CONFIGS = {"compiled": COMPILED, "with the loss": {**COMPILED, "scope": "loss"}, "fused": FUSED, "optimizer": OPTIMIZER}
-
-
-@pytest.mark.fast_cases("compiled", "fused")
-@pytest.mark.parametrize("config", CONFIGS)
-def test_groups_of_calls(tuned, caplog, config):
-    """Two and a half groups an epoch: losses, weights and learning rates of 200 steps."""
-    loop = Loop(tuned(CONFIGS[config]))
-    # Compiled, Adam computes its factors in float32.
-    assert_alike(loop, Loop(ByHand), error=1e-4 if config == "optimizer" else 1e-7)
-    assert loop.updates[:3] == [3, 7, "flush"]
-    assert warned(caplog) == []
-    assert autotune.stats(loop.step).state == "tuned"
-
-
-def test_the_untuned_step_takes_them_too(tmp_path):
-    """Nothing is tuned without the file, and the groups are the same."""
-    loaded = autotune.load(tmp_path / "none.yaml")
-
-    def make(model, loss, optimizer):
-        return loaded.training_step(model, loss, optimizer, accumulate=ACCUMULATE, clip_grad_norm=CLIP)
-
-    assert_alike(Loop(make), Loop(ByHand))
 
 
 def test_a_group_goes_on_where_nothing_is_flushed(tuned):

@@ -219,7 +219,7 @@ class WithLoss(ms.nn.Cell):  # type: ignore[misc]
 
 def check_optimizer(optimizer: Any) -> str | None:
     """See `Training`."""
-    if isinstance(optimizer, ms.nn.Optimizer):
+    if issubclass(type(optimizer), ms.nn.Optimizer):
         return None
     return f"a {type(optimizer).__name__}; the mindspore backend needs a mindspore.nn.Optimizer"
 

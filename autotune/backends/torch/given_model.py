@@ -7,7 +7,8 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import MethodType
 from typing import Any
 
@@ -47,8 +48,7 @@ class FunctionModel(torch.nn.Module):
         attributes of the object whose method it is."""
         function = inspect.unwrap(self.function)
         owner = getattr(function, "__self__", None)
-        enclosed = [content for cell in getattr(function, "__closure__", None) or () for content in _contents(cell)]
-        return [*self.surroundings().values(), *enclosed, *getattr(owner, "__dict__", {}).values()]
+        return [*self.surroundings().values(), *enclosed_in(function), *getattr(owner, "__dict__", {}).values()]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -125,11 +125,11 @@ def _ways_out(given: Any) -> str:
     )
 
 
-def _contents(cell: Any) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # The variable is not set yet.
-        return []
+def enclosed_in(function: Any) -> Iterator[Any]:
+    """Variables of enclosing functions that it uses, as far as they are set."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):
+            yield cell.cell_contents
 
 
 # A model that is compiled already when it is given: what it is without that, which is what is tuned.

@@ -83,9 +83,11 @@ class Gradients:
         return [(weight._version, id(grad), None if grad is None else grad._version) for weight, grad in states]
 
     def _weights(self) -> list[torch.Tensor]:
-        """Those that the optimizer has, as far as it says so."""
-        has_groups = hasattr(self.optimizer, "param_groups")
-        return trained_by(self.optimizer) if has_groups else list(self._model.parameters())
+        """Those that the optimizer has; the model's where it does not say so."""
+        try:
+            return trained_by(self.optimizer)
+        except Exception:
+            return list(getattr(self._model, "parameters", list)())
 
     def _close(self) -> None:
         self._updates.num_made = 0

@@ -27,7 +27,7 @@ from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
 from autotune.backends.torch.forward_state import ForwardState, contents_of
-from autotune.backends.torch.given_model import NOT_RECORDED
+from autotune.backends.torch.given_model import NOT_RECORDED, enclosed_in
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import (
@@ -252,7 +252,7 @@ def _require_number(value: object) -> None:
 def check_optimizer(optimizer: Any) -> str | None:
     """See `Training`. One that stands around another, and a step that needs more than gradients, are not understood."""
     kind = type(optimizer).__name__
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    if not issubclass(type(optimizer), torch.optim.Optimizer):  # A proxy says that it is one.
         return f"a {kind}; the torch backend needs a torch.optim.Optimizer"
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         return f"a {kind}, which stands around another optimizer; the torch backend needs that one"
@@ -308,9 +308,9 @@ def _autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
     """What the `forward` that somebody has set in the model enters, as accelerate's does."""
     forward = vars(model).get("forward")
     while forward is not None:
-        for cell in getattr(forward, "__closure__", None) or ():
-            if isinstance(cell.cell_contents, torch.autocast):
-                return cell.cell_contents.fast_dtype if cell.cell_contents._enabled else None
+        for content in enclosed_in(forward):
+            if isinstance(content, torch.autocast):
+                return content.fast_dtype if content._enabled else None
         forward = getattr(forward, "__wrapped__", None)
     return None
 
