@@ -133,7 +133,8 @@ def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:
     The calls are watched from now on, each is made as ever, and its tensors, numbers and texts are copied before. The
     file is written when so many calls were made, or at the end of a `with` block; it ends in `.pt` for PyTorch, in
     `.npz` for MindSpore. Give the model as it is, before `apply`. Raises InputError for any other object, and for a
-    file that is there already. A call that cannot be kept, such as one with an object that no safe file holds, ends the
+    file that is there already. In a distributed job rank N keeps its own in `NAME-rankN`, and rank 0 in the file of
+    this name. A call that cannot be kept, such as one with an object that no safe file holds, ends the
     recording with a warning; the calls before it are written.
     """
     from autotune.job.recording import record as watch

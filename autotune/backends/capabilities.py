@@ -273,13 +273,17 @@ class Ranks(Protocol):
     rank: int
     """This process's."""
     num_ranks: int
+    timeout_s: float | None
+    """Seconds after which the job's own collectives fail; None: not known."""
+    kept: dict[Any, Any]
+    """What is kept of these ranks in this process for as long as they are together: as long as there is one object."""
 
     @property
     def first_of_host(self) -> int | None:
         """The lowest rank on this host; None: not known, or this is the only one here."""
 
     def write(self, name: str, text: str) -> None:
-        """Leave a note under a name under which no rank has left one."""
+        """Leave a note under a name that no other rank uses, in place of an earlier one."""
 
     def are_written(self, names: Sequence[str]) -> bool:
         """Whether there are notes under all of these names."""
@@ -289,9 +293,6 @@ class Ranks(Protocol):
 
     def settle(self, name: str, text: str) -> None:
         """Leave a note, unless another rank was first."""
-
-    def count(self, name: str) -> int:
-        """How often this was asked under a name, by any of them, since they met."""
 
 
 class Rehearse(Protocol):

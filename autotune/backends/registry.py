@@ -283,12 +283,13 @@ def framework_of(model: Any) -> str | None:
 def framework_that(*signs: Callable[[Backend], bool]) -> str | None:
     """The first of the frameworks that the job has imported for which a sign holds, the first sign before the second;
     None where none holds."""
-    names = list(_imported_frameworks())
+    names = list(imported_frameworks())
     return next((name for sign in signs for name in names if sign(load_backend(name))), None)
 
 
-def _imported_frameworks() -> Iterator[str]:
-    """A broken package of somebody else's is passed over: it must not end a job that does not use it."""
+def imported_frameworks() -> Iterator[str]:
+    """Those that the job has imported. A broken package of somebody else's is passed over: it must not end a job that
+    does not use it."""
     yield from (name for name in bundled_names() if is_imported(name))
     with suppress(InputError):
         for name in _installed_backends():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import psutil
@@ -17,34 +17,38 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.capabilities import Training, Updates, require
 from autotune.backends.protocol import Backend
-from autotune.backends.registry import (
-    entry_of,
-    framework_of,
-    framework_that,
-    framework_version,
-    is_imported,
-    load_backend,
-)
+from autotune.backends.registry import entry_of, framework_of, framework_that, load_backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.board import Answer
 from autotune.job.fallback import Fallback, MismatchError, Together, put_back
 from autotune.job.generation import GuardedGeneration, stats_of
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
 from autotune.job.launch import lacks, lacks_around, tip_of
 from autotune.job.mismatch import admission_of, differences, hint_of_misfits, retune_command
 from autotune.job.output_check import OutputCheck
-from autotune.job.ranks import DECISION_S, Answer, JointCalls, Pact, Rehearsal, pact_of
+from autotune.job.ranks import (
+    DECISION_S,
+    Agreement,
+    JointCalls,
+    Pact,
+    Rehearsal,
+    draft_of,
+    level_of,
+    pact_for,
+    stays_untuned,
+)
 from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, expect_calls, register, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
 from autotune.measure.parts import AuthorsWord, Compare
+from autotune.tuned.tier_file import Tiers
 from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig, TunedTexts
-from autotune.version import __version__
 from autotune.workload.build import Apply, TrainingRecipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
@@ -120,58 +124,58 @@ class Application:
         self._backend: Backend | None = None
         self._pact: Pact | None = None
         """With the other ranks of a distributed job; None: this process decides alone."""
+        self._held: tuple[Any, Callable[[], None]] | None = None
+        """What the job is to hold, once all ranks agree, and how to undo it."""
+
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """It has no parts."""
 
     def applied(self) -> tuple[Any, Callable[[], None]]:
         """What the job holds from now on, and how to undo it all."""
-        refusal: Exception | None = None
+        draft = draft_of(
+            "a model" if self._recipe is None else "a training step", self._loaded.path, self._loaded.answer
+        )
+        with agreement_on(draft, self._loaded.answer, self._model, self._policy) as agreement:
+            refusal = self.begin(agreement.pact)
+            if refusal is None or self._policy.on_mismatch != "raise":
+                refusal = agreement.reached(refusal)
+            return self.end(refusal)
+
+    def begin(self, pact: Pact | None) -> Exception | None:
+        """Apply the config, and return what keeps this process from it. `end` has to follow."""
+        self._pact = pact
         try:
-            self._pact = self._pact_of_ranks()
-            given, release = self._tuned_or_untouched()
+            self._held = self._tuned_or_untouched()
         except BaseException as error:
             put_back(self._changes.undo, self._recorder)
             if not isinstance(error, Exception):
                 raise
-            refusal = error
-        if self._pact is not None:
-            agreed = self._agreed(self._pact, refusal)
-            if refusal is None and agreed is not None:
-                release()
-                self._forget_tuned()
-            refusal = agreed
+            return error
+        return None
+
+    def end(self, refusal: Exception | None) -> tuple[Any, Callable[[], None]]:
+        """What the job holds, and how to undo it, once it is known what keeps all ranks from the config."""
         if refusal is not None:
+            self.withdraw()
             if self._policy.on_mismatch == "raise":
                 raise refusal
             self._note_refusal(refusal)
-            given, release = self._untouched()
+            self._held = self._untouched()
             refusal = None  # Its traceback leads here, and would keep the model.
+        assert self._held is not None
+        given, release = self._held
         for held in (self._given, self._model, given):
             register(held, self._recorder)
         return given, release
 
-    def _forget_tuned(self) -> None:
-        self._recorder.note_first_call()
-        self._recorder.diagnose = None
-        self._recorder.rehearsal = lambda: None
-
-    def _pact_of_ranks(self) -> Pact | None:
-        """What is wrong with the file or a framework is said where the config is applied."""
-        ranks = None
-        with suppress(AutotuneError):
-            named = None if self._loaded.answer is None else self._loaded.answer.framework
-            framework = named if named is not None and is_imported(named) else framework_of(self._model)
-            ranks = None if framework is None else load_backend(framework).ranks()
-        return None if ranks is None else pact_of(ranks, self._policy.ranks)
-
-    def _agreed(self, pact: Pact, refusal: Exception | None) -> Exception | None:
-        """What keeps all ranks from the config. A rank raises its own error where errors are wanted, and waits for
-        nobody."""
-        kind = "a model" if self._recipe is None else "a training step"
-        own = Answer(self._told(refusal), kind) if refusal is not None else _answer_of(self._loaded, kind)
-        if refusal is not None and self._policy.on_mismatch == "raise":
-            pact.tell("applied", own)
-            return refusal
-        why = pact.agree("applied", own, DECISION_S)
-        return None if why is None else MismatchError(why)
+    def withdraw(self) -> None:
+        """Undo what was begun, if anything was: the job has what it gave."""
+        if self._held is not None:
+            self._held[1]()
+            self._held = None
+            self._recorder.note_first_call()
+            self._recorder.diagnose = None
+            self._recorder.rehearsal = lambda: None
 
     def _tuned_or_untouched(self) -> tuple[Any, Callable[[], None]]:
         if self._loaded.problem is not None:
@@ -466,16 +470,8 @@ class Application:
     def _note_refusal(self, error: Exception) -> None:
         """One line: what is wrong, that the model stays as it is, what to do."""
         kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
-        if self._pact is None:
-            self._recorder.note(kind, self._told(error, "the model stays untuned"))
-        else:
-            stays = f"the model stays untuned on all of the {len(self._pact.members)} ranks"
-            self._recorder.note(kind, self._told(error, stays), self._pact.level)
-
-    def _told(self, error: Exception, *consequences: str) -> str:
-        what = str(error) if isinstance(error, AutotuneError) else quoted(error)
-        tip = getattr(error, "tip", None) if self._policy.on_mismatch != "untuned" else None
-        return "; ".join(filter(None, [what, *consequences, tip]))
+        told = told_of(self._policy, error, stays_untuned("the model stays", self._pact))
+        self._recorder.note(kind, told, level_of(self._pact))
 
     def _untouched(self) -> tuple[Any, Callable[[], None]]:
         self._recorder.state = "untuned"
@@ -518,12 +514,17 @@ class Application:
         return call if self._recorder.calls is None else self._recorder.calls.around(call)
 
 
-def _answer_of(loaded: LoadedFile, kind: str) -> Answer:
-    tuned = loaded.answer
-    assert tuned is not None
-    digest = hashlib.sha256(tuned.model_dump_json().encode()).hexdigest()
-    releases = f"{tuned.framework} {framework_version(tuned.framework)}, autotune {__version__}"
-    return Answer(None, kind, loaded.path, digest, releases)
+def agreement_on(draft: Answer, content: TunedConfig | Tiers | None, model: Any, policy: Policy) -> Agreement:
+    """What is to be decided about the content of a file that is applied to a model."""
+    pact = pact_for(None if content is None else content.framework, model, policy.ranks)
+    return Agreement(pact, draft, partial(told_of, policy), DECISION_S)
+
+
+def told_of(policy: Policy, error: Exception, *consequences: str) -> str:
+    """What keeps a model from its config, in one line that says what to do where the job wants that."""
+    what = str(error) if isinstance(error, AutotuneError) else quoted(error)
+    tip = getattr(error, "tip", None) if policy.on_mismatch != "untuned" else None
+    return "; ".join(filter(None, [what, *consequences, tip]))
 
 
 def _never() -> None:

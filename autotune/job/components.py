@@ -15,8 +15,9 @@ from typing import Any
 from autotune.apply.compile_model import put_in_place
 from autotune.backends.undo import UndoLog
 from autotune.errors import InvalidConfigError
-from autotune.job.apply import Application, LoadedFile, Policy
+from autotune.job.apply import Application, LoadedFile, Policy, agreement_on, told_of
 from autotune.job.fallback import MismatchError
+from autotune.job.ranks import Pact, draft_of, level_of, stays_untuned
 from autotune.job.stats import HasStats, Stats, StatsRecorder, recorder_of, register
 from autotune.measure.measurement import Component
 from autotune.tuned.tuned_config import TunedConfig
@@ -48,6 +49,16 @@ class ComponentsRecorder:
         )
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A component to which the config was applied, so far as this process can say."""
+
+    path: str
+    module: Any
+    application: Application
+    refusal: Exception | None
+
+
 class ComponentsApplication:
     """One pipeline under one policy."""
 
@@ -60,25 +71,60 @@ class ComponentsApplication:
         # The latency on record is that of the whole call.
         self._policy = replace(policy, margin=None)
         self._changes = UndoLog()
+        self._pact: Pact | None = None
+        self._begun: list[_Begun] = []
         self._releases: list[Callable[[], None]] = []
         self._recorder = ComponentsRecorder()
 
     def applied(self) -> tuple[Any, Callable[[], None]]:
         """The pipeline, and how to put its own components back."""
+        draft = draft_of("a pipeline", self._loaded.path, self._tuned)
+        with agreement_on(draft, self._tuned, self._pipeline, self._policy) as agreement:
+            refusal = self.begin(agreement.pact)
+            if refusal is None or self._policy.on_mismatch != "raise":
+                refusal = agreement.reached(refusal, self.left_out)
+            return self.end(refusal)
+
+    def begin(self, pact: Pact | None) -> Exception | None:
+        """Apply the config to each component, and return what keeps the pipeline from it. `end` has to follow."""
+        self._pact = pact
         try:
             if not self._tuned.is_untuned or self._policy.monitor:
-                for part in [*self._parts()]:
-                    self._put(*part)
-        except MismatchError as refusal:
-            self._release()
-            if self._policy.on_mismatch == "raise":
+                for path, module, tuned in [*self._parts()]:
+                    self._begin_part(path, module, tuned)
+        except BaseException as error:
+            self.withdraw()
+            if not isinstance(error, Exception):
                 raise
-            self._recorder.own.note("mismatch", f"{refusal}; the pipeline stays untuned")
+            return error
+        return None
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Components that stay untuned, and why."""
+        return {part.path: told_of(self._policy, part.refusal) for part in self._begun if part.refusal is not None}
+
+    def end(self, refusal: Exception | None) -> tuple[Any, Callable[[], None]]:
+        """The pipeline, and how to undo it, once it is known what keeps all ranks from the config."""
+        if refusal is not None:
+            self.withdraw()
+            if self._policy.on_mismatch == "raise":
+                raise refusal
+            stays = stays_untuned("the pipeline stays", self._pact)
+            self._recorder.own.note("mismatch", told_of(self._policy, refusal, stays), level_of(self._pact))
+        try:
+            while self._begun:
+                self._end_part(self._begun.pop(0))
         except BaseException:
             self._release()
             raise
         register(self._pipeline, self._recorder)
         return self._pipeline, self._release
+
+    def withdraw(self) -> None:
+        """Undo what was begun."""
+        while self._begun:
+            self._begun.pop().application.withdraw()
 
     def _parts(self) -> Iterator[tuple[str, Any, TunedConfig]]:
         """Path, module and config of each component that the config is for. Raises MismatchError for a pipeline that
@@ -105,21 +151,23 @@ class ComponentsApplication:
         workload = self._tuned.workload.model_copy(update={"signature": component.signature, "inputs": None})
         return self._tuned.model_copy(update={"config": config, "workload": workload, "components": (), "limits": None})
 
-    def _put(self, path: str, module: Any, tuned: TunedConfig) -> None:
-        if _is_offloaded(module):
-            recorder = StatsRecorder()
-            recorder.note(
-                "mismatch",
-                f"{self._loaded.path}: {path} is moved to the device for each call (offload): it stays untuned",
-            )
-            self._keep(path, module, recorder)
-            return
-        loaded = LoadedFile(f"{self._loaded.path} ({path})", tuned, is_component=True)
-        given, release = Application(loaded, module, self._policy).applied()
+    def _begin_part(self, path: str, module: Any, tuned: TunedConfig) -> None:
+        loaded, policy = LoadedFile(f"{self._loaded.path} ({path})", tuned, is_component=True), self._policy
+        if _is_offloaded(module):  # Its owner wanted that: it is no mistake.
+            moved = MismatchError(f"{self._loaded.path}: {path} is moved to the device for each call (offload)")
+            loaded, policy = LoadedFile(loaded.path, None, moved), replace(policy, on_mismatch="untuned")
+        application = Application(loaded, module, policy)
+        refusal = application.begin(None if self._pact is None else self._pact.part(path))
+        self._begun.append(_Begun(path, module, application, refusal))
+        if refusal is not None and policy.on_mismatch == "raise":
+            raise refusal
+
+    def _end_part(self, part: _Begun) -> None:
+        given, release = part.application.end(part.refusal)
         self._releases.append(release)
-        self._keep(path, given, recorder_of(given))
-        if given is not module:
-            put_in_place(self._pipeline, path, given, self._changes)
+        self._keep(part.path, given, recorder_of(given))
+        if given is not part.module:
+            put_in_place(self._pipeline, part.path, given, self._changes)
 
     def _keep(self, path: str, module: Any, recorder: HasStats | None) -> None:
         if recorder is not None:
@@ -127,6 +175,7 @@ class ComponentsApplication:
             register(module, recorder)
 
     def _release(self) -> None:
+        self.withdraw()
         self._changes.undo()
         while self._releases:
             self._releases.pop()()

@@ -101,7 +101,7 @@ class Loaded(LoadedFile):
         policy = Policy(
             on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options, ranks
         )
-        given, _ = self._application(model, policy).applied()
+        given, _ = self.application(model, policy).applied()
         return given
 
     def training_step(
@@ -155,7 +155,8 @@ class Loaded(LoadedFile):
             register(step, recorder)
         return step
 
-    def _application(self, model: Any, policy: Policy) -> Application | ComponentsApplication:
+    def application(self, model: Any, policy: Policy) -> Application | ComponentsApplication:
+        """What applies it to a model or a pipeline."""
         if self.answer is not None and self.answer.components:
             return ComponentsApplication(self, model, policy)
         return Application(self, model, policy)
@@ -166,7 +167,7 @@ class Loaded(LoadedFile):
 
         Takes what `apply` takes. What MindSpore or the system take only once in a process stays.
         """
-        given, release = self._application(model, Policy(**policy)).applied()
+        given, release = self.application(model, Policy(**policy)).applied()
         try:
             yield given
         finally:

@@ -1,15 +1,13 @@
-"""`Pact`: what the ranks of a distributed job decide together about one tuned model or training step.
+"""`Agreement`, `Pact`: what the ranks of a distributed job decide together about what they apply.
 
 A rank that goes its own way can hang the others, which wait for it in a collective, or mix other numbers into theirs in
 silence. So no rank decides alone whether its model is tuned:
 
-* Each rank leaves its answer: the digest of its file, its releases, and what keeps it from the config, if anything. The
-  lowest rank reads all of them and settles what holds. One "no" is everybody's, with one warning that names the rank
-  and its reason.
+* For all that a job applies at once (a model, a training step, a pipeline, tiers) there is one agreement, and each rank
+  leaves one answer to it (`board`), whatever it failed at. One "no" is everybody's, with one warning that names the
+  rank and its reason.
 * These are notes in the store at which the ranks met, and no collective. No communicator of the job's is touched, whose
-  watchdog would end the job; and a rank that never comes is waited for only so long, and can be named.
-* Whoever settles first has settled for all: a rank that gives up waiting settles on "no", and one that comes later
-  finds that. Two ranks never hold different verdicts, whoever is late.
+  watchdog would end the job; and a rank that does not come is waited for only so long, and can be named.
 * After that no rank leaves alone. What does not compile later runs as it is written, where it stands, so that every
   collective is made once and in order. The rank leaves a note, which all look for before their calls: in a job whose
   ranks wait for each other in every step, all leave before the same call.
@@ -19,65 +17,65 @@ Rule of this file: no rank waits for another one within a call of the job's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
 
 from autotune.backends.capabilities import Ranks
 from autotune.backends.protocol import Backend
-from autotune.errors import InputError, quoted
-from autotune.job.fallback import Fallback, raise_interruption
+from autotune.backends.registry import framework_of, framework_version, imported_frameworks, is_imported, load_backend
+from autotune.errors import AutotuneError, InputError, quoted
+from autotune.job.board import Answer, Board, Decision, pauses
+from autotune.job.fallback import Fallback, MismatchError, raise_interruption
 from autotune.job.stats import StatsRecorder, recorder_of
+from autotune.tuned.tier_file import Tiers
+from autotune.tuned.tuned_config import TunedConfig
+from autotune.version import __version__
 
-DECISION_S = 600.0
-"""Seconds for which a rank waits for the others' answers in `apply`: they may still be loading a checkpoint."""
+DECISION_S = 50.0
+"""Seconds for which a rank waits for the others' answers in `apply`, and for the others to come to `prepare`. The job's
+own collectives end it after some minutes, if the others wait there."""
+OF_THE_JOBS = 0.5
+"""And at most this share of what a collective of the job may take."""
 COMPILE_S = 1800.0
 """Seconds for which it does in `prepare`, where the others compile."""
 LONGEST_TURN_S = 240.0
 """Most seconds for which a rank leaves the compiling to the first one on its host. If the model waits for other ranks
 in its calls, the first one gets no further until its neighbours come, too."""
-_GRACE_S = 10.0
-"""For the lowest rank, once all answers are there."""
-_PAUSES_S = 0.001, 0.1
-"""The first and the longest pause between two looks at the store."""
 _ALWAYS, _SELDOM = 32, 64
 """Calls before each of which a rank looks for notes, and of the later ones one in so many."""
-_MAX_NAMED = 3
-"""Ranks that a sentence names."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one rank has to say about a config. The paths of the file may differ, and whether caches were found."""
-
-    refusal: str | None
-    """Why it cannot apply the config; None: it can."""
-    kind: str = ""
-    """What it was applied to."""
-    path: str = ""
-    digest: str = ""
-    releases: str = ""
 
 
 class Pact:
-    """The agreement of some ranks about one applied config."""
+    """The agreement of some ranks about what was applied, or about a part of it, and what they tell each other then."""
 
-    def __init__(self, ranks: Ranks, members: Sequence[int]) -> None:
-        """Every member has to make the same pacts in the same order: its first one is one with the others' first."""
-        self.members = tuple(members)
-        self.speaks = ranks.rank == min(members)
-        """This rank says what all have decided."""
+    def __init__(self, ranks: Ranks, board: Board, whole: Pact | None = None, part: str = "") -> None:
+        self.members = board.members
+        self.decision: Decision | None = None
         self._ranks = ranks
-        who = "-".join(map(str, members)) if len(members) < ranks.num_ranks else "all"
-        self._name = f"{who}/{ranks.count(f'{who}/{ranks.rank}')}"
+        self._board = board
+        self._whole = whole
+        self._part = part
         self._has_posted = False
         self._num_turns = 0
-        self._num_asked = Counter[str]()
+
+    def part(self, name: str) -> Pact:
+        """A pact about a part, which all ranks may leave alone."""
+        return Pact(self._ranks, self._board, self, name)
+
+    @property
+    def name(self) -> str | None:
+        """All ranks call it so; None while nothing was decided for a config."""
+        if self._whole is not None:
+            return None if self._whole.name is None else f"{self._whole.name}/{self._part}"
+        decided = self.decision is not None and self.decision.why is None
+        return f"{self._board.name}/{self.decision.number}" if decided and self.decision is not None else None
 
     @property
     def rank(self) -> int:
@@ -87,32 +85,48 @@ class Pact:
     @property
     def level(self) -> int:
         """Level of the line in which this rank's log says what all have decided: one of them warns."""
-        return logging.WARNING if self.speaks else logging.INFO
+        decision = self.decision if self._whole is None else self._whole.decision
+        speaker = min(self.members) if decision is None else decision.speaker
+        return logging.WARNING if speaker == self.rank else logging.INFO
 
-    def agree(self, topic: str, answer: Answer, patience_s: float) -> str | None:
+    def at_most_s(self, patience_s: float) -> float:
+        """Seconds to wait for ranks that may be in a collective of the job's meanwhile, and wait there for this one."""
+        longest_s = self._ranks.timeout_s
+        return patience_s if longest_s is None else min(patience_s, OF_THE_JOBS * longest_s)
+
+    def agree(self, answer: Answer, patience_s: float, level: int = logging.WARNING) -> str | None:
         """Why all of them stay untuned, the same sentence for each; None: nothing keeps them. Waits for the others."""
-        self._num_asked[topic] += 1
         try:
-            return self._agreed(f"{self._name}/{topic}/{self._num_asked[topic]}", answer, patience_s)
+            decision = self._board.decide(answer, patience_s, level)
         except Exception as error:  # The store went with the rank that held it: the job is about to end.
             raise_interruption(error)
             return f"the ranks could not agree: {quoted(error)}"
+        self.decision = self.decision or decision
+        return decision.why
 
-    def tell(self, topic: str, answer: Answer) -> None:
+    def meet(self, topic: str, problem: str | None, patience_s: float) -> str | None:
+        """`agree` about what was applied, in `prepare`. That others compile for long is no news to anybody."""
+        answer = Answer(problem, "prepare()", "prepare()", f"{topic} {self.name}")
+        return self.agree(answer, patience_s, logging.WARNING if patience_s <= DECISION_S else logging.INFO)
+
+    def tell(self, answer: Answer) -> None:
         """Leave the answer, and wait for nobody: this rank goes no further."""
-        self._num_asked[topic] += 1
         try:
-            self._ranks.write(f"{self._name}/{topic}/{self._num_asked[topic]}/{self.rank}", json.dumps(asdict(answer)))
+            self._board.tell(answer)
         except Exception as error:
             raise_interruption(error)
 
     def post(self, why: str) -> None:
         """Let all of them leave the tuned model at their next look."""
-        if self._has_posted:
+        self.post_of_all(f"rank {self.rank}: {why}")
+
+    def post_of_all(self, why: str) -> None:
+        """`post` of a sentence that names its rank."""
+        if self._has_posted or self.name is None:
             return
         self._has_posted = True
         try:
-            self._ranks.settle(self._trouble, json.dumps(f"rank {self.rank}: {why}"))
+            self._ranks.settle(self._trouble, json.dumps(why))
         except Exception as error:
             raise_interruption(error)
 
@@ -130,7 +144,7 @@ class Pact:
         """Within: the first rank of this host compiles, and its neighbours wait for so long until it has."""
         self._num_turns += 1
         first = self._ranks.first_of_host
-        name = f"{self._name}/turn/{self._num_turns}/{first}"
+        name = f"{self.name}/turn/{self._num_turns}/{first}"
         if first is None or first not in self.members:
             yield
         elif first == self.rank:
@@ -139,83 +153,97 @@ class Pact:
             finally:
                 self._ranks.write(name, "")
         else:
-            deadline, pauses = time.monotonic() + min(patience_s, LONGEST_TURN_S), _pauses()
+            deadline, waits = time.monotonic() + min(patience_s, LONGEST_TURN_S), pauses()
             while not self._ranks.are_written([name]) and time.monotonic() < deadline:
-                time.sleep(next(pauses))
+                time.sleep(next(waits))
             yield
 
     @property
     def _trouble(self) -> str:
-        return f"{self._name}/trouble"
-
-    def _agreed(self, topic: str, answer: Answer, patience_s: float) -> str | None:
-        names = {member: f"{topic}/{member}" for member in self.members}
-        verdict = f"{topic}/verdict"
-        self._ranks.write(names[self.rank], json.dumps(asdict(answer)))
-        deadline, pauses = time.monotonic() + patience_s, _pauses()
-        while not self._ranks.are_written([verdict]):
-            if self.speaks and self._ranks.are_written(list(names.values())):
-                answers = {member: Answer(**json.loads(self._ranks.read(name))) for member, name in names.items()}
-                self._ranks.settle(verdict, json.dumps(objection(answers)))
-            elif time.monotonic() > deadline:
-                missing = [member for member, name in names.items() if not self._ranks.are_written([name])]
-                if missing or time.monotonic() > deadline + _GRACE_S:
-                    self._ranks.settle(verdict, json.dumps(_no_answer(missing or [min(self.members)], patience_s)))
-            else:
-                time.sleep(next(pauses))
-        why: str | None = json.loads(self._ranks.read(verdict))
-        return why
+        return f"{self.name}/trouble"
 
 
-def pact_of(ranks: Ranks, members: Sequence[int] | None) -> Pact | None:
-    """A new one; None where this rank is to decide alone. `members` None: all ranks of the job. Raises InputError."""
+class Agreement:
+    """What is decided about one thing that a job applies, of however many parts: by all ranks of a distributed job, or
+    by a process alone. Within its block an exception is this rank's answer."""
+
+    def __init__(
+        self, pact: Pact | InputError | None, draft: Answer, told: Callable[[Exception], str], patience_s: float
+    ) -> None:
+        """`pact`: that of the ranks; None: this process decides alone; an exception: why nobody knows who decides.
+        `draft`: the answer of a rank that nothing keeps from it. `told`: an exception as the other ranks read it."""
+        self.pact = pact if isinstance(pact, Pact) else None
+        self._problem = pact if isinstance(pact, InputError) else None
+        self._draft = draft
+        self._told = told
+        self._patience_s = patience_s
+        self._has_answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self.pact is not None and not self._has_answered:
+            told = self._told(error) if isinstance(error, Exception) else type(error).__name__
+            self.pact.tell(replace(self._draft, refusal=told))
+
+    def reached(self, refusal: Exception | None, left_out: Mapping[str, str] | None = None) -> Exception | None:
+        """What keeps all ranks from it. `refusal`: what keeps this one. `left_out`: parts that stay untuned here, and
+        why."""
+        if self.pact is None:
+            return self._problem or refusal
+        told = None if refusal is None else self._told(refusal)
+        self._has_answered = True
+        why = self.pact.agree(
+            replace(self._draft, refusal=told, left_out=left_out or {}), self.pact.at_most_s(self._patience_s)
+        )
+        return None if why is None else MismatchError(why)
+
+
+def stays_untuned(what: str, pact: Pact | None) -> str:
+    """The consequence of what keeps all ranks from a config."""
+    return f"{what} untuned" if pact is None else f"{what} untuned on all of the {len(pact.members)} ranks"
+
+
+def level_of(pact: Pact | None) -> int:
+    """As `Pact.level`; a process that decides alone warns."""
+    return logging.WARNING if pact is None else pact.level
+
+
+def draft_of(kind: str, path: str, content: TunedConfig | Tiers | None, *more: TunedConfig | None) -> Answer:
+    """The answer of a rank that nothing keeps from what is in a file; `more`: what is in the files that it names."""
+    if content is None:
+        return Answer(None, kind, path)
+    texts = ["" if each is None else each.model_dump_json() for each in (content, *more)]
+    own, whole = (hashlib.sha256(text.encode()).hexdigest() for text in (texts[0], "\n".join(texts)))
+    with suppress(AutotuneError):  # A framework that is not there keeps it from the config, and is named.
+        releases = f"{content.framework} {framework_version(content.framework)}, autotune {__version__}"
+        return Answer(None, kind, path, f"{kind} {own}", whole, releases)
+    return Answer(None, kind, path, f"{kind} {own}", whole)
+
+
+def pact_for(framework: str | None, model: Any, members: Sequence[int] | None) -> Pact | InputError | None:
+    """A new one for what is applied to a model; None where this process is to decide alone, an InputError for members
+    that are no ranks. `framework`: the file's, if it can be read."""
+    ranks = None
+    with suppress(AutotuneError):  # What is wrong with a framework is said where the config is applied.
+        named = framework if framework is not None and is_imported(framework) else framework_of(model)
+        # A pipeline is of no framework, and neither are many models that a config is applied to by mistake.
+        asked = imported_frameworks() if named is None else [named]
+        ranks = next((found for name in asked if (found := load_backend(name).ranks()) is not None), None)
+    if ranks is None:
+        return None
     chosen = tuple(range(ranks.num_ranks) if members is None else sorted(set(members)))
     if ranks.rank not in chosen or not set(chosen) <= set(range(ranks.num_ranks)):
-        raise InputError(
+        return InputError(
             f"ranks={list(chosen)} was given on rank {ranks.rank} of {ranks.num_ranks}",
             tip="give the ranks that apply this config, the same ones on each of them",
         )
-    return Pact(ranks, chosen) if len(chosen) > 1 else None
-
-
-def objection(answers: Mapping[int, Answer]) -> str | None:
-    """What keeps the ranks from a config, in a sentence that names ranks and their reasons; None: nothing does."""
-    refusing = {rank: answer.refusal for rank, answer in answers.items() if answer.refusal is not None}
-    if len(refusing) == len(answers) and len(set(refusing.values())) == 1:
-        return next(iter(refusing.values()))  # Nobody differs from anybody.
-    if refusing:
-        named = [f"rank {rank}: {why}" for rank, why in list(refusing.items())[:_MAX_NAMED]]
-        more = f"; and {len(refusing) - _MAX_NAMED} more ranks" if len(refusing) > _MAX_NAMED else ""
-        return "; ".join(named) + more
-    for what, has, told in _COMPARED:
-        (usual, _), *others = Counter(map(has, answers.values())).most_common()
-        if others:
-            other, one = (
-                next(rank for rank, answer in answers.items() if has(answer) == value)
-                for value in (others[0][0], usual)
-            )
-            return f"rank {other} has {what} than rank {one}: {told(answers[other])}, there {told(answers[one])}"
-    return None
-
-
-_COMPARED: tuple[tuple[str, Callable[[Answer], str], Callable[[Answer], str]], ...] = (
-    ("other releases", lambda answer: answer.releases, lambda answer: answer.releases),
-    ("another file", lambda answer: answer.digest, lambda answer: f"{answer.path} (sha256 {answer.digest[:12]})"),
-    ("another use for the file", lambda answer: answer.kind, lambda answer: answer.kind),
-)
-"""What has to be equal on all ranks: how a sentence calls it, the value, and how a sentence shows it."""
-
-
-def _no_answer(missing: Sequence[int], patience_s: float) -> str:
-    named = ", ".join(map(str, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
-    return f"rank {named}: no answer within {patience_s:g} s"
-
-
-def _pauses() -> Iterator[float]:
-    pause_s, longest_s = _PAUSES_S
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, longest_s)
+    if len(chosen) == 1:
+        return None
+    return Pact(ranks, ranks.kept.setdefault(chosen, Board(ranks, chosen)))
 
 
 class JointCalls:
@@ -255,18 +283,23 @@ class Rehearsal:
     """How long the first call is expected to take: as long as in the study."""
 
     def __call__(self, held: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        problem = None if self.fallback.is_over or self.backend.rehearse is None else self._tried(held, args, kwargs)
         if self.pact is None:
+            problem = self._tried(held, args, kwargs)
             if problem is not None:
                 self.fallback.give_up(problem)
             return
-        why = self.pact.agree("prepared", Answer(problem), COMPILE_S)
+        # What a rank waits for that does not come is not what it waits for where the others compile.
+        why = self.pact.meet("all are here", None, self.pact.at_most_s(DECISION_S))
+        if why is None:
+            why = self.pact.meet("prepared", self._tried(held, args, kwargs), COMPILE_S)
         if why is not None:
+            self.pact.post_of_all(why)  # For those that did not come.
             self.fallback.leave(why)
 
     def _tried(self, held: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """What this rank alone has against the config now."""
-        assert self.backend.rehearse is not None
+        if self.fallback.is_over or self.backend.rehearse is None:
+            return None
         turn = nullcontext() if self.pact is None else self.pact.turn(2 * self.compile_s)
         try:
             self.backend.rehearse(self.model, held, args, kwargs, turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Lock
@@ -35,6 +36,10 @@ class Recording:
         self._file = require(self._backend.calls_file, "autotune.record")
         if path.suffix not in self._file.suffixes[:1]:
             raise InputError(f"{path}: calls of {framework} are kept in a file that ends in {self._file.suffixes[0]}")
+        ranks = self._backend.ranks()
+        if ranks is not None and ranks.rank > 0:
+            path = path.with_stem(f"{path.stem}-rank{ranks.rank}")
+            _LOG.info("autotune: rank %d keeps its calls in %s", ranks.rank, path)
         if path.exists():
             raise InputError(f"{path} is there already", tip="remove it, or choose another place")
         self._path = path
@@ -74,8 +79,14 @@ class Recording:
     def _close(self) -> None:
         self._stop()
         is_open, self._is_open = self._is_open, False
-        if is_open and self.calls:
-            self._file.write(self.calls, self._path)
+        if not is_open or not self.calls:
+            return
+        if self._path.exists():  # Processes that do not know of each other were given one name.
+            taken, self._path = self._path, self._path.with_stem(f"{self._path.stem}-{os.getpid()}")
+            _LOG.warning(
+                "autotune: %s was written by another process meanwhile: the calls are in %s", taken, self._path
+            )
+        self._file.write(self.calls, self._path)
 
 
 def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:

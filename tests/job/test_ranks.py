@@ -39,7 +39,9 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from autotune.backends.torch import apply as torch_apply  # noqa: E402
 from autotune.backends.torch.knobs import settings_of  # noqa: E402
+from tests.job.test_applied_on_ranks import row  # noqa: E402
 from tests.stand_ins import launched  # noqa: E402
+from tests.stand_ins.applied import applied, call, files, state  # noqa: E402
 
 COMPILED = {"execution": "compile", "backend": "aot_eager"}
 INDUCTOR = {"execution": "compile", "backend": "inductor"}
@@ -151,10 +153,6 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
-def state(model):
-    return autotune.stats(model).state
-
-
 def same(outcomes):
     """No rank failed, and their weights are equal to those of the untuned job and of each other."""
     assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
@@ -188,37 +186,45 @@ def decided(rank, paths, kind):
 
 
 class TestTheDecision:
+    """Over the store of a real group. What can be applied and what can go wrong with it are rows of a table in
+    `test_applied_on_ranks`, whose ranks are threads."""
+
     @pytest.mark.parametrize("kind", ["model", "step"])
     def test_all_apply_one_file(self, two, exported, kind):
-        path = exported(COMPILED)
-        outcomes = two.run(decided, [path, path], kind)
+        """Or a copy of it elsewhere."""
+        outcomes = two.run(decided, [exported(COMPILED), exported(COMPILED, name="copy.yaml")], kind)
         assert [outcome.value[0] for outcome in outcomes] == ["settling"] * 2
         assert warned(outcomes) == []
 
-    @pytest.mark.parametrize("kind", ["model", "step"])
-    def test_a_file_that_one_rank_does_not_have(self, two, exported, tmp_path, kind):
-        missing = str(tmp_path / "none.yaml")
-        outcomes = two.run(decided, [exported(COMPILED), missing], kind)
-        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
-        [(rank, line)] = warned(outcomes)
-        assert rank == 0
-        assert f"rank 1: cannot read {missing}" in line
-        assert "stays untuned on all of the 2 ranks" in line
-        assert [len(outcome.value[2]) for outcome in outcomes] == [1, 1]
+    def test_some_rows_of_the_table(self, two, tmp_path):
+        """One warning that names rank and reason, and then another model is tuned."""
+        rows = [("file", "file missing"), ("pipeline", "part missing"), ("tiers", "part missing"), ("step", "raises")]
+        paths = {form: files(tmp_path, form) for form, _ in rows}
+        for form, fault in rows:
+            outcomes = two.run(really, form, fault, 1, paths[form])
+            assert [outcome.error for outcome in outcomes] == [None] * 2
+            assert [outcome.value[0] for outcome in outcomes] == [
+                "untuned",
+                "raised" if fault == "raises" else "untuned",
+            ]
+            assert [outcome.value[3] for outcome in outcomes] == ["settling"] * 2
+            [(rank, line)] = warned(outcomes)
+            assert rank == 0
+            assert "rank 1: " in line
+            assert "untuned on all of the 2 ranks" in line
 
-    def test_another_file_on_one_rank(self, two, exported):
-        paths = [exported(COMPILED), exported({**COMPILED, "dynamic": True}, name="other.yaml")]
-        outcomes = two.run(decided, paths, "model")
-        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
+    @pytest.mark.parametrize("alone", [0, 1])
+    def test_a_rank_that_never_comes(self, two, exported, alone):
+        """What all apply afterwards is tuned."""
+        outcomes = two.run(
+            alone_at_first, alone, exported(COMPILED), exported({**COMPILED, "dynamic": True}, name="b.yaml")
+        )
+        assert [outcome.value for outcome in outcomes] == [
+            ["untuned" if rank == alone else None, "settling"] for rank in range(2)
+        ]
         [(rank, line)] = warned(outcomes)
-        assert rank == 0
-        assert "has another file than rank" in line
-        assert all(path in line for path in paths)
-
-    def test_a_copy_of_the_file_elsewhere_is_the_same(self, two, exported):
-        outcomes = two.run(decided, [exported(COMPILED), exported(COMPILED, name="copy.yaml")], "model")
-        assert [outcome.value[0] for outcome in outcomes] == ["settling"] * 2
-        assert warned(outcomes) == []
+        assert rank == alone
+        assert f"rank {1 - alone}: no answer within 2 s" in line
 
     def test_a_config_that_one_rank_cannot_apply(self, two, exported):
         """What this release does not take is found as the config is applied."""
@@ -230,6 +236,7 @@ class TestTheDecision:
         assert "none_such" in line
 
     def test_what_is_wrong_everywhere_is_said_once_and_names_no_rank(self, two, exported):
+        """Nobody differs from anybody."""
         path = exported(COMPILED, model=Block(), inputs=[batch(0)])
         outcomes = two.run(decided, [path, path], "model")
         assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
@@ -238,36 +245,17 @@ class TestTheDecision:
         assert "rank 1" not in line
         assert "other parameters" in line
 
-    def test_a_rank_that_never_comes(self, two, exported):
-        outcomes = two.run(alone_on_rank_0, exported(COMPILED))
-        assert outcomes[0].value == "untuned"
-        [(rank, line)] = warned(outcomes)
-        assert rank == 0
-        assert "rank 1: no answer within 1 s" in line
-
-    def test_a_rank_that_comes_too_late_finds_what_was_decided(self, two, exported):
-        outcomes = two.run(late_on_rank_0, exported(COMPILED))
-        assert [outcome.value for outcome in outcomes] == ["untuned"] * 2
-        [(rank, line)] = warned(outcomes)
-        assert rank == 0
-        assert "rank 0: no answer within 1 s" in line
-
     def test_a_rank_may_decide_alone(self, two, exported):
+        """It says so, and waits for nobody."""
         outcomes = two.run(by_its_own_word, exported(COMPILED))
         assert [outcome.value for outcome in outcomes] == ["settling", None]
         assert warned(outcomes) == []
 
-    def test_some_ranks_may_decide_together(self, four, exported, tmp_path):
-        """Those of one stage, while another stage has other models."""
-        outcomes = four.run(in_two_stages, exported(COMPILED), str(tmp_path / "none.yaml"))
-        assert [outcome.value for outcome in outcomes] == ["settling", "settling", "untuned", "untuned"]
-        assert [rank for rank, _ in warned(outcomes)] == [2]
-
-    def test_exceptions_where_they_are_wanted(self, two, exported, tmp_path):
-        paths = [exported(COMPILED), str(tmp_path / "none.yaml")]
-        outcomes = two.run(raising, paths)
-        assert outcomes[0].error.startswith("MismatchError: rank 1: ")
-        assert outcomes[1].error.startswith("InputError: ")
+    def test_a_group_that_is_made_again(self, two, exported):
+        """Over the same store; what the ranks of the first one agreed on is as it was, and new things are paired."""
+        outcomes = two.run(made_again, exported(COMPILED))
+        assert [outcome.value for outcome in outcomes] == [["settling", "settling", "untuned"]] * 2
+        assert all("rank 1: cannot read" in line for _, line in warned(outcomes))
 
     def test_ranks_that_meet_after_apply(self, exported):
         """They agreed on nothing, so none is tuned."""
@@ -285,32 +273,40 @@ def patience(seconds):
     """Within: what a rank waits for the others' decisions, and for their first calls."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "DECISION_S", seconds)
+        patch.setattr(job_ranks, "DECISION_S", seconds)
         patch.setattr(job_ranks, "COMPILE_S", seconds)
         yield
 
 
-def alone_on_rank_0(rank, path):
-    with patience(1.0):
-        return state(autotune.load(path).apply(made())) if rank == 0 else None
+def really(rank, *args):
+    """A row of the table in real time."""
+    return row(rank, time, *args)
 
 
-def late_on_rank_0(rank, path):
-    with patience(1.0):
-        time.sleep(3 * (rank == 0))
-        return state(autotune.load(path).apply(made()))
+def alone_at_first(rank, alone, path, later):
+    stands = None
+    with patience(2.0):
+        if rank == alone:
+            stands = state(autotune.load(path).apply(made()))
+    dist.barrier()
+    return [stands, state(autotune.load(later).apply(made()))]
+
+
+def made_again(rank, path):
+    store, size = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    stands = [state(autotune.load(path).apply(made()))]
+    dist.destroy_process_group()
+    for is_missing in (False, True):
+        again = dist.PrefixStore(f"again {is_missing}", store)
+        dist.init_process_group("gloo", store=again, rank=rank, world_size=size)
+        stands.append(state(autotune.load("none.yaml" if is_missing and rank else path).apply(made())))
+        dist.barrier()
+        dist.destroy_process_group()
+    return stands
 
 
 def by_its_own_word(rank, path):
     return state(autotune.load(path).apply(made(), ranks=[0])) if rank == 0 else None
-
-
-def in_two_stages(rank, path, missing):
-    stage = [0, 1] if rank < 2 else [2, 3]
-    return state(autotune.load(path if rank < 2 else missing).apply(made(), ranks=stage))
-
-
-def raising(rank, paths):
-    autotune.load(paths[rank]).apply(made(), on_mismatch="raise")
 
 
 def met_later(rank, path):
@@ -500,6 +496,15 @@ class TestPlanted:
         assert "no code for this graph" in line
         assert "all of the 2 ranks are back to the untuned model" in line
 
+    def test_a_compile_error_in_a_part(self, two, tmp_path):
+        """That part alone is left, by both."""
+        outcomes = two.run(failing_in_a_part, files(tmp_path, "pipeline", PLANTED))
+        assert [outcome.error for outcome in outcomes] == [None] * 2
+        assert [outcome.value for outcome in outcomes] == ["tuned and untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1: the tuned model failed" in line
+
     def test_a_compile_error_of_a_later_shape(self, two, exported):
         path = exported(PLANTED)
         outcomes = two.run(failing_at_a_later_shape, path)
@@ -595,6 +600,23 @@ def trained(rank, path, order, is_prepared, forward, shapes=None):
 
 def failing_to_compile(rank, path, order, is_prepared):
     return trained(rank, path, order, is_prepared, refused if rank == 1 else lambda _: None)
+
+
+def failing_in_a_part(rank, paths):
+    """What is compiled first on rank 1."""
+    graphs = []
+
+    def forward(graph):
+        graphs.append(graph)
+        if rank == 1 and len(graphs) == 1:
+            refused(graph)
+
+    with compiler(forward):
+        held = applied("pipeline", "none", paths)
+        for _ in range(3):
+            call("pipeline", held)
+            dist.barrier()
+        return state(held)
 
 
 def failing_at_a_later_shape(rank, path):
@@ -799,6 +821,14 @@ class TestPrepare:
         assert [outcome.error for outcome in outcomes] == [None] * 2
         assert all(outcome.value[0] == outcome.value[1] for outcome in outcomes)
 
+    def test_a_rank_that_does_not_come(self, two, exported):
+        """It is waited for no longer than in `apply`, and all leave the tuned model."""
+        outcomes = two.run(prepared_on_rank_0, exported(COMPILED))
+        assert [outcome.value for outcome in outcomes] == ["untuned"] * 2
+        [(rank, line)] = warned(outcomes)
+        assert rank == 0
+        assert "rank 1: no answer within 2 s" in line
+
     def test_an_untuned_model_needs_none(self, exported):
         model = made()
         given = autotune.load(exported(COMPILED, verdict="tie")).apply(model)
@@ -825,6 +855,16 @@ class Moving(Net):
         self.num_calls += 1
         x.add_(1)
         return self.drop(super().forward(x))
+
+
+def prepared_on_rank_0(rank, path):
+    given = autotune.load(path).apply(made())
+    with patience(2.0):
+        if rank == 0:
+            autotune.prepare(given, batch(0))
+    dist.barrier()
+    loss_of(given, batch(0)).backward()
+    return state(given)
 
 
 def prepared_and_counted(rank, path):

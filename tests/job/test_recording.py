@@ -17,7 +17,10 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
+from torch.distributed import HashStore  # noqa: E402
+
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.torch.parallel import StoreRanks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -200,3 +203,26 @@ def test_a_cell_is_recorded_too(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_ranks_that_record_under_one_name(net, tmp_path, monkeypatch):
+    """Each has a file of its own: rank 0 that of the name."""
+    for rank in range(2):
+        ranks = StoreRanks(rank, 2, HashStore())
+        monkeypatch.setattr(TorchBackend, "ranks", lambda _, ranks=ranks: ranks)
+        with autotune.record(net, tmp_path / "calls.pt"):
+            net(torch.full((1, 3), float(rank)))
+    assert [read(tmp_path / name)[0].positional[0].sum() for name in ("calls.pt", "calls-rank1.pt")] == [0, 3]
+    with pytest.raises(InputError, match=r"calls-rank1\.pt is there already"):
+        autotune.record(net, tmp_path / "calls.pt")
+
+
+def test_processes_that_record_under_one_name(net, tmp_path, caplog):
+    """The file that is there first stays, and a warning says where the other calls are."""
+    with autotune.record(net, tmp_path / "calls.pt"):
+        net(torch.ones(1, 3))
+        (tmp_path / "calls.pt").write_text("another process's")
+    assert (tmp_path / "calls.pt").read_text() == "another process's"
+    [other] = tmp_path.glob("calls-*.pt")
+    assert len(read(other)) == 1
+    assert str(other) in caplog.text

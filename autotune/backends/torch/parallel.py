@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,13 @@ class ProcessTeam:
 class StoreRanks:
     """The ranks of `torch.distributed`. See `Ranks`: the notes lie in the store by which the ranks found each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int, num_ranks: int, store: Any, timeout_s: float | None = None) -> None:
         distributed: Any = torch.distributed
-        self.rank: int = distributed.get_rank()
-        self.num_ranks: int = distributed.get_world_size()
-        self._store = distributed.PrefixStore("autotune", distributed.distributed_c10d._get_default_store())
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self.timeout_s = timeout_s
+        self.kept: dict[Any, Any] = {}
+        self._store = distributed.PrefixStore("autotune", store)
 
     @property
     def first_of_host(self) -> int | None:
@@ -89,16 +92,30 @@ class StoreRanks:
     def settle(self, name: str, text: str) -> None:
         self._store.compare_set(name, "", text)
 
-    def count(self, name: str) -> int:
-        return int(self._store.add(name, 1))
-
 
 def ranks() -> StoreRanks | None:
     """See `Backend.ranks`. The ranks of a "fake" group, with which one process plays many, answer nobody."""
     distributed: Any = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() < 2:
         return None
-    return None if distributed.get_backend() == "fake" else StoreRanks()
+    if distributed.get_backend() == "fake":
+        return None
+    group, store = distributed.distributed_c10d._get_default_group(), distributed.distributed_c10d._get_default_store()
+    if group not in _ranks_of:
+        _ranks_of[group] = StoreRanks(distributed.get_rank(), distributed.get_world_size(), store, _timeout_s(group))
+    return _ranks_of[group]
+
+
+def _timeout_s(group: Any) -> float | None:
+    """So far as this release of torch tells."""
+    with suppress(Exception):
+        limits = [group._get_backend(device).options._timeout for device in group._device_types]
+        return float(min(limit.total_seconds() for limit in limits))
+    return None
+
+
+_ranks_of: weakref.WeakKeyDictionary[Any, StoreRanks] = weakref.WeakKeyDictionary()
+"""Default group -> its ranks."""
 
 
 def num_local_ranks() -> int:

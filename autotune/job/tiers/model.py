@@ -24,10 +24,12 @@ from typing import Any
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
+from autotune.job.apply import Policy, agreement_on, told_of
 from autotune.job.load import load
+from autotune.job.ranks import Pact, draft_of, level_of, stays_untuned
 from autotune.job.stats import StatsRecorder, recorder_of, register
 from autotune.job.tiers.selector import TieredStats, TierSelector
-from autotune.tuned.tier_file import Tier, Tiers, read_tiers
+from autotune.tuned.tier_file import Tiers, read_tiers
 
 _log = logging.getLogger("autotune")
 
@@ -60,19 +62,12 @@ class LoadedTiers:
             raise InputError(
                 f"{self.path}: apply() was given one model for several tiers", tip="copy it: copy.deepcopy(model)"
             )
-        backend = _backend_of(next(iter(models.values())))
-        problem = self.problem or self._unnamed(models)
-        if problem is None:
-            assert self.tiers is not None
-            return self._applied(self.tiers, models, backend, policy)
-        if policy.get("on_mismatch") == "raise":
-            raise problem
-        _log.warning("autotune: %s; the tiers stay untuned, in the order in which they were given", problem)
-        return TieredModel([(name, model, None) for name, model in models.items()], math.inf, backend)
+        return _TiersApplication(self, models, Policy(**policy)).applied()
 
-    def _unnamed(self, models: Mapping[str, Any]) -> InputError | None:
-        """What is wrong where no model has the name of a tier."""
-        assert self.tiers is not None
+    def problem_with(self, models: Mapping[str, Any]) -> InputError | None:
+        """What is wrong with the file, or that no model has the name of a tier."""
+        if self.tiers is None:
+            return self.problem
         names = [tier.name for tier in self.tiers.tiers]
         if set(names) & set(models):
             return None
@@ -81,15 +76,75 @@ class LoadedTiers:
             tip="give one model for each tier: {NAME: MODEL}",
         )
 
-    def _applied(
-        self, tiers: Tiers, models: Mapping[str, Any], backend: Backend | None, policy: dict[str, Any]
-    ) -> TieredModel:
-        _say_left_out(self.path, tiers.tiers, models)
-        folder = Path(self.path).parent
-        present = [tier for tier in tiers.tiers if tier.name in models]
+
+class _TiersApplication:
+    """The models of all tiers under one policy."""
+
+    def __init__(self, loaded: LoadedTiers, models: Mapping[str, Any], policy: Policy) -> None:
+        self._loaded = loaded
+        self._models = models
+        self._policy = policy
+        tiers = () if loaded.tiers is None else loaded.tiers.tiers
+        folder = Path(loaded.path).parent
+        self._files = {tier.name: load(folder / tier.file) for tier in tiers if tier.name in models}
         # The best tier last: what a config sets for the whole process is then as the best one wants it.
-        given = {tier.name: load(folder / tier.file).apply(models[tier.name], **policy) for tier in reversed(present)}
-        return TieredModel([(tier.name, given[tier.name], tier.p99_s) for tier in present], tiers.deadline_s, backend)
+        names = reversed([*self._files])
+        self._uses = {name: self._files[name].application(models[name], policy) for name in names}
+        self._refusals: dict[str, Exception | None] = {}
+        """Refusal of each tier that was begun; None: it has none."""
+
+    def applied(self) -> TieredModel:
+        """What the job calls."""
+        answers = [each.answer for each in self._files.values()]
+        draft, first = (
+            draft_of("tiers", self._loaded.path, self._loaded.tiers, *answers),
+            next(iter(self._models.values())),
+        )
+        with agreement_on(draft, self._loaded.tiers, first, self._policy) as agreement:
+            refusal = self._begin(agreement.pact)
+            if refusal is None or self._policy.on_mismatch != "raise":
+                refusal = agreement.reached(refusal, self._left_out())
+            return self._end(refusal, agreement.pact, _backend_of(first))
+
+    def _begin(self, pact: Pact | None) -> Exception | None:
+        """Apply each tier's config, and return what keeps all of them from theirs."""
+        problem = self._loaded.problem_with(self._models)
+        for name, use in {} if problem is not None else self._uses.items():
+            self._refusals[name] = refusal = use.begin(None if pact is None else pact.part(name))
+            if refusal is not None and self._policy.on_mismatch == "raise":
+                return refusal
+        return problem
+
+    def _left_out(self) -> dict[str, str]:
+        """Tiers, and parts of tiers, that stay untuned, and why."""
+        left_out = {name: told_of(self._policy, why) for name, why in self._refusals.items() if why is not None}
+        for name in self._refusals:
+            left_out |= {f"{name} ({part})": why for part, why in self._uses[name].left_out.items()}
+        tiers = () if self._loaded.tiers is None else self._loaded.tiers.tiers
+        return left_out | {tier.name: "no model was given for it" for tier in tiers if tier.name not in self._models}
+
+    def _end(self, refusal: Exception | None, pact: Pact | None, backend: Backend | None) -> TieredModel:
+        if refusal is not None:
+            for name in self._refusals:
+                self._uses[name].withdraw()
+            if self._policy.on_mismatch == "raise":
+                raise refusal
+            stay = f"{stays_untuned('the tiers stay', pact)}, in the order in which they were given"
+            _log.log(level_of(pact), "autotune: %s", told_of(self._policy, refusal, stay))
+            return TieredModel([(name, model, None) for name, model in self._models.items()], math.inf, backend)
+        assert self._loaded.tiers is not None
+        self._say_what_is_left_out(self._loaded.tiers, level_of(pact))
+        given = {name: use.end(self._refusals[name])[0] for name, use in self._uses.items()}
+        present = [tier for tier in self._loaded.tiers.tiers if tier.name in given]
+        tiers = [(tier.name, given[tier.name], tier.p99_s) for tier in present]
+        return TieredModel(tiers, self._loaded.tiers.deadline_s, backend)
+
+    def _say_what_is_left_out(self, tiers: Tiers, level: int) -> None:
+        names = [tier.name for tier in tiers.tiers]
+        left_out = [*(f"tier {name}, which has no model" for name in names if name not in self._models)]
+        left_out += [f"the model {name}, which is no tier there" for name in self._models if name not in names]
+        if left_out:
+            _log.log(level, "autotune: %s: left out: %s", self._loaded.path, "; ".join(left_out))
 
 
 class TieredModel:
@@ -164,16 +219,6 @@ def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
 def _state_of(model: Any) -> str | None:
     recorder = recorder_of(model)
     return recorder.state if isinstance(recorder, StatsRecorder) else None
-
-
-def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -> None:
-    names = [tier.name for tier in tiers]
-    missing = [name for name in names if name not in models]
-    unknown = [name for name in models if name not in names]
-    if missing or unknown:
-        left_out = [*(f"tier {name}, which has no model" for name in missing)]
-        left_out += [f"the model {name}, which is no tier there" for name in unknown]
-        _log.warning("autotune: %s: left out: %s", path, "; ".join(left_out))
 
 
 def _backend_of(model: Any) -> Backend | None:
