@@ -189,8 +189,8 @@ def first_link(folder: Path, is_part: Callable[[str], bool], enters: Callable[[P
         with _opened(folder) as descriptor:
             found = _first_link(descriptor, Path(), is_part, enters)
             return None if found is None else folder / found
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None  # What cannot be read is told of where it is.
 
 
 def _first_link(
@@ -202,7 +202,7 @@ def _first_link(
         return folder / links[0]
     for entry in parts:
         path = folder / entry.name
-        with suppress(FileNotFoundError):  # Removed meanwhile, by a trial that runs.
+        with suppress(FileNotFoundError, PermissionError):  # Removed meanwhile, by a trial that runs.
             if entry.is_dir(follow_symlinks=False) and enters(path):
                 with _closing(os.open(entry.name, _PLACE, dir_fd=descriptor)) as below:
                     found = _first_link(below, path, lambda _: True, enters)

@@ -14,17 +14,10 @@ from typing import Any, get_args, get_origin
 
 import typer
 
-from autotune.cli.trust import (
-    TRUSTED,
-    FlagFile,
-    of_the_command_line,
-    of_the_project,
-    of_the_user,
-    trusted_folders,
-    user_file,
-)
+from autotune.cli.trust import FlagFile, of_the_command_line, of_the_project, of_the_user
 from autotune.command_line import flag
 from autotune.question.question import Question, fields_for
+from autotune.user_folders import TRUSTED, trusted_folders, user_file
 
 PROJECT_FILE = Path("pyproject.toml")
 _TABLE = b"[tool.autotune"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autotune.command_line import flag
 from autotune.question.question import FileOf, fields_for
-from autotune.user_folders import config_folder
+from autotune.user_folders import TRUSTED, lies_in, user_file
 
 
 def _flags(*by: FileOf) -> frozenset[str]:
@@ -29,8 +29,6 @@ INSIDE_A_PROJECT = _flags("anybody, inside")
 """Likewise, as long as what they name lies in the file's own folder."""
 OF_A_NAMED_FILE = _flags("anybody", "anybody, inside", "a named file")
 """Flags that a file may set which the user has named: it is as if they were typed. No server is among them."""
-TRUSTED = "trusted"
-"""Key of the user's own file: folders whose files may set every flag, and so may those of the folders below."""
 
 
 @dataclass(frozen=True)
@@ -71,41 +69,19 @@ class FlagFile:
 
 def of_the_project(path: Path, trusted: Sequence[Path]) -> FlagFile:
     """`[tool.autotune]` in the current folder."""
-    is_trusted = _lies_in(path, trusted)
+    is_trusted = lies_in(_home_of(path), trusted)
     may = None if is_trusted else OF_A_PROJECT | INSIDE_A_PROJECT
     return FlagFile(path, "tool.autotune.", may, INSIDE_A_PROJECT)
 
 
 def of_the_command_line(path: Path, trusted: Sequence[Path]) -> FlagFile:
     """A file that is given with `--config`."""
-    return FlagFile(path, "", None if _lies_in(path, trusted) else OF_A_NAMED_FILE)
+    return FlagFile(path, "", None if lies_in(_home_of(path), trusted) else OF_A_NAMED_FILE)
 
 
 def of_the_user(path: Path) -> FlagFile:
     """The user's own file."""
     return FlagFile(path, "", None)
-
-
-def user_file() -> Path | None:
-    """Where the user's own settings are, whether there are any or not; None for a user without a home."""
-    folder = config_folder()
-    return None if folder is None else folder / "config.toml"
-
-
-def trusted_folders(path: Path, given: object) -> list[Path]:
-    """What the user's file at `path` says under `TRUSTED`. Raises InputError."""
-    from autotune.errors import InputError
-
-    folders = [os.path.expanduser(str(path)) for path in given] if isinstance(given, list) else [""]
-    if not all(os.path.isabs(folder) for folder in folders):
-        tip = f'write e.g. {TRUSTED} = ["/home/me/project"]'
-        raise InputError(f"{path}: key {TRUSTED}: is not a list of absolute paths", tip=tip)
-    return [Path(os.path.realpath(folder)) for folder in folders]
-
-
-def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
-    home = _home_of(path)
-    return any(home == folder or folder in home.parents for folder in folders)
 
 
 def _home_of(path: Path) -> Path:

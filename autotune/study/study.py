@@ -50,7 +50,7 @@ from autotune.study.slots import list_slot, value_slot
 from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials, lease_of
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import kill_marked
-from autotune.user_folders import is_remembered, remember
+from autotune.user_folders import is_remembered, is_trusted, remember
 from autotune.workload.process_start import not_for_a_file
 
 T = TypeVar("T")
@@ -232,9 +232,9 @@ class Study:
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables of its processes. Raises StoreError for one that no file may set, unless this user is
-        known to have made the study or to have given it again (`accept`)."""
+        known to have made the study or to have given it again (`accept`), or trusts the folder."""
         refused = not_for_a_file(self.manifest.variables)
-        if refused and not is_remembered(self._of_the_user):
+        if refused and not is_remembered(self._of_the_user) and not is_trusted(self.folder):
             raise StoreError(
                 f"study {self.name!r} was made with {', '.join(f'{name}={value}' for name, value in refused.items())}, "
                 "which no file may set, and this account is not known to have made it",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.trust import user_file
 from autotune.command_line import called_as
 from autotune.trial.toolchain import Toolchain
+from autotune.user_folders import user_file
 from autotune.workload.workload import file_reference
 from tests.conftest import REPOSITORY, cli_command
 from tests.faults.commands import command, refused

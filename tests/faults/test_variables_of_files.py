@@ -11,6 +11,7 @@ import yaml
 
 from autotune import user_folders
 from autotune.api.side_by_side import read_exported
+from autotune.api.studies import studies_at
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Measurement
 from autotune.study.folder import FolderStudies
@@ -123,6 +124,18 @@ class TestAStudy:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another account"))
         monkeypatch.setenv("FOO", "1")
         assert FolderStudies(tmp_path / "studies").open("s").variables == {"FOO": "1"}
+
+    def test_in_a_trusted_folder_goes_on(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the user's own file trusts is the user's; `studies` may be a link there, too."""
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        (folder / "studies").rename(folder / "elsewhere")
+        (folder / "studies").symlink_to("elsewhere")
+        monkeypatch.chdir(folder)
+        with pytest.raises(StoreError, match="studies is a symbolic link"):
+            studies_at("studies").open("s")
+        (folder / "config" / "autotune").mkdir(parents=True)
+        (folder / "config" / "autotune" / "config.toml").write_text(f'trusted = ["{folder}"]\n')
+        assert studies_at("studies").open("s").variables == dict([FOREIGN])
 
     def test_with_harmless_ones_is_not_asked_about(self, make_study: Callable[..., Study], tmp_path: Path) -> None:
         """And nothing is written beside it."""
