@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from autotune.files import write_whole
 from autotune.planning.manifest import check_text, study_name
 from autotune.planning.targets import choose_target
 from autotune.question.question import Question
-from autotune.trial.processes import package_path
+from autotune.trial.processes import last_json, package_path
 from autotune.tuning.events import ModelSaved
 
 Notify = Callable[[ModelSaved], None]
@@ -197,9 +196,10 @@ def _missing_in_a_child(modules: frozenset[str], python_path: str | None) -> lis
         env={**os.environ, "PYTHONPATH": package_path(python_path)},
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
     )
-    return json.loads(child.stdout) if child.returncode == 0 else []
+    return (last_json(child.stdout, list) or []) if child.returncode == 0 else []
 
 
 _FIND = """

@@ -152,7 +152,7 @@ def _digest(framework: str, variables: Mapping[str, str]) -> str:
 
 def _compiler(declared: str | None) -> str | None:
     for name in filter(None, (declared, "g++", "clang++")):
-        with suppress(OSError, subprocess.SubprocessError):
+        with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
             return subprocess.run([name, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
     return None
 

@@ -23,7 +23,7 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.planning.spaces import bundled_space
 from autotune.study.budget import Budget
 from autotune.study.study import Studies, check_name
-from autotune.trial.processes import package_path
+from autotune.trial.processes import last_json, package_path
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.traffic import COUNT, Traffic
 
@@ -127,12 +127,13 @@ class SearchThere:
             input=json.dumps(asked),
             stdout=subprocess.PIPE,
             text=True,
+            errors="replace",
             check=False,
         )
         if done.returncode == 0:
             return None
-        said = done.stdout.strip().splitlines()
-        why = json.loads(said[-1]) if done.returncode == 1 and said else f"it ended with status {done.returncode}"
+        said = last_json(done.stdout, str) if done.returncode == 1 else None
+        why = said or f"it ended with status {done.returncode}"
         return f"the search there failed: {why}"
 
 

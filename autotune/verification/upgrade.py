@@ -10,10 +10,8 @@ The other environment has this package's requirements installed, and runs this p
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import package_path
+from autotune.trial.processes import ask_program, last_json, package_path
 from autotune.trial.request import TrialRequest
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.tuning.blocks import BlockedRun, Contestant
@@ -71,27 +69,40 @@ class Environment:
     def of(cls, place: str | os.PathLike[str], framework: str, *, searches: bool = False) -> Environment:
         """The one of a virtual environment's folder, or of an interpreter. Raises InputError where it cannot run trials
         of the framework, or a whole search that is to be made there."""
-        path = Path(place).expanduser()
-        python = path / "bin" / "python" if path.is_dir() else path
         given = asked("against", str(place))
-        if not os.access(python, os.X_OK) or python.is_dir():
-            raise InputError(f"{given}: no Python is there", tip="give a virtual environment, or its bin/python")
-        python = python.absolute()  # Not resolved: a virtual environment's is a link to the one that it was made with.
+        python = _python_at(place)
+        if python is None:
+            raise InputError(f"{given}: no Python is there", tip=_NO_PYTHON)
         asked_there = _QUESTION.format(framework=framework, more=SEARCHES if searches else "")
         command = [str(python), "-P", "-c", asked_there]
         variables = {**os.environ, "PYTHONPATH": package_path()}
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_ASKS_WITHIN_S, check=False, env=variables
-            )
-        except subprocess.TimeoutExpired:
-            raise InputError(f"{given}: it did not answer within {_ASKS_WITHIN_S:.0f} s") from None
-        if done.returncode != 0:
-            why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            done = ask_program(command, variables, _ASKS_WITHIN_S)
+        except OSError as error:
+            raise InputError(f"{given}: cannot be started: {error.strerror}", tip=_NO_PYTHON) from None
+        if done.status is None:
+            raise InputError(f"{given}: it did not answer within {_ASKS_WITHIN_S:.0f} s", tip=_NO_PYTHON)
+        if done.status != 0:
             tip = f"install this package and {framework} there: {python} -m pip install autotune-compile {framework}"
-            raise InputError(f"{given}: cannot {'search' if searches else 'run trials'}: {why}", tip=tip)
-        said = json.loads(done.stdout.strip().splitlines()[-1])
+            raise InputError(f"{given}: cannot {'search' if searches else 'run trials'}: {done.last_line}", tip=tip)
+        said = last_json(done.out, dict) or {}
+        if not isinstance(said.get("framework"), str) or not isinstance(said.get("python"), str):
+            raise InputError(f"{given}: it does not answer as a Python does", tip=_NO_PYTHON)
         return cls(python, said["framework"], said["python"])
+
+
+_NO_PYTHON = "give a virtual environment, or its bin/python"
+
+
+def _python_at(place: str | os.PathLike[str]) -> Path | None:
+    """The interpreter of a folder, or the file itself; None where no program is there."""
+    try:
+        path = Path(place).expanduser()
+        python = path / "bin" / "python" if path.is_dir() else path
+        # Not resolved: a virtual environment's is a link to the one that it was made with.
+        return python.absolute() if os.access(python, os.X_OK) and not python.is_dir() else None
+    except (OSError, ValueError, RuntimeError):  # Names that no file can have; nobody's home.
+        return None
 
 
 @dataclass(frozen=True)

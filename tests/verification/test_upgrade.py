@@ -407,6 +407,12 @@ def test_a_search_without_a_comparison_is_refused(export, cli):
         (None, "no Python is there"),
         ("exit 3", "cannot run trials"),
         ("echo no such module >&2; exit 1", "no such module"),
+        *((f"echo '{said}'", "does not answer as a Python does") for said in ("", "[1, 2]", "null", '{"python": 3}')),
+        (r"printf '\377\n'", "does not answer as a Python does"),
+        (f"printf '{'[' * 900}'", "does not answer as a Python does"),
+        ("exec yes", "did not answer within"),
+        (b"not a program", "cannot be started: Exec format error"),
+        (b"#!/nosuch/x\n", "cannot be started: No such file"),
     ],
 )
 def test_an_environment_that_is_of_no_use(tmp_path, script, words):
@@ -414,10 +420,26 @@ def test_an_environment_that_is_of_no_use(tmp_path, script, words):
     if script is not None:
         (tmp_path / "bin").mkdir()
         python = tmp_path / "bin" / "python"
-        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.write_bytes(script if isinstance(script, bytes) else f"#!/bin/sh\n{script}\n".encode())
         python.chmod(0o755)
     with pytest.raises(InputError, match=words):
         Environment.of(tmp_path, "fake")
+
+
+@pytest.mark.parametrize("place", ["/bin/true", "~nobody-of-that-name/venv", "nul\0", "n" * 5000, "/dev/null", ""])
+def test_a_place_where_no_environment_is(place):
+    """It may be a program of another kind, or no place at all."""
+    with pytest.raises(InputError, match=r"(no Python is there|does not answer as a Python does)"):
+        Environment.of(place, "fake")
+
+
+def test_an_environment_that_says_more(tmp_path):
+    """Its own modules may print at the start and at the end, and what it has started may live on."""
+    python = tmp_path / "python"
+    said = '{"python": "3", "framework": "1"}'
+    python.write_text(f"#!/bin/sh\nsleep 60 &\necho hello\necho '{said}'\necho farewell\n")
+    python.chmod(0o755)
+    assert Environment.of(python, "fake").framework_version == "1"
 
 
 def test_an_environment_that_cannot_search(tmp_path):

@@ -42,7 +42,7 @@ def cache_variables(folder: str) -> dict[str, str]:
 def _cpp_compiler() -> str | None:
     """What the compiler that inductor would call says of itself."""
     for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
-        with suppress(OSError, subprocess.SubprocessError):
+        with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
             told = subprocess.run([name, "--version"], capture_output=True, text=True, timeout=30, check=True)
             return told.stdout.partition("\n")[0]
     return None
