@@ -18,11 +18,24 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import StoreError
-from autotune.schema import problem, read
+from autotune.schema import MOST_SAID, problem, read
 
 T = TypeVar("T")
 TIP = "read the study with the version of autotune that its manifest.json names, or start another"
 """What can be done about a record that cannot be read."""
+
+
+UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What Optuna raises where rows hold what it never writes: no JSON, no number, a state that there is not."""
+
+
+def unreadable(place: str, error: Exception) -> StoreError:
+    """What is raised for them."""
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return StoreError(
+        f"{place} is damaged: it holds what no study writes: {said[:MOST_SAID]}",
+        tip="restore it from a copy; the trials/ folders still hold each outcome",
+    )
 
 
 class Readable(Protocol):

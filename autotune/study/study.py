@@ -46,7 +46,7 @@ from autotune.study.records import (
     TrialRecord,
     Tried,
 )
-from autotune.study.slots import list_slot, value_slot
+from autotune.study.slots import UNREADABLE, list_slot, unreadable, value_slot
 from autotune.study.stored_trials import LEASE, RESULT, TAKEN, UNFINISHED, Lease, StoredTrials, lease_of
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import kill_marked
@@ -140,7 +140,7 @@ class Study:
         """Holds its evidence. For a study of another machine `HOST:FOLDER`, which is not to be found here."""
         self.manifest = manifest
         self.database = database
-        self._optuna = database.run(self._load)
+        self._optuna = self._read(self._load)
         self._stored = StoredTrials(manifest)
         self._is_exclusive = False
         self._known: list[FrozenTrial] | None = None
@@ -339,7 +339,7 @@ class Study:
     def read_attributes(self) -> dict[str, Any]:
         """All plain data that is stored with the study, by name."""
         if self._attributes is None or not self._is_exclusive:
-            stored = self.database.run(lambda: self._optuna.user_attrs)
+            stored = self._read(lambda: self._optuna.user_attrs)
             self._attributes = STUDY.current(stored, self.manifest.schema_)
         return self._attributes
 
@@ -370,10 +370,18 @@ class Study:
         """Every trial. Optuna reads a finished one from the database once: it never changes."""
         if self._known is not None:
             return self._known
-        trials = self.database.run(lambda: self._optuna.get_trials(deepcopy=False))
+        trials = self._read(lambda: self._optuna.get_trials(deepcopy=False))
         if self._is_exclusive:
             self._known = trials
         return trials
+
+    def _read(self, operation: Callable[[], T]) -> T:
+        """What the operation returns, which reads the records. Raises StoreError also where Optuna cannot make sense of
+        them."""
+        try:
+            return self.database.run(operation)
+        except UNREADABLE as error:
+            raise unreadable(str(self.database), error) from error
 
     def _write(self, operation: Callable[[], T]) -> T:
         """What the operation returns; the trials are read anew afterwards."""

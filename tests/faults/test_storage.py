@@ -521,6 +521,30 @@ class TestDatabase:
         with pytest.raises(StoreError, match="trial 0 cannot be read: key measurement"):
             study.records()
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            *(f"update study_user_attributes set value_json = '{value}'" for value in ("{", "[" * 900, '"x"')),
+            *(f"update trial_user_attributes set value_json = '{value}'" for value in ("{", "7")),
+            *("update trials set state = 'ODD'", "update trial_params set distribution_json = '{'"),
+            *("drop table trial_params", "delete from trials where number = 0"),
+        ],
+    )
+    def test_what_no_study_writes(self, database, cli, change):
+        """A study whose database says something odd is one line of `studies`, beside the others, and a sentence or a
+        result where it is read."""
+        shutil.copytree(database.parent, database.parent.with_name("other"))
+        with closing(sqlite3.connect(database)) as damaged:
+            row = "(study_id, key, value_json) values (1, 'stop', '1')"
+            damaged.execute(f"insert or ignore into study_user_attributes {row}")
+            damaged.execute(change)
+            damaged.commit()
+        listed = cli("studies")
+        assert (listed.returncode, "\nother " in listed.stdout, "\ns " in listed.stdout) == (0, True, True)
+        shown = cli("show", "s")
+        assert "Traceback" not in shown.stderr
+        assert (shown.returncode == 0) is not shown.stderr.startswith("error: ")
+
     @pytest.mark.parametrize("content", ["{", "{}", '{"schema": 1}', '{"schema": 99}'])
     def test_a_broken_manifest(self, database, tmp_path, content):
         """The manifest is named, with the key that is wrong."""

@@ -21,6 +21,7 @@ from autotune.study.marker import Home, Marker, read_marker
 from autotune.study.shared.database import HOME, MANIFEST, SharedDatabase, attributes
 from autotune.study.shared.storage import PatientStorage, open_storage, storage_errors
 from autotune.study.shared.url import StorageUrl
+from autotune.study.slots import UNREADABLE, unreadable
 from autotune.study.study import Studies, Study, check_name
 
 
@@ -126,7 +127,10 @@ class SharedStudies(Studies):
     def _read(self) -> dict[str, Manifest | StoreError]:
         """Manifest of each study by name; an error for one that this version cannot read."""
         with self._opened() as storage:
-            studies = [] if storage is None else storage.get_all_studies()
+            try:
+                studies = [] if storage is None else storage.get_all_studies()
+            except UNREADABLE as error:
+                raise unreadable(str(self), error) from error
             if storage is not None:
                 storage.engine.dispose()
         read: dict[str, Manifest | StoreError] = {}
