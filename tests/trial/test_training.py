@@ -277,6 +277,64 @@ def test_a_gradient_as_far_away_as_nudged_ones_is_right():
     assert error == pytest.approx(0.1 / np.sqrt(5))
 
 
+TABLE = np.random.default_rng(0).normal(size=(40, 6))
+"""The gradient of an embedding; that of a head is a millionth of it."""
+HEADS = replace(
+    RIGHT, gradients=[TABLE, TABLE[:6] * 1e-6], again=[TABLE, TABLE[:6] * 1e-6], spread=np.zeros(2),
+    own_spreads=[np.full(1 + 40 + 6, 1e-3), np.full(1 + 6 + 6, 1e-3)],
+)  # fmt: skip
+
+
+def _without_rows(gradient):
+    return np.where(np.arange(40)[:, None] < 2, 0.0, gradient)
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "words"),
+    [
+        (1, np.negative, "gradient 2 of 2 in the first step is off by 2 times its own size; nudged"),
+        (1, np.zeros_like, "gradient 2 of 2 in the first step is off by 1 times its own size; nudged"),
+        (0, _without_rows, "in 2 of its slices"),
+    ],
+    ids=["backwards", "none", "rare rows"],
+)
+def test_a_small_gradient_leads_the_same_way(place, change, words):
+    """Whatever its share of the largest: Adam goes by its sign. Where nudges turn it, rounding may."""
+    given = [change(each) if number == place else each for number, each in enumerate(HEADS.gradients)]
+    seen = replace(HEADS, gradients=given, again=given)
+    with pytest.raises(WrongResultError, match=words):
+        StepGate("m").errors(HEADS if place else replace(HEADS, spread=np.array([9.0, 0.0])), seen, 1e-3)
+    turned = [each + 0.1 for each in HEADS.own_spreads]
+    if place:
+        StepGate("m").errors(replace(HEADS, own_spreads=turned), seen, 1e-3)
+
+
+def test_a_weight_without_a_gradient_but_rounding_moves_either_way():
+    """A bias before a batch norm: Adam moves it by the signs of its rounding. That it moves is all there is to know."""
+    further = replace(HEADS, ways=WAYS * [1, 3])
+    with pytest.raises(WrongResultError, match=r"weight 2 of 2 moved by 0\.003"):
+        StepGate("m").errors(HEADS, further, 1e-3)
+    rounding = replace(HEADS, own_spreads=[HEADS.own_spreads[0], np.full(1 + 6 + 6, 1.4)])
+    assert StepGate("m").errors(rounding, further, 1e-3) == (0, 0)
+    with pytest.raises(WrongResultError, match="weight 2 of 2 moved by 0 "):
+        StepGate("m").errors(rounding, replace(HEADS, ways=WAYS * [1, 0]), 1e-3)
+
+
+@pytest.mark.parametrize(("moved", "is_right"), [(0.3, True), (0.25, True), (0.0, False), (0.9, False)])
+def test_what_is_left_goes_on_to_change(moved, is_right):
+    """A statistic that the first step alone moves is wrong: evaluation after training reads it."""
+    left = [Part("model.norm.running_mean", "float32", np.ones(3))]
+    reference = replace(RIGHT, left=left, left_moved={left[0].name: 0.3})
+    gate, seen = StepGate("m"), replace(RIGHT, left=left, left_moved={left[0].name: moved})
+    if is_right:
+        assert gate.errors(gate.unpacked(gate.packed(reference)), seen, 1e-3) == (0, 0)
+        return
+    with pytest.raises(
+        WrongResultError, match=r"running_mean moved by .* in the 3 steps after the first instead of 0\.3"
+    ):
+        gate.errors(reference, seen, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("seen", "kind", "words"),
     [
@@ -331,7 +389,7 @@ def test_the_reference_has_how_far_gradients_move(run_steps, tmp_path, name, at_
     """As little as the weights, for a smooth loss; by the whole jump where a weight is at a branch."""
     (untuned,) = run_steps(DESCENT + KINKED, name=name)
     assert isinstance(untuned, Measurement), untuned
-    *_, (spread,) = load_reference(tmp_path / "reference.npz")
+    *_, (spread, *_) = load_reference(tmp_path / "reference.npz")
     assert at_least < spread[0] < at_most
 
 

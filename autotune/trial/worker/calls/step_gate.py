@@ -8,8 +8,8 @@ gradient, and the distribution of the losses (`chance`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +27,8 @@ _LATER_LOSSES = 10.0
 """Losses after the first may differ by so many tolerances: each step multiplies what the one before has rounded."""
 _MOVEMENT = 0.5
 """Largest error of a weight's way: 1 is a weight that was left alone, or moved twice as far."""
+_MOST_MOVEMENT = 2.0 * NUM_STEPS
+"""Times as far may a weight move whose gradient is nothing but rounding: Adam adds up steps of one sign or of two."""
 _FLOOR = 1e-2
 """Share of the largest gradient (or movement) of all weights below which one is compared by that share: some gradients
 are zero but for rounding, such as those of an attention's key biases."""
@@ -34,6 +36,13 @@ _SPREADS = 3.0
 """A gradient may be this many times as far away as the farthest of the nudged ones; right ones were 0.2 to 1.6."""
 _MOST_SPREAD = 0.25
 """Whatever the spread, a gradient that is further away is wrong."""
+_OWN_WAY = 0.5
+"""Largest distance of a gradient, or a slice of one, as a share of its own norm: 1 is none at all, 2 the opposite."""
+_TINY = 1e-300
+_LEAST_SLICE = 1e-2
+"""Share of the largest slice's norm below which a slice is not compared by its own."""
+NUDGE = 1e-2
+"""Weights are nudged by this share of the tolerance: float32 by 1e-5, ten to a hundred times what rounding does."""
 _SLOPE_ERROR = 0.01
 """By how much the loss may change along the gradient other than it says, beside the tolerance. Right steps were
 off by less than 0.001; a mask of its own in the backward pass made it 0.98 (share 0.1) to 0.7 (0.5, six layers)."""
@@ -67,7 +76,10 @@ class StepsTaken:
     """Inputs of the subject: without those that were made up, if the untuned step did not take them."""
     spread: Array | None = None
     """In a reference: how far each gradient of the first step moves when the weights are nudged."""
-
+    own_spreads: Sequence[Array] = ()
+    """In a reference: the same of each gradient and its slices by their own norms (see `own_distances`)."""
+    left_moved: Mapping[str, float] = field(default_factory=dict)
+    """Root mean square of what each part of `left` moved by in the steps after the first, by name."""
     has_turns: bool = True
     """See `Seen.has_turns`."""
 
@@ -122,7 +134,7 @@ class StepGate:
             return self._exact_errors(reference, seen, tolerance)
         except WrongResultError:
             self.by_chance = True
-        _require_ways(reference.ways, seen.ways)
+        _require_ways(reference, seen.ways)
         _require_slope(reference.slope, seen.slope, tolerance)
         return (require_alike(reference.chance, seen.chance, tolerance),)
 
@@ -141,7 +153,9 @@ class StepGate:
                     what = f"{gradient}, tolerance {tolerance:g}; nudged weights move it by {spread:.3g}"
                     raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {what}", gradient.error)
                 worst = max(worst, error)
-        _require_ways(reference.ways, seen.ways)
+            _require_own_ways(reference, got, when)
+        _require_ways(reference, seen.ways)
+        _require_later_changes(reference, seen)
         try:
             # A wide reference has other element types.
             left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
@@ -157,13 +171,14 @@ class StepGate:
                 {
                     "num_inputs": seen.num_inputs,
                     "left": parts.heading_of(seen.left),
+                    "left_moved": dict(seen.left_moved),
                     "slope": seen.slope,
                     "has_turns": seen.has_turns,
                 }
             )
         )
         arrays = [part.array for part in seen.left]
-        spread = [] if seen.spread is None else [[seen.spread]]
+        spread = [] if seen.spread is None else [[seen.spread, *seen.own_spreads]]
         chance = [] if seen.chance is None else [seen.chance]
         return [[heading, *arrays], [seen.losses, seen.ways, *chance], seen.gradients, seen.again, *spread]
 
@@ -173,10 +188,11 @@ class StepGate:
         (_, *arrays), (losses, ways, *drawn), gradients, again, *rest = stored
         left = parts.parts_with(heading["left"], arrays)
         chance = drawn[0] if drawn else None
-        spread = rest[0][0] if rest else None
+        spread, *own_spreads = rest[0] if rest else (None,)
         return StepsTaken(
             losses, gradients, again, ways, left, chance, heading.get("slope"),
-            num_inputs=heading["num_inputs"], spread=spread, has_turns=heading.get("has_turns", False),
+            num_inputs=heading["num_inputs"], spread=spread, own_spreads=tuple(own_spreads),
+            left_moved=heading.get("left_moved", {}), has_turns=heading.get("has_turns", False),
         )  # fmt: skip
 
     def uncompared(self, seen: StepsTaken) -> tuple[str, ...]:
@@ -245,8 +261,74 @@ def compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
     return found
 
 
-def _require_ways(expected: Array, got: Array) -> None:
+def own_distances(expected: Array, got: Array) -> Array:
+    """Root mean square of how far a gradient, and each of its slices along each axis, is off, as a share of its own;
+    zero where it tells nothing: of a slice much smaller than others, which rounding of those may reach."""
+    if expected.shape != got.shape or not expected.size:
+        return np.zeros(0)
+    own, off = (np.square(np.abs(values), dtype=np.float64) for values in (expected, got.astype(np.float64) - expected))
+    whole = np.sqrt(own.sum())
+    found = [np.atleast_1d(np.sqrt(off.sum()) / whole if whole > 0 else 0.0)]
+    for axis in range(expected.ndim if expected.ndim > 1 else 0):
+        others = tuple(other for other in range(expected.ndim) if other != axis)
+        norms = np.sqrt(own.sum(axis=others))
+        counts = norms > _LEAST_SLICE * norms.max()
+        found.append(np.where(counts, np.sqrt(off.sum(axis=others)) / np.maximum(norms, _TINY), 0.0))
+    return np.concatenate(found)
+
+
+def _require_own_ways(reference: StepsTaken, got: list[Array], when: str) -> None:
+    """A gradient, or a slice of one, that is much smaller than others leads the same way all the same: Adam goes by its
+    sign. Only where rounding up to the tolerance cannot turn it, as the nudges tell."""
+    for place, spread in enumerate(reference.own_spreads):
+        found = own_distances(reference.gradients[place], got[place])
+        if found.shape != spread.shape:
+            continue
+        wrong = np.flatnonzero((found > _OWN_WAY) & (spread <= NUDGE * _OWN_WAY))
+        if wrong.size:
+            farthest = float(found[wrong].max())
+            what = "" if wrong[0] == 0 else f" in {len(wrong)} of its slices"
+            raise WrongResultError(
+                f"gradient {place + 1} of {len(got)} {when} is off by {farthest:.3g} times its own size{what}; nudged "
+                f"weights move it by {spread[wrong].max():.3g}",
+                farthest,
+            )
+
+
+def _require_later_changes(reference: StepsTaken, seen: StepsTaken) -> None:
+    """What the first step changes beside the weights goes on to change in the steps after it, or does not."""
+    for part in reference.left:
+        expected, got = (each.left_moved.get(part.name) for each in (reference, seen))
+        if expected is None or got is None:
+            continue
+        if abs(got - expected) > _MOVEMENT * max(expected, _FLOOR * _way(np.zeros_like(part.array), part.array)):
+            raise WrongResultError(
+                f"{part.name} moved by {got:.3g} in the {NUM_STEPS - 1} steps after the first instead of "
+                f"{expected:.3g} (root mean square)",
+                abs(got - expected) / max(expected, _TINY),
+            )
+
+
+def left_moved(first: list[Part], later: list[Part]) -> dict[str, float]:
+    """How far each of the first parts has moved to where it is later; zero for what is no number."""
+    now = {part.name: part.array for part in later}
+    return {part.name: _way(part.array, now.get(part.name, part.array)) for part in first}
+
+
+def _way(before: Array, after: Array) -> float:
+    if before.shape != after.shape or before.dtype.kind not in "biuf" or after.dtype.kind not in "biuf":
+        return 0.0
+    return rms(after.astype(np.float64) - before)
+
+
+def _require_ways(reference: StepsTaken, got: Array) -> None:
+    """How far each weight moved; of one whose gradient is nothing but rounding, such as a bias before a batch norm, no
+    more than that it moved."""
+    expected, spreads = reference.ways, reference.own_spreads
     errors = np.abs(got - expected) / np.maximum(expected, _FLOOR * expected.max())
+    if len(spreads) == len(got):
+        is_rounding = np.array([spread.size > 0 and spread[0] > _OWN_WAY for spread in spreads])
+        errors = np.where(is_rounding & (got > 0) & (got < _MOST_MOVEMENT * expected), 0.0, errors)
     worst = int(np.argmax(errors))
     if not errors[worst] <= _MOVEMENT:
         raise WrongResultError(

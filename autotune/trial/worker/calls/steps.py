@@ -9,11 +9,14 @@ What the untuned step gave for the same is the reference:
   and weight decay moves the ones whose gradient is zero. Not those of later steps: Adam's first steps go by the sign
   of a gradient, so rounding decides where an entry that is zero but for it moves, and later gradients differ by that;
 * how far each weight moved in all, for the same reason by its norm alone;
-* what the first step left behind beside the weights: statistics of batch norm, counters, inputs written to.
+* what the first step left behind beside the weights: statistics of batch norm, counters, inputs written to; and how
+  far each of that moved in the steps after it.
 
 Where rounding decides a branch, such as a ReLU of an activation next to zero, right gradients differ by far more than
 the tolerance. How far the untuned step's own gradients move when its weights are nudged is part of the reference, and
-a gradient that is no further away than that is right.
+a gradient that is no further away than that is right. And where they hardly move a gradient, or a slice of one, it is
+compared by its own size too, however small it is beside others: a head that learns in the wrong direction, the rows of
+rare words that get no gradient.
 
 A step may draw random numbers, as dropout does. Each of the steps above has a seed of its own, which is set before it,
 so that the untuned step gives the same again. Compiled code draws other numbers from a seed. Where it does, its losses
@@ -50,7 +53,16 @@ from autotune.measure.sampling import Clock
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.calls.chance import NUM_DRAWS
-from autotune.trial.worker.calls.step_gate import NUM_STEPS, StepGate, StepsTaken, compared, rms
+from autotune.trial.worker.calls.step_gate import (
+    NUDGE,
+    NUM_STEPS,
+    StepGate,
+    StepsTaken,
+    compared,
+    left_moved,
+    own_distances,
+    rms,
+)
 from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
@@ -60,8 +72,6 @@ _STEP, _END = 1, 0
 _SLOPE_STEP = 0.02
 """Share of the loss by which it is to change along the gradient, in each direction."""
 _NUM_NUDGES = 4
-_NUDGE = 1e-2
-"""Weights are nudged by this share of the tolerance: float32 by 1e-5, ten to a hundred times what rounding does."""
 
 
 class Steps(Calls):
@@ -128,6 +138,7 @@ class Steps(Calls):
         left, not_compared = self._surroundings.changed_since(self._before)
         gradients = self._training.gradients(self._recipe.optimizer)
         losses += self._later_losses(step, [*others, example])
+        moved = left_moved(left, self._surroundings.changed_since(self._before)[0])
         left += self._turns(NUM_STEPS)
         ways = self._ways()
         self._rewind()
@@ -137,9 +148,10 @@ class Steps(Calls):
         left += self._turns(NUM_STEPS + 1)
         is_random = self._backend.random_state() != random_state
         again = self._training.gradients(self._recipe.optimizer)
-        spread = None
+        spread: Array | None = None
+        own_spreads: list[Array] = []
         if reference_tolerance is not None:
-            spread = self._spread(step, gradients, _NUDGE * reference_tolerance)
+            spread, own_spreads = self._spreads(step, gradients, NUDGE * reference_tolerance)
         if put_back is not None:
             self._draws_in_silence = is_random
             put_back()
@@ -159,6 +171,8 @@ class Steps(Calls):
             not_compared=tuple(not_compared),
             num_inputs=len(self._subject.inputs),
             spread=spread,
+            own_spreads=own_spreads,
+            left_moved=moved,
         )
 
     @property
@@ -262,10 +276,12 @@ class Steps(Calls):
             ends.append(self._taken(step, self._subject.inputs[0]))
         return (ends[0] - ends[1]) / (2 * by * square)
 
-    def _spread(self, step: Step, gradients: list[Array], nudge: float) -> Array:
-        """The largest distance of each gradient of the first step from what it is with nudged weights."""
+    def _spreads(self, step: Step, gradients: list[Array], nudge: float) -> tuple[Array, list[Array]]:
+        """The largest distance of each gradient of the first step from what it is with nudged weights, and the same of
+        it and its slices by their own norms."""
         assert self._rewind is not None
         spread = np.zeros(len(gradients))
+        own = [own_distances(gradient, gradient) for gradient in gradients]
         generator = np.random.default_rng(0)
         for _ in range(_NUM_NUDGES):
             self._rewind()
@@ -273,7 +289,8 @@ class Steps(Calls):
             self._taken(step, self._subject.inputs[0])
             nudged = self._training.gradients(self._recipe.optimizer)
             spread = np.maximum(spread, [gradient.distance for gradient in compared(gradients, nudged)])
-        return spread
+            own = [np.maximum(*each) for each in zip(own, map(own_distances, gradients, nudged), strict=True)]
+        return spread, own
 
     def _ways(self) -> Array:
         """Root mean square of what each weight changed by since the beginning."""
