@@ -104,6 +104,19 @@ def test_three_values_in_turn_stay_tuned(job, caplog):
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
+def test_types_and_modes_are_few(job):
+    """Each is compiled for."""
+    model, tuned, x = job(lambda self, y: y + 1, on_mismatch="apply")
+    model.double()
+    with torch.no_grad():
+        tuned(x.double())
+    for context in (torch.inference_mode(), torch.no_grad(), torch.autocast("cpu"), torch.inference_mode()):
+        with torch.no_grad(), context:
+            for _ in range(2):
+                tuned(x.double())
+    assert autotune.stats(tuned).num_fallbacks == 0
+
+
 @torch.no_grad()
 @torch._dynamo.config.patch(recompile_limit=2, automatic_dynamic_shapes=False)
 def test_dynamos_own_limit_ends_the_config(job):

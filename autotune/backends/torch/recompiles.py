@@ -4,7 +4,7 @@ Code is compiled for the attributes, flags and texts that it read. A job that se
 compile again, seconds each time; at its limit of 8 dynamo runs the function as it is written from then on, and says so
 in a line of its own log alone. Here the third recompile for one value ends that: it is not made, its call runs as
 dynamo runs one beyond its limit, and the next call is refused with the value's name, before any of it runs. Changing
-shapes may recompile up to dynamo's limit.
+shapes, types of tensors and modes may recompile up to dynamo's limit.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ MAX_RECOMPILES = 2
 _MODULE, _REASONS = "torch._dynamo.convert_frame", "get_and_maybe_log_recompilation_reasons"
 _LIMIT = "exceeds_recompile_limit"
 _SUBJECT = re.compile(r"(?:not |len\(|bool\()*(?:___\w+\()?(?P<what>[A-Za-z_][^\s,=!<>()]*)")
+_OF_INPUTS = re.compile(r"tensor |GLOBAL_STATE")
+"""Types of tensors and modes such as `no_grad`, of which there are few."""
 _LOCAL = re.compile(r"\b[LG]\['(\w+)'\]")
 
 
@@ -71,7 +73,7 @@ class Recompiles:
     def _note(self, code: object, reason: str) -> None:
         guard = guard_of(reason)
         self._latest = guard or "something changed"
-        if not guard or recompile_kind_of(guard) is BreakKind.CHANGING_SHAPE:
+        if not guard or _OF_INPUTS.match(guard) or recompile_kind_of(guard) is BreakKind.CHANGING_SHAPE:
             return
         value = _value_in(guard)
         self._num_times[code, value] += 1

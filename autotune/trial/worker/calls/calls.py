@@ -128,9 +128,9 @@ class Calls(ABC):
         other calls.
 
         With a `reference_tolerance` they are to be the reference, to which others are held with that tolerance. What
-        else such calls do is noted.
+        else calls of the untuned model do is noted.
         """
-        if reference_tolerance is None:
+        if reference_tolerance is None and step is not self._subject.model:
             return self._observe(step, first)
         with self._backend.noting_operators() as names:
             seen = self._observe(step, first, reference_tolerance=reference_tolerance)
