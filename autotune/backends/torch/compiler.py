@@ -11,12 +11,13 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from autotune.backends.origin import interruption
+from autotune.backends.torch.checked_loops import checks_raise
 from autotune.errors import InvalidConfigError
 
 Entry = tuple[Any, str, object]
@@ -25,6 +26,7 @@ Entry = tuple[Any, str, object]
 Compile = Callable[[Any], Any]
 """Compiles a module or a function, as `torch.compile` without further arguments."""
 
+_INDUCTOR = "inductor"
 _FORMER_NAMES = {"recompile_limit": "cache_size_limit"}
 """Setting -> its name before torch 2.7."""
 
@@ -72,6 +74,7 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: Atte
     `attempts` a call raises what its compilation raises."""
     # PyTorch's own. Lightning puts a function in its place that deep-copies the arguments; not every backend can be.
     torch_compile: Callable[..., Any] = inspect.unwrap(torch.compile)
+    by_inductor = arguments.get("backend", _INDUCTOR) == _INDUCTOR or callable(arguments["backend"])
     if not entries and attempts is None:
         return lambda target: torch_compile(target, **arguments)
 
@@ -83,7 +86,7 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: Atte
             raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
         assert made is not None
         callback = made.callback if attempts is None else attempts.around(made.callback)
-        made.callback = _under(entries, callback)
+        made.callback = _under(entries, callback, checks_raise if by_inductor else nullcontext)
         return made
 
     made_ahead = iter([context()])  # A release that cannot is refused before anything is compiled.
@@ -134,10 +137,12 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.data if type(tensor) is torch.Tensor else tensor
 
 
-def _under(entries: Sequence[Entry], callback: Callable[..., Any]) -> Callable[..., Any]:
+def _under(
+    entries: Sequence[Entry], callback: Callable[..., Any], within: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
     @functools.wraps(callback)  # Dynamo reads attributes of its callback.
     def compile_under(*args: Any, **kwargs: Any) -> Any:
-        with _lock(), _set(entries):
+        with _lock(), _set(entries), within():
             return callback(*args, **kwargs)
 
     return compile_under
