@@ -7,7 +7,7 @@ loop. What is written to outputs until then is dropped with them: the call has r
 
 The text of a kernel is rewritten on its way to the C++ compiler. The digest of that text names the compiled library, so
 no cache confuses the two, and one that was made with this is found with it. A kernel of another form than is known is
-compiled as it is. docs/decisions/0097-indices-beyond.md has what it costs.
+compiled as it is. docs/decisions/0099-indices-beyond.md has what it costs.
 """
 
 from __future__ import annotations
