@@ -67,7 +67,9 @@ def _of_tiers(folder: Path, config: dict[str, Any]) -> Path:
     ]
     for name in PARTS:
         export(folder / f"{name}.yaml", "torch", config, net(), [INPUT])
-    content = Tiers(schema=TIERS.schema, model="m", framework="torch", device="cpu", deadline_s=0.05, tiers=tuple(tiers))
+    content = Tiers(
+        schema=TIERS.schema, model="m", framework="torch", device="cpu", deadline_s=0.05, tiers=tuple(tiers)
+    )
     content.write(folder / "tiers.yaml")
     return folder / "tiers.yaml"
 
