@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -95,10 +96,23 @@ def require_shape(value: torch.Tensor) -> None:
 
 
 def writes_of(weight: torch.nn.Parameter) -> Hashable | None:
-    """Another value once it was written to, or lies elsewhere; None where PyTorch does not count."""
-    if weight.is_inference():
+    """Another value once it was written to, or lies elsewhere; None where PyTorch does not count. Two elements tell of
+    writes to all of it that are not counted (`.data.copy_`)."""
+    if weight.is_inference() or weight.layout is not torch.strided:
         return None
-    return id(weight), weight._version, weight.data_ptr() if type(weight) is torch.nn.Parameter else None
+    if type(weight) is not torch.nn.Parameter:
+        return id(weight), weight._version
+    return id(weight), weight._version, weight.data_ptr(), _sampled(weight.detach())
+
+
+def _sampled(tensor: torch.Tensor) -> tuple[str, ...]:
+    """The first element and one in the middle, as texts: NaN is as it was."""
+    if tensor.numel() == 0 or tensor.is_meta:
+        return ()
+    places = dict.fromkeys([(0,) * tensor.dim(), tuple(size // 2 for size in tensor.shape)])
+    with suppress(RuntimeError, TypeError):
+        return tuple(str(tensor[place].item()) for place in places)
+    return ()
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
