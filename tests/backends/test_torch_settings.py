@@ -135,6 +135,7 @@ REFUSED = [
     ({**EAGER, "threads": 0}, "knob threads: 0 is no number of threads"),
     ({**EAGER, "threads": True}, "knob threads: True is no number of threads"),
     ({**EAGER, "threads": 1.5}, "knob threads: 1.5 is no number of threads"),
+    ({**EAGER, "threads": 2**31 - 1}, "knob threads: 2147483647 is no number of threads"),
 ]
 
 

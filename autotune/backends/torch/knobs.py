@@ -373,10 +373,14 @@ def _text(config: Config, knob: str) -> str | None:
     return None if value is None else str(value)
 
 
+MOST_THREADS = 4096
+"""No machine has more cores; a process that asks its runtime for far more of them is ended by it."""
+
+
 def _num_threads(value: Scalar) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_THREADS:
         raise InvalidConfigError(f"knob threads: {value!r} is no number of threads")
     return value
 
