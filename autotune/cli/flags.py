@@ -112,12 +112,14 @@ def _models(incomplete: str) -> list[str]:
 
 def _studies(incomplete: str) -> list[str]:
     """Studies of the folder that is used unless another is named, to complete what is typed."""
+    from autotune.errors import AutotuneError
+    from autotune.own_folders import named, names_in
     from autotune.question.question import DEFAULT_STUDIES_DIR
 
-    folder = Path(os.environ.get("AUTOTUNE_STUDIES_DIR") or DEFAULT_STUDIES_DIR)
+    folder = named(os.environ.get("AUTOTUNE_STUDIES_DIR") or DEFAULT_STUDIES_DIR)
     try:
-        return sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name.startswith(incomplete))
-    except OSError:
+        return sorted(name for name in names_in(folder) if name.startswith(incomplete) and (folder / name).is_dir())
+    except (OSError, AutotuneError):
         return []
 
 

@@ -55,7 +55,9 @@ class Marker(Record):
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """None where the folder holds no trials of a study whose records are elsewhere."""
+    """None where the folder holds no trials of a study whose records are elsewhere; a link says nothing of it."""
+    if (folder / MARKER).is_symlink():
+        return None
     try:
         return read(Marker.model_validate, from_json((folder / MARKER).read_bytes()))
     except (OSError, ValueError):
