@@ -73,7 +73,7 @@ class OutputCheck:
             return Finding(result, unchecked=_incomparable(error))
         args, kwargs = copies.positional, dict(copies.keyword or {})
         finding = CallCheck(self, args, kwargs, given).finding(result, lambda: copies.call(untuned))
-        if finding.wrong is None:
+        if finding.wrong is None and not finding.is_open:
             return finding
         # Weights may have been changed since the tuned call began: both are made once more.
         check = CallCheck(self, args, kwargs)
@@ -148,7 +148,7 @@ class CallCheck:
         """After both calls."""
         if self._check.backend.random_state() != random_state:
             return "the model draws random numbers"
-        is_changed = self._given is not None and self._state() != self._before
+        is_changed = self._given is not None and self._is_other(now := self._state()) and not self._is_moved(now)
         return "a call changes the model's inputs or its state" if is_changed else None
 
     def _disagreement(self, expected: Observed, outputs: Observed) -> str | None:

@@ -11,8 +11,10 @@ import pytest
 
 import autotune
 from autotune.job.admission import MANY_LEARNED, Admission, Numbered
+from autotune.job.output_check import OutputCheck
 from autotune.job.whole_numbers import FEW, WholeNumbers, named
 from autotune.measure.limits import InputLimits, Span
+from autotune.workload.arguments import Arguments
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -344,3 +346,23 @@ def test_a_model_that_changes_its_state_is_not_called_again_to_be_compared(tmp_p
             own.scale = 2.0 if number < 3 else 3.0
             assert torch.equal(model(X), X * own.scale)
             assert own.num_calls == number
+
+
+@pytest.mark.parametrize(("error", "num_swaps", "is_wrong"), [(0, 1, False), (0, 2, False), (1, 0, True), (1, 1, True)])
+def test_weights_that_change_while_a_call_that_compiled_is_compared(error, num_swaps, is_wrong):
+    """Both are made once more, and nobody is accused of what somebody else wrote; the result is the untuned model's."""
+    own, swaps = Shaped(), iter(range(num_swaps))
+
+    def tuned(x):
+        return own(x) + error
+
+    def untuned(x):
+        if next(swaps, None) is not None:
+            own.weight.data.mul_(3)
+        return own(x)
+
+    with torch.no_grad():
+        check = OutputCheck(TorchBackend(), own.eval(), 1e-3)
+        finding = check.finding_after(tuned(X), tuned, untuned, Arguments((X,), {}))
+        assert (finding.wrong is not None, finding.unchecked) == (is_wrong, None)
+        assert torch.equal(finding.result, X * (3 if num_swaps else 1))
