@@ -185,7 +185,7 @@ def _evidence(answer: StudyResult, exported: _Exported, untuned: TrialRecord) ->
         compile_warm_s=confirmation.compile_warm_s if confirmation is not None and is_answer else None,
         break_even_calls=answer.break_even_of(record),
         not_compared=record.measurement.not_compared,
-        not_varied=untuned.measurement.not_varied,
+        not_varied=answer.not_varied,
         assumed=untuned.measurement.assumed,
     )
 

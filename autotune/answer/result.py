@@ -49,6 +49,7 @@ WORTH_TELLING = 0.05
 """What costs nothing is told of from this gain on, and beyond the noise,"""
 SURE = 0.95
 """where a gain is so probable."""
+ONE_SHAPE = "one shape: calls of other shapes stay untuned in a job"
 EXPORTED_CACHE = value_slot("artifact", ExportedCache)
 
 
@@ -117,6 +118,14 @@ class StudyResult:
     def untuned(self) -> TrialRecord | None:
         """The measured trial of the untuned model."""
         return next((record for record in self.measured if record.config == self.space.untuned()), None)
+
+    @property
+    def not_varied(self) -> tuple[str, ...]:
+        """What the inputs of all trials leave as it is, each as a sentence."""
+        if self.untuned is None:
+            return ()
+        measured = self.untuned.measurement
+        return (*measured.not_varied, ONE_SHAPE) if measured.has_one_shape else measured.not_varied
 
     @cached_property
     def confirmation(self) -> Confirmation | None:

@@ -333,6 +333,11 @@ class Measurement(Compiled, Checked, Timed, SparseRecord):
     """None: this machine, or a live process of a blocked run, whose finalists share one device."""
 
     @property
+    def has_one_shape(self) -> bool:
+        """All calls that were timed have the same sizes."""
+        return self.replay is None and self.generated is None
+
+    @property
     def scale(self) -> float:
         """What its seconds are multiplied by before they are compared with those of other trials of the study."""
         return 1.0 if self.worker is None else self.worker.scale

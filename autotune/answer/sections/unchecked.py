@@ -16,8 +16,7 @@ class UncheckedSection(Section):
         best, untuned = self.answer.best, self.answer.untuned
         for output in () if best is None else best.measurement.not_compared:
             yield "unchecked", f"{output}: what is in it was not compared"
-        # They are the same for all trials.
-        for sentence in () if untuned is None else untuned.measurement.not_varied:
+        for sentence in self.answer.not_varied:
             yield "unchecked", sentence
         for sentence in () if untuned is None else untuned.measurement.assumed:
             yield "assumed", sentence
