@@ -9,10 +9,12 @@ where something is removed, and refused where something is made.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -222,3 +224,57 @@ def _closing(descriptor: int) -> Iterator[int]:
 def _entries(descriptor: int) -> list[os.DirEntry[str]]:
     with _closing(os.open(".", os.O_RDONLY | _FOLDER, dir_fd=descriptor)) as listing, os.scandir(listing) as found:
         return list(found)
+
+
+# Folders in the system's folder for temporary files, which do not outlive their maker for long. A process that is
+# killed removes nothing. So each folder has a file that its maker keeps locked, and whoever makes the next folder
+# removes those of its user whose lock is free: the kernel frees it with the last process that had it. What stays on
+# purpose, as evidence, has no such file.
+
+_PREFIX = "autotune-"
+_LOCK = "lock"
+
+
+class TemporaryFolder:
+    """A new folder for this user alone, locked until it is removed or kept. Processes that are forked from its maker
+    have the lock too."""
+
+    def __init__(self, kind: str) -> None:
+        home = named(tempfile.gettempdir())
+        _remove_abandoned(home)
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=home))
+        # Locked before it has its name: under that name it is free only if nobody has it any more.
+        unnamed = self.path / f".{_LOCK}"
+        self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):  # A file system without locks: the folder is never taken for an abandoned one.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unnamed.rename(self.path / _LOCK)
+
+    def keep(self) -> None:
+        """It stays when its maker ends."""
+        (self.path / _LOCK).unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        remove(self.path)
+        os.close(self._lock)
+
+
+def _remove_abandoned(home: Path) -> None:
+    """Remove the folders of makers that are gone. What is another user's, a link, or has no lock stays."""
+    for folder in home.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if is_folder(folder) and folder.lstat().st_uid == os.geteuid():
+                _remove_if_free(folder)
+
+
+def _remove_if_free(folder: Path) -> None:
+    """Raises OSError where it has no lock, or somebody has it."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISREG(os.fstat(lock).st_mode):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(folder)
+    finally:
+        os.close(lock)

@@ -175,8 +175,6 @@ FOLLOWING = re.compile(r"rmtree|copytree|symlink(_to)?|hardlink_to|link|resolve|
 """Names of what removes or copies a folder, makes a link, or takes a link for what it leads to."""
 FOLLOWS: dict[str, str] = {
     "own_folders.py": "the one place that does so in a folder of this tool's",
-    "apply/warm_start.py": "a folder for temporary files that the process has made",
-    "backends/torch/imported_ahead.py": "a folder for temporary files that the process has made",
     "backends/torch/toolchain.py": "the user's caches",
     "trial/toolchain.py": "the user's caches, and links to them in a trial's folder for temporary files",
     "trial/processes.py": "this package's own folder",

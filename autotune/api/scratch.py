@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.bench.local import LocalBench
-from autotune.own_folders import named, remove
+from autotune.own_folders import TemporaryFolder
 from autotune.trial.folder import failed_trials
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for the processes of one call. It stays where one of them failed: it is the evidence."""
-    folder = named(tempfile.mkdtemp(prefix="autotune-"))
+    folder = TemporaryFolder("trials")
     interrupted = False
     try:
-        yield folder
+        yield folder.path
     except KeyboardInterrupt:
         interrupted = True
         raise
     finally:
-        if interrupted or not failed_trials(folder):
-            remove(folder)
+        if interrupted or not failed_trials(folder.path):
+            folder.remove()
+        else:
+            folder.keep()
 
 
 def bench_in(folder: Path, variables: dict[str, str], python: Path | None = None) -> LocalBench:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import atexit
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from autotune.backends.registry import framework_version
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import TensorSpec
+from autotune.own_folders import TemporaryFolder
 from autotune.tuned.cache_file import CacheFile, Key, compiler_variables, read_verified, unpack, why_unfit
 
 
@@ -107,12 +106,13 @@ def specs_of(backend: Backend, leaves: Iterable[Any]) -> tuple[TensorSpec, ...]:
 
 
 def _private_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="autotune-")
+    folder = TemporaryFolder("cache")
     atexit.register(_remove, folder, os.getpid())
-    return Path(folder)
+    return folder.path
 
 
-def _remove(folder: str, owner: int) -> None:
+def _remove(folder: TemporaryFolder, owner: int) -> None:
     """Only where it was made: a fork leaves its parent's files alone."""
     if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.remove()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +29,7 @@ from autotune.config import Scalar
 from autotune.errors import AutotuneError, InputError, InvalidConfigError, SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
-from autotune.own_folders import named, remove
+from autotune.own_folders import TemporaryFolder
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.folder import TrialFolder
@@ -118,16 +117,18 @@ def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question
 @contextmanager
 def _own_folder() -> Iterator[TrialFolder]:
     """A temporary folder, which stays where there was no answer."""
-    folder = TrialFolder(named(tempfile.mkdtemp(prefix="autotune-probe-")))
+    folder = TemporaryFolder("probe")
     stays = False
     try:
-        yield folder
+        yield TrialFolder(folder.path)
     except NoAnswerError:
         stays = True
         raise
     finally:
-        if not stays:
-            remove(folder.path)
+        if stays:
+            folder.keep()
+        else:
+            folder.remove()
 
 
 def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:

@@ -517,7 +517,7 @@ def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
     caches, and the workers leave neither processes nor files."""
     homes = tmp_path / "homes"
     homes.mkdir()
-    monkeypatch.setattr(device_worker.tempfile, "tempdir", str(homes))
+    monkeypatch.setattr("tempfile.tempdir", str(homes))
     study = make_study()
     with RayBench(ThreadCluster(2), SETTINGS) as devices:
         confirmation = Tuner(study, QUICK_BUDGET, devices).run()

@@ -12,7 +12,7 @@ import ctypes
 import gc
 import importlib
 import os
-import shutil
+import secrets
 import sys
 import tempfile
 import time
@@ -28,6 +28,7 @@ import psutil
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch.compile_cache import cache_variables
 from autotune.errors import SetupError
+from autotune.own_folders import TemporaryFolder
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 """What `torch.compile` imports in its first call, with all that these import."""
@@ -63,7 +64,9 @@ class ImportedAhead:
 
 def import_ahead() -> ImportedAhead:
     """Import the compiler. Raises SetupError where a path cannot be replaced in a fork."""
-    home = tempfile.mkdtemp(prefix="autotune-imports-")
+    folder = TemporaryFolder("imports")
+    # Under a name that nothing else has: every string with it is looked for.
+    home = os.path.join(folder.path, secrets.token_hex(8))
     stand_ins = _made_in(home)
     try:
         with _in_folders(stand_ins, {**cache_variables(stand_ins["cache"]), **_FIT_FOR_FORKS}):
@@ -78,7 +81,7 @@ def import_ahead() -> ImportedAhead:
         values = tuple(_values_with(Path(home).name, but_in=stand_ins))
         return ImportedAhead(seconds, max(resident_bytes, 0), stand_ins, values)
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        folder.remove()
 
 
 def _require_no_driver() -> None:
@@ -100,7 +103,7 @@ def _made_in(home: str) -> dict[str, str]:
     folders = {}
     for kind in ("temporary", "cache", "working"):
         folders[kind] = str(Path(home, kind))
-        Path(folders[kind]).mkdir()
+        Path(folders[kind]).mkdir(parents=True)
     return folders
 
 

@@ -7,13 +7,10 @@ machine: when the worker dies, however it dies, its pipe closes and the supervis
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import queue
-import tempfile
 import threading
-import time
 import traceback
 from contextlib import suppress
 from dataclasses import replace
@@ -42,7 +39,7 @@ from autotune.bench.ray.parcel import CACHE, REFERENCE, request_there
 from autotune.bench.ray.worker_caches import code_key, packed_cache
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
-from autotune.own_folders import link, named, remove
+from autotune.own_folders import TemporaryFolder, link, remove
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.processes import code_sha256
 from autotune.trial.request import TrialRequest
@@ -50,8 +47,6 @@ from autotune.tuned.cache_file import unpack
 
 MOST_LOG_BYTES = 2**20
 """Bytes at the end of a log that are sent back."""
-_HOMES = "autotune-worker-"
-_STARTING_S = 60.0
 _LOGS = ("stdout.txt", "stderr.txt", "stage", OUTCOME_FILE)
 
 
@@ -62,10 +57,8 @@ class DeviceWorker:
     def __init__(self, settings: WorkerSettings) -> None:
         _forget_added_threads()
         self._settings = settings
-        _remove_abandoned_homes()
-        self._home = named(tempfile.mkdtemp(prefix=_HOMES))
-        self._lock = (self._home / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._own = TemporaryFolder("worker")
+        self._home = self._own.path
         log = self._home / "supervisor.log"
         forks = all(settings.device in entry_of(framework).forks_on for framework in settings.frameworks)
         self._bench = LocalBench(settings.variables, preload=forks or None, log=log)
@@ -126,8 +119,7 @@ class DeviceWorker:
         """End all processes and remove the folder."""
         self._orders.put(None)
         self._bench.close()
-        self._lock.close()
-        remove(self._home)
+        self._own.remove()
 
     def _serve(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -240,16 +232,6 @@ def _end_of(path: Path) -> bytes:
         if path.name != OUTCOME_FILE:
             file.seek(max(path.stat().st_size - MOST_LOG_BYTES, 0))
         return file.read()
-
-
-def _remove_abandoned_homes() -> None:
-    """Remove the folders of workers that were killed: the kernel has freed their locks."""
-    for home in named(tempfile.gettempdir()).glob(f"{_HOMES}*"):
-        with suppress(OSError), (home / "lock").open("r+") as lock:
-            if time.time() - home.stat().st_mtime < _STARTING_S:
-                continue  # Its worker may not have locked it yet.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(home)
 
 
 def _forget_added_threads() -> None:
