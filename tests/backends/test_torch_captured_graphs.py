@@ -202,7 +202,7 @@ def test_a_job_makes_all_calls(tmp_path, caplog):
 
 FILE = """
 import torch
-from tests.backends.test_torch_operators import LOST, Calling
+from tests.backends.test_torch_captured_graphs import LOST, Calling
 
 def build():
     return Calling(LOST["one of two"]).eval(), (torch.ones(2, 4),)

@@ -96,13 +96,14 @@ def breaking():
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_compile_error(answer, model, breaking, caplog, after):
     """At the first call, or when other inputs need another graph: the call is answered, with one line."""
-    tuned = answer(breaking(after)).apply(model)
+    tuned = answer(breaking(after)).apply(model, on_mismatch="apply")
     with caplog.at_level(logging.WARNING, logger="autotune"):
         for rows in (2, 2, 5, 2):
             x = torch.ones(rows, 4)
             assert torch.equal(tuned(x), model(x))
     assert autotune.stats(tuned).state == "untuned"
-    said = [record.getMessage() for record in caplog.records if record.name == "autotune"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "autotune"]
+    said = [line for line in lines if not line.endswith("applied anyway")]
     assert len(said) == 1
     assert said[0].startswith("autotune: the tuned model failed: ")
     assert said[0].endswith("; back to the untuned model")
