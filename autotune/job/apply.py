@@ -489,8 +489,9 @@ class Application:
             raise InputError(f"training_step() was given a {type(self._model).__name__}, which no framework can train")
         backend = load_backend(framework)
         if self._backend is None:
-            self._model = self._model if backend.is_model(self._model) else backend.as_model(self._model)
-            backend.adopt(self._model)
+            model = self._model if backend.is_model(self._model) else backend.as_model(self._model)
+            if backend.is_model(model):
+                backend.adopt(model)
             self._watch(backend)
         return self._monitored(self._untuned_call(backend, framework))
 
@@ -501,7 +502,7 @@ class Application:
         return framework_of(self._model) or framework_that(
             lambda backend: backend.is_model(self._model),
             lambda backend: backend.training is not None and self._problem_of_recipe(backend) is None,
-            lambda backend: backend.is_model(backend.as_model(self._model)),
+            lambda backend: backend.training is not None,
         )
 
     def _watch(self, backend: Backend) -> None:

@@ -15,7 +15,7 @@ from autotune.integrations import hugging_face, lightning, mindspore
 WAYS = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "deepcopy": copy.deepcopy}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def libraries(monkeypatch):
     """Both libraries, as far as a callback needs one."""
     for name in ("pytorch_lightning", "mindspore.train"):
@@ -28,7 +28,7 @@ def libraries(monkeypatch):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("of", [lightning, mindspore], ids=["lightning", "mindspore"])
-def test_a_callback(tmp_path, monkeypatch, of, way):
+def test_a_callback(tmp_path, monkeypatch, libraries, of, way):
     """The copy is made for the same file and policy, wherever the process stands, and has begun nothing."""
     monkeypatch.chdir(tmp_path)
     callback = of.tuned_callback("best.yaml", monitor=True)

@@ -468,3 +468,27 @@ def test_what_cannot_be_trained(tmp_path, model, optimizer):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) if optimizer == "optimizer" else optimizer
     with pytest.raises(InputError, match=r"training_step\(\) was given"):
         autotune.load(tmp_path / "nope.yaml").training_step(model, len, optimizer)
+
+
+class Called:
+    """No module, and can be called."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
+@pytest.mark.parametrize("of", [Called, functools.partial, lambda net: net.forward, torch.jit.script])
+def test_what_no_config_can_be_applied_to_is_trained(tmp_path, of, kind):
+    """Whatever can be called is a model for a loss, and an untuned step needs no more."""
+    net = torch.nn.Linear(4, 1)
+    step = autotune.load(tmp_path / "none.yaml").training_step(
+        of(net), lambda model, x: model(x).square().mean(), OPTIMIZERS[kind](net), clip_grad_norm=1.0
+    )
+    before = step(batch(0))
+    for _ in range(3):
+        step(batch(0))
+    assert step(batch(0)) < before
