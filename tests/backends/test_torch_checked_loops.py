@@ -96,6 +96,15 @@ def test_a_kernel_of_another_form_stays_as_it_is(name):
     assert raising(source) == source
 
 
+def test_a_check_under_a_mask_checks():
+    """One index is checked where any lane of the mask is read; a mask of lanes that is compared with lanes stays."""
+    check = 'TORCH_CHECK(((0 <= tmp1) & (tmp1 < 5L)) | ~({}), "index out of bounds: 0 <= tmp1 < 5L");'
+    for mask, right in {"tmp9": "| !(tmp9), ", "(tmp9).all_masked()": "| (tmp9).all_zero(), "}.items():
+        assert right in raising(kernel(check.format(mask) + "\n"))
+    of_lanes = 'TORCH_CHECK(((VecMask(tmp1 < tmp2)) | ~(tmp9)).all_masked(), "index out of bounds: tmp1 < 5L");\n'
+    assert raising(kernel(of_lanes)) == kernel(of_lanes)
+
+
 def test_what_a_release_notes_while_a_kernel_runs_is_put_back():
     """The pointer of a release that notes a division by zero does not outlive what it points to."""
     flag = "inductor_cpu_integer_div_error_flag = nullptr;"
@@ -123,10 +132,12 @@ from autotune.config import Config
 class Cells(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        self.pads = "pads" in sys.argv
         self.grid = torch.nn.Parameter(torch.randn(1000, 16))
 
     def forward(self, place):
-        return torch.tanh(self.grid * 2)[place.long()].sum(-1)
+        rows = torch.tanh(self.grid * 2)[place.long()]
+        return torch.nn.functional.pad(rows, (1, 1)) + 1 if self.pads else rows.sum(-1)
 
 torch.set_num_threads(2)
 torch.manual_seed(0)
@@ -149,13 +160,15 @@ os._exit(0)
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("knobs", [{}, {"cpp_wrapper": True}, {"freezing": True}])
-def test_an_index_beyond_raises_and_the_process_lives(tmp_path, knobs):
-    """A coordinate beyond the grid, which is no whole number among the inputs, raises in a kernel of two threads, and
-    the next call is right."""
+@pytest.mark.parametrize(
+    ("knobs", "arguments"), [({}, []), ({"cpp_wrapper": True}, []), ({"freezing": True}, []), ({}, ["pads"])]
+)
+def test_an_index_beyond_raises_and_the_process_lives(tmp_path, knobs, arguments):
+    """A coordinate beyond the grid, which is no whole number among the inputs, raises in a kernel of two threads, also
+    where what it reads is padded, and the next call is right."""
     variables = {**os.environ, "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     ended = subprocess.run(
-        [sys.executable, "-c", JOB, repr({"execution": "compile", **knobs})],
+        [sys.executable, "-c", JOB, repr({"execution": "compile", **knobs}), *arguments],
         env=variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "raised True\n" * 3), ended.stderr[-2000:]

@@ -5,6 +5,9 @@ Generated code checks an index where it is used, and throws. No exception may le
 IndexError. So each such loop's body catches, the first exception is kept, and thrown when all threads have ended the
 loop. What is written to outputs until then is dropped with them: the call has raised.
 
+A check of one index under a mask (within what `pad` or `cat` reads) is written with `~` of a bool, which is never zero,
+so that nothing is checked (2.13): the code reads beyond the table, or dies of it. It is put right here, too.
+
 The text of a kernel is rewritten on its way to the C++ compiler. The digest of that text names the compiled library, so
 no cache confuses the two, and one that was made with this is found with it. A kernel of another form than is known is
 compiled as it is. docs/decisions/0099-indices-beyond.md has what it costs.
@@ -28,6 +31,7 @@ _TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*')
 _SKIPPED = re.compile(r"(?:\s|#[^\n]*\n)*")
 _FLAG = "inductor_cpu_integer_div_error_flag"
 """Of a release that notes a division by zero while a kernel runs: it points to what the kernel holds."""
+_UNDER_MASK = re.compile(r'\| ~\((?:(?P<bool>\w+)|\((?P<lanes>\w+)\)\.all_masked\(\))\)(?=, "index out of bounds)')
 _CLOSES = {"(": ")", "{": "}"}
 
 _BEGIN = "{ std::atomic<bool> autotune_failed{false}; std::exception_ptr autotune_error;\n"
@@ -37,14 +41,20 @@ _END = " if (autotune_error) { RESETstd::rethrow_exception(autotune_error); } }"
 
 
 def raising(source: str) -> str:
-    """The text of a kernel whose checks within loops of several threads raise; itself where there is none, and where it
-    has a form that is not known."""
-    if "omp" not in source or not _CHECK.search(source):
+    """The text of a kernel whose checks raise, within loops of several threads and under a mask too; itself where there
+    is none, and where it has a form that is not known."""
+    if not _CHECK.search(source):
         return source
+    source = _UNDER_MASK.sub(_or_masked, source)
     try:
         return _Rewriting(source).rewritten()
     except (ValueError, IndexError):
         return source
+
+
+def _or_masked(found: re.Match[str]) -> str:
+    """Nothing is read: the mask is false, or that of all lanes."""
+    return f"| !({found['bool']})" if found["bool"] else f"| ({found['lanes']}).all_zero()"
 
 
 @dataclass
