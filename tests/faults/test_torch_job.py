@@ -171,8 +171,8 @@ class TestFrozenWeights:
     @pytest.mark.parametrize("how", ["swapped", "converted"])
     def test_weights_can_be_swapped(self, answer, caplog, how):
         """By `torch.utils.swap_tensors`, and by conversions that do: neither the compiler nor the tool holds on to the
-        job's tensors in a way that PyTorch refuses. Frozen code is given up then, or gets no calls of another type, with
-        one warning."""
+        job's tensors in a way that PyTorch refuses. Frozen code is given up then, or gets no calls of another type,
+        with one warning."""
         model = made().requires_grad_(False)
         tuned = answer(FROZEN).apply(model)
         tuned(X)
