@@ -23,6 +23,7 @@ REASONS = {
     "other file": "has another file than rank",
     "part missing": "rank {}: ",
     "other structure": "rank {}: ",
+    "no such compiler": "none_such",
     "raises": "rank {}: cannot read ",
     "interrupted": "rank {}: KeyboardInterrupt",
     "only the others apply": "rank {}: no answer within 50 s",
@@ -101,3 +102,32 @@ def test_a_fault_of_one_rank(paths, form, fault):
         assert rank == (1 - faulty if fault in WAITED_FOR or odd == "raised" else 0)
         assert REASONS.get(fault, "").format(faulty) in line or form == "generation"
         assert "untuned on all of the 2 ranks" in line
+
+
+def on_another_model(_rank, _time, path):
+    return state(autotune.load(path).apply(net(9)))
+
+
+def test_what_is_wrong_on_all_ranks(paths):
+    """It is said once, and no rank is named: nobody differs from anybody."""
+    outcomes = SimulatedRanks(2).run(on_another_model, paths["file"][""])
+    assert [outcome.value for outcome in outcomes] == ["untuned"] * 2
+    [(rank, line)], _ = said(outcomes)
+    assert rank == 0
+    assert "other parameters" in line
+    assert "rank 1" not in line
+
+
+def by_its_own_word(rank, time, path, ranks):
+    stands = state(autotune.load(path).apply(net(), ranks=ranks)) if rank == 0 else None
+    return stands, time.monotonic()
+
+
+@pytest.mark.parametrize(("ranks", "stands"), [([0], "settling"), ([1], "untuned"), ([0, 7], "untuned")])
+def test_a_rank_that_decides_alone(paths, ranks, stands):
+    """It says so, and waits for nobody; one that names other ranks than there are stays untuned, with a warning."""
+    outcomes = SimulatedRanks(2).run(by_its_own_word, paths["file"][""], ranks)
+    assert outcomes[0].value == (stands, 0.0)
+    assert [f"ranks={ranks} was given on rank 0 of 2" in line for _, line in said(outcomes)[0]] == (
+        [] if stands == "settling" else [True]
+    )

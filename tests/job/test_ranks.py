@@ -226,31 +226,6 @@ class TestTheDecision:
         assert rank == alone
         assert f"rank {1 - alone}: no answer within 2 s" in line
 
-    def test_a_config_that_one_rank_cannot_apply(self, two, exported):
-        """What this release does not take is found as the config is applied."""
-        paths = [exported(COMPILED), exported({"execution": "compile", "backend": "none_such"}, name="other.yaml")]
-        outcomes = two.run(decided, paths, "model")
-        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
-        [(_, line)] = warned(outcomes)
-        assert "rank 1: " in line
-        assert "none_such" in line
-
-    def test_what_is_wrong_everywhere_is_said_once_and_names_no_rank(self, two, exported):
-        """Nobody differs from anybody."""
-        path = exported(COMPILED, model=Block(), inputs=[batch(0)])
-        outcomes = two.run(decided, [path, path], "model")
-        assert [outcome.value[0] for outcome in outcomes] == ["untuned"] * 2
-        [(rank, line)] = warned(outcomes)
-        assert rank == 0
-        assert "rank 1" not in line
-        assert "other parameters" in line
-
-    def test_a_rank_may_decide_alone(self, two, exported):
-        """It says so, and waits for nobody."""
-        outcomes = two.run(by_its_own_word, exported(COMPILED))
-        assert [outcome.value for outcome in outcomes] == ["settling", None]
-        assert warned(outcomes) == []
-
     def test_a_group_that_is_made_again(self, two, exported):
         """Over the same store; what the ranks of the first one agreed on is as it was, and new things are paired."""
         outcomes = two.run(made_again, exported(COMPILED))
@@ -303,10 +278,6 @@ def made_again(rank, path):
         dist.barrier()
         dist.destroy_process_group()
     return stands
-
-
-def by_its_own_word(rank, path):
-    return state(autotune.load(path).apply(made(), ranks=[0])) if rank == 0 else None
 
 
 def met_later(rank, path):

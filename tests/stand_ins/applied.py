@@ -20,6 +20,7 @@ from tests.stand_ins.exports import export
 
 CONFIG = {"execution": "compile", "backend": "aot_eager"}
 OTHER = {**CONFIG, "dynamic": True}
+UNKNOWN = {**CONFIG, "backend": "none_such"}
 PARTS = ("one", "two", "three")
 INPUT = torch.zeros(4, 8)
 
@@ -136,7 +137,8 @@ def call(form: str, held: Any) -> None:
 def files(folder: Path, form: str, sound: dict[str, Any] = CONFIG) -> dict[str, str]:
     """Fault -> the path that a rank with this fault is given; "": that of a sound one."""
     made = {}
-    for name, config in {"": sound, "other file": OTHER, "part missing": sound}.items():
+    configs = {"": sound, "other file": OTHER, "part missing": sound, "no such compiler": UNKNOWN}
+    for name, config in configs.items():
         (folder / f"{form} {name}").mkdir()
         made[name] = WRITE[form](folder / f"{form} {name}", config)
     if form == "tiers":
