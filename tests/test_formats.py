@@ -5,8 +5,8 @@
     GOLDEN=write .venv/bin/pytest tests/test_formats.py
 
 For a key that goes, is needed from now on, or takes less than before: count the format's schema up, say in its table
-what became of the key, and keep a study or an export of the schema before in `study/older/`. Where a key takes less than
-before and nothing that was written exceeds that, its line in `formats.json` is removed before they are written.
+what became of the key, and keep a study or an export of the schema before in `study/older/`. Where a key takes less
+than before and nothing that was written exceeds that, its line in `formats.json` is removed before they are written.
 """
 
 from __future__ import annotations
