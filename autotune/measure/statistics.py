@@ -150,17 +150,23 @@ class Comparison:
 
         The intervals of all looks hold together, so the truth lies in each of them, and what is proven exceeds the
         margin, although a later and noisier block may have widened the interval again. Looks that contradict each
-        other leave nothing: something changed on the machine, and the interval of all blocks stands alone.
+        other leave nothing: something changed on the machine, and the interval of all blocks stands alone. What no look
+        has proven is not shown to gain anything: a few blocks may agree by chance, so such an interval reaches down to
+        1 where it would clear the margin.
         """
         present = self.speedup_of(config)
         if present is None:
             return None
         looks = [num for num in self._looks if num < self.num_blocks(config)]
         intervals = [present, *(self._at_look(config, num)._intervals[config] for num in looks)]
-        proven = [1 + margin] if self.is_proven(config, margin, is_last=True) else []
-        low = max([*(interval.low for interval in intervals), *proven])
+        bar = self._exceeded(config, margin, is_last=True)
+        low = max([*(interval.low for interval in intervals), *([] if bar is None else [1 + bar])])
         high = min(interval.high for interval in intervals)
-        return Speedup(median=min(max(present.median, low), high), low=low, high=high) if low < high else present
+        if low >= high:
+            low, high = present.low, present.high
+        if bar is None and low > 1 + self.margin_of(config, margin):
+            low = 1.0
+        return Speedup(median=min(max(present.median, low), high), low=low, high=high)
 
     def is_proven(self, config: int, margin: float = MARGIN, *, is_last: bool = False) -> bool:
         """Some look has proven that the config gains more than the margin, and than what controls showed by then.
@@ -168,11 +174,15 @@ class Comparison:
         The looks come early, and then after `first_look` of its blocks, twice as many and so on. `is_last`: no block
         follows, so that those since the latest look are looked at in place of the next one.
         """
+        return self._exceeded(config, margin, is_last=is_last) is not None
+
+    def _exceeded(self, config: int, margin: float, *, is_last: bool) -> float | None:
+        """The margin that the first look exceeded which proved the config; None where none did."""
         num_blocks = self.num_blocks(config)
         looks = {*self._looks, *([num_blocks] if is_last and num_blocks >= self.first_look else [])}
         early = {num for num in EARLY_GAINS if num < self.first_look}
-        due = sorted(num for num in early | looks if num <= num_blocks)
-        return any(self._at_look(config, num)._proves(config, margin) for num in due)
+        due = (self._at_look(config, num) for num in sorted(early | looks) if num <= num_blocks)
+        return next((then._bar(config, margin) for then in due if then._proves(config, margin)), None)
 
     def confidence(self, config: int, margin: float = MARGIN) -> float | None:
         """Probability that the config gains more than the margin, by its blocks alone; None without a block."""
@@ -213,8 +223,15 @@ class Comparison:
         return noise_of(sum(within) + sum(between), sum(int(num) - 1 for num in nums if num > 1) + len(between))
 
     def margin_of(self, config: int, least: float = MARGIN) -> float:
-        """What its gain must exceed: `least`, or what controls show that the base may gain over itself."""
-        pairs = self._controlled
+        """What its gain must exceed, or the margin that it has exceeded when it was proven."""
+        exceeded = self._exceeded(config, least, is_last=True)
+        return self._bar(config, least) if exceeded is None else exceeded
+
+    def _bar(self, config: int, least: float) -> float:
+        """`least`, or what controls of the config's own blocks show that the base may gain over itself."""
+        controls = self.controls or (None,) * len(self.values)
+        known = [(self.values[row][0], controls[row]) for row in self._rows_of(config)]
+        pairs = [(base, control) for base, control in known if base is not None and control is not None]
         return max(least, margin_above(spread_of_pairs(pairs), self.num_blocks(config))) if pairs else least
 
     @cached_property
@@ -377,7 +394,7 @@ class Comparison:
 
     def _proves(self, config: int, margin: float) -> bool:
         """The blocks, all of which are looked at, prove that the config gains more than the margin."""
-        margin = self.margin_of(config, margin)
+        margin = self._bar(config, margin)
         if config in self._looked_at and verdict_of(self._intervals[config], margin) is Verdict.FASTER:
             return True
         searched = self.searched[config] if self.searched else None

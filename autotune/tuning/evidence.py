@@ -101,7 +101,7 @@ class Evidence:
     def speedup(self, record: TrialRecord) -> Speedup:
         """A finalist's speed-up by the blocks in which it took part."""
         assert self.comparison is not None, "it took part in one"
-        speedup = self.comparison.speedup_of(self.finalists.index(record))
+        speedup = self.comparison.stated(self.finalists.index(record))
         assert speedup is not None, "it took part in one"
         return speedup
 

@@ -137,6 +137,26 @@ class TestStated:
         found = alone(*ratios)
         assert found.stated(0) == found.speedup_of(0)
 
+    @pytest.mark.parametrize("spread", [0.02, 0.1, 0.15, 0.3, 0.65])
+    @pytest.mark.parametrize("ratios", [(2.65, 2.38), (2.65, 2.38, 2.5), (2.65,), (1.1, 1.12, 1.09, 1.11)])
+    def test_it_clears_its_bar_where_it_is_proven_and_nowhere_else(
+        self, ratios: tuple[float, ...], spread: float
+    ) -> None:
+        """However much processes of the base differ: the interval that is printed is the one that decides."""
+        controls = [math.exp(spread if block % 2 else -spread) for block in range(len(ratios))]
+        found = replace(alone(*ratios, searched=2.63, controls=controls), is_final=True)
+        stated = found.stated(0)
+        assert stated is not None
+        assert (stated.low > 1 + found.margin_of(0)) is found.is_proven(0, is_last=True)
+
+    def test_the_bar_is_that_of_a_config_s_own_blocks(self) -> None:
+        """A block in which the base and its control differed widely, and another config took part, raises nothing."""
+        rows: list[list[float | None]] = [[1.6, None], [1.61, None], [1.6, None], [None, 1.3]]
+        controls = [1.0, 1.01, 1.0, 3.0]
+        beside = raced(*rows, searched=[1.6, 1.3], controls=controls)
+        assert beside.margin_of(0) == alone(1.6, 1.61, 1.6, searched=1.6, controls=controls[:3]).margin_of(0)
+        assert beside.margin_of(1) > 1
+
     def test_a_config_without_a_block_has_none(self) -> None:
         """As has its speed-up."""
         assert raced([1.5, None]).stated(1) is None
@@ -178,12 +198,15 @@ class TestLooks:
         assert alone(*self.STEADY[:4], 0.7, 1.5, 0.7, 0.9).is_proven(0)
 
     def test_a_proof_stays_when_controls_get_noisy(self) -> None:
-        """Each look has the margin of what was seen by then."""
+        """Each look has the margin of what was seen by then, and that of the proof is the one that is told."""
         rows, controls = self.STEADY[:4], [1.0, 1.01, 0.99, 1.0]
         assert alone(*rows, controls=controls).is_proven(0)
         later = alone(*rows, 1.1, 1.1, controls=[*controls, 0.5, 0.5])
         assert later.is_proven(0)
-        assert later.margin_of(0) > 0.1
+        stated = later.stated(0)
+        assert stated is not None
+        assert stated.low > 1 + later.margin_of(0)
+        assert later.margin_of(0) == alone(*rows, controls=controls).margin_of(0) < 0.1
 
     def test_blocks_prove_in_their_order(self) -> None:
         """The very same blocks, the unsteady ones first, prove nothing at any look."""
