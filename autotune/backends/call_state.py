@@ -75,9 +75,14 @@ class CallState:
     __hash__ = None  # type: ignore[assignment]
 
     def has_other_weights_than(self, before: CallState) -> bool:
-        """Somebody wrote to parameters, or replaced some: a call does not."""
-        names = filter(_WEIGHT.search, {**self._marks, **before._marks})
-        return any(not _is_same(self._mark(name), before._mark(name)) for name in names)
+        """Somebody wrote to parameters, or replaced some: a call does not. MindSpore's that are not trained are its
+        buffers, to which calls write."""
+        names = [name for name in {**self._marks, **before._marks} if _WEIGHT.search(name)]
+        weights = [name for name in names if not self._is_buffer(name)]
+        return any(not _is_same(self._mark(name), before._mark(name)) for name in weights)
+
+    def _is_buffer(self, name: str) -> bool:
+        return "._params[" in name and not getattr(self._values.get(name), "requires_grad", True)
 
     def changed_since(self, before: CallState, apart_from: Sequence[Any] = ()) -> list[Part]:
         """What is other than it was: tensors, numbers and texts, each with what it is now. `apart_from` are left out.
