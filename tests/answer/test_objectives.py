@@ -413,6 +413,25 @@ class TestSeveralObjectives:
         assert load_tuned(tmp_path / "small.yaml") == exported
         assert not exported.is_untuned
 
+    @pytest.mark.parametrize(
+        ("said", "bar", "expected"),
+        [
+            (Verdict.FASTER, 0.01, Verdict.FASTER),
+            (Verdict.FASTER, 1.5, Verdict.CHOSEN),
+            (Verdict.UNDECIDED, 0.01, Verdict.CHOSEN),
+            (Verdict.TIE, 0.01, Verdict.CHOSEN),
+        ],
+    )
+    def test_an_export_says_what_its_study_says(self, study, tmp_path, said, bar, expected):
+        """`faster` where the study does, and the interval clears the config's own bar."""
+        number, wide = self.number(study, B), Speedup(median=2.2, low=2.1, high=2.3)
+        confirmation = study.confirmation
+        others = {each: wide if each == number else found for each, found in confirmation.compared.items()}
+        bars = tuple(bar if each == number else 0.01 for each in confirmation.contestants[1:])
+        changed = {"verdict": said, "speedups": tuple(others.values()), "margins": bars}
+        study.confirmation = confirmation.model_copy(update=changed)
+        assert export(study, tmp_path / "small.yaml", number).verdict is expected
+
     def test_the_answer_by_its_number_is_the_answer(self, study):
         """`--trial` of the winner changes nothing."""
         assert tuned_config(study, self.number(study, A)) == tuned_config(study)
