@@ -62,6 +62,7 @@ def test_every_part_is_read(study):
     assert study.untuned_record() is not None
 
 
+@pytest.mark.fast_cases("d891b8d")
 @pytest.mark.parametrize("folder", STUDIES, indirect=True)
 @pytest.mark.parametrize("command", ["show", "show --json", "show --full", "explain", "studies", "export"])
 def test_each_command_that_reads_takes_it(folder, cli, command):
