@@ -142,6 +142,15 @@ def test_a_service_with_bad_requests_lives(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("freezing", [0, 1])
+def test_compiled_code_of_several_threads(freezing):
+    """A thousand requests for a tagger, whose check of an index would end the process."""
+    service = served("tagger", "inductor", freezing, 1, 1000, 0)
+    assert service.returncode == 0, (service.returncode, service.stderr[-2000:])
+    assert service.stdout.startswith("alive")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("freezing", [0, 1])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["tagger", "graph", "tables", "labels"])
 def test_ten_thousand_requests(name, threads, freezing):
