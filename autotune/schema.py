@@ -100,7 +100,7 @@ def gone(_: Any) -> Mapping[str, Any]:
 
 
 def renamed(key: str) -> Callable[[Any], Mapping[str, Any]]:
-    """The same under another name."""
+    """Value as it was, under another name."""
     return lambda value: {key: value}
 
 

@@ -36,8 +36,7 @@ MANY_LEARNED = 100
 _Args = tuple[Any, ...]
 _Kwargs = Mapping[str, Any]
 Mark = tuple[Any, Any, Any, Any]
-"""Of a value in a call: its class; shape and type of a tensor; of a container the keys, and the marks of what it
-holds."""
+"""Class of a value in a call; shape and type of a tensor; of a container the keys, and the marks of what it holds."""
 
 
 @dataclass(frozen=True)

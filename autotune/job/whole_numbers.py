@@ -69,7 +69,7 @@ class Seen:
     parts: dict[Along, list[list[int]]]
     """The different numbers in each slice."""
     bounds: Any
-    """Of the type; None: it has none, as Python's numbers."""
+    """Bounds of the type; None: it has none, as Python's numbers."""
 
 
 Along = tuple[int | None, int]

@@ -69,7 +69,7 @@ class Said:
 
     @property
     def last_line(self) -> str:
-        """Of its errors; one that says so where there is none."""
+        """The last line of its errors; one that says so where there is none."""
         return (self.errors.strip().splitlines() or ["it says nothing"])[-1]
 
 

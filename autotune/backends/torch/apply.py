@@ -86,6 +86,17 @@ class ModelSetup:
     """Puts what the settings need around a compiled step."""
 
 
+def _require_constants(model: torch.nn.Module, settings: Settings) -> None:
+    """Raises InvalidConfigError for sharded weights that are to become constants: they are put together for each call
+    anew."""
+    if settings.freezes and is_sharded(model):
+        knob = "backend" if settings.is_unknown else "freezing"
+        raise InvalidConfigError(
+            f"knob {knob}: the model's weights are sharded over several processes (FSDP), and cannot become constants",
+            tip=f"apply a config without this {knob}, or one to the model before it is sharded",
+        )
+
+
 def prepare(
     model: torch.nn.Module,
     settings: Settings,
@@ -104,12 +115,7 @@ def prepare(
     `derivable`: what is compiled gets a `DerivableStep` around it. `guards_hooks` False: the caller sees to hooks of
     modules that come and go.
     """
-    if settings.freezes and is_sharded(model):  # They are put together for each call anew, and no constants.
-        knob = "backend" if settings.is_unknown else "freezing"
-        raise InvalidConfigError(
-            f"knob {knob}: the model's weights are sharded over several processes (FSDP), and cannot become constants",
-            tip=f"apply a config without this {knob}, or one to the model before it is sharded",
-        )
+    _require_constants(model, settings)
     arguments = _arguments(settings)
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
@@ -131,10 +137,9 @@ def prepare(
         if weights is not None:
             step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
-            requirements = [left_out.require_none]
-            requirements += [] if recompiles is None else [recompiles.require_few]
-            requirements += [] if (same := same_environment(model)) is None else [same]
-            step = CompiledStep(model, step, *requirements, input_gradients=input_gradients)
+            few = None if recompiles is None else recompiles.require_few
+            required = filter(None, (left_out.require_none, few, same_environment(model)))
+            step = CompiledStep(model, step, *required, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)

@@ -222,7 +222,7 @@ class TorchBackend(Backend):
         return array_of(value) if isinstance(value, torch.Tensor) else None
 
     def extremes(self, value: Any, axis: int | None = None) -> Sequence[tuple[int, int]] | None:
-        """Of Python's whole numbers too, which compiled code may take for indices."""
+        """Extremes of Python's whole numbers too, which compiled code may take for indices."""
         return extremes_of(value, axis)
 
     def content(self, value: Any) -> Hashable | None:

@@ -6,7 +6,7 @@ where nobody reads what it writes, and equal calls are made once where gradients
 inductor alike). Outputs are right, and what it did is missing. So a graph with a call that nobody uses runs as it was
 captured. Of another the calls are counted as it runs for the first time, whatever compiled it, and whether it was
 compiled now or lay in a cache. Where any are left out, the next call is refused, before any of it runs. Not counted
-are operators that consist of others (CompositeImplicitAutograd, `triton_op`, decompositions and lowerings of inductor):
+are operators that consist of others (CompositeImplicitAutograd, triton_op, decompositions and lowerings of inductor):
 their calls are meant to go.
 
 **NaN and infinities in a product with zero.** Inductor makes zeros of `x * 0` (2.13), also of a float's, which is NaN

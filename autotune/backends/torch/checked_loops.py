@@ -30,7 +30,7 @@ _CHECK = re.compile(r"\b\w*TORCH_CHECK\w*\s*\(")
 _TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*')
 _SKIPPED = re.compile(r"(?:\s|#[^\n]*\n)*")
 _FLAG = "inductor_cpu_integer_div_error_flag"
-"""Of a release that notes a division by zero while a kernel runs: it points to what the kernel holds."""
+"""Name of what points to a value of the kernel, in a release that notes a division by zero while a kernel runs."""
 _UNDER_MASK = re.compile(r'\| ~\((?:(?P<bool>\w+)|\((?P<lanes>\w+)\)\.all_masked\(\))\)(?=, "index out of bounds)')
 _CLOSES = {"(": ")", "{": "}"}
 

@@ -141,17 +141,11 @@ class Steps(Calls):
         moved = left_moved(left, self._surroundings.changed_since(self._before)[0])
         left += self._turns(NUM_STEPS)
         ways = self._ways()
-        self._rewind()
-        self._backend.seed(self._seed_of(0))
-        random_state = self._backend.random_state()
-        losses.append(self._taken(step, example))
+        loss, is_random = self._repeated(step, example)
+        losses.append(loss)
         left += self._turns(NUM_STEPS + 1)
-        is_random = self._backend.random_state() != random_state
         again = self._training.gradients(self._recipe.optimizer)
-        spread: Array | None = None
-        own_spreads: list[Array] = []
-        if reference_tolerance is not None:
-            spread, own_spreads = self._spreads(step, gradients, NUDGE * reference_tolerance)
+        spread, own_spreads = self._spreads(step, gradients, reference_tolerance)
         if put_back is not None:
             self._draws_in_silence = is_random
             put_back()
@@ -208,6 +202,15 @@ class Steps(Calls):
         loss = step(*args, **kwargs)
         self._team.meet()
         return loss
+
+    def _repeated(self, step: Step, example: Arguments) -> tuple[float, bool]:
+        """The loss of the first step, taken again from where it began, and whether it draws random numbers."""
+        assert self._rewind is not None
+        self._rewind()
+        self._backend.seed(self._seed_of(0))
+        random_state = self._backend.random_state()
+        loss = self._taken(step, example)
+        return loss, self._backend.random_state() != random_state
 
     def _turns(self, num_steps: int) -> Iterator[Part]:
         """Which objects are in others' places now: what takes turns may be where it was at some step, and at none
@@ -276,16 +279,22 @@ class Steps(Calls):
             ends.append(self._taken(step, self._subject.inputs[0]))
         return (ends[0] - ends[1]) / (2 * by * square)
 
-    def _spreads(self, step: Step, gradients: list[Array], nudge: float) -> tuple[Array, list[Array]]:
+    def _spreads(
+        self, step: Step, gradients: list[Array], reference_tolerance: float | None
+    ) -> tuple[Array | None, list[Array]]:
         """The largest distance of each gradient of the first step from what it is with nudged weights, and the same of
-        it and its slices by their own norms."""
+        it and its slices by their own norms. None and nothing where no reference is made."""
         assert self._rewind is not None
+        if reference_tolerance is None:
+            return None, []
         spread = np.zeros(len(gradients))
         own = [own_distances(gradient, gradient) for gradient in gradients]
         generator = np.random.default_rng(0)
         for _ in range(_NUM_NUDGES):
             self._rewind()
-            self._training.set_weights(self._recipe.optimizer, _nudged(self._start, nudge, generator))
+            self._training.set_weights(
+                self._recipe.optimizer, _nudged(self._start, NUDGE * reference_tolerance, generator)
+            )
             self._taken(step, self._subject.inputs[0])
             nudged = self._training.gradients(self._recipe.optimizer)
             spread = np.maximum(spread, [gradient.distance for gradient in compared(gradients, nudged)])
