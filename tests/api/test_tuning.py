@@ -132,7 +132,7 @@ def test_what_a_notebook_shows_is_escaped(tune, scripted):
     assert "&lt;script&gt;alert(1)" in shown
     assert "<script" not in shown
     assert "\x1b" not in shown
-    assert "keep untuned" in shown
+    assert "the model is kept untuned" in shown
     assert len(shown) < 5000
 
 
@@ -256,7 +256,7 @@ def test_apply_leaves_the_model_where_nothing_is_faster(tune, scripted):
     scripted(lambda config: failure("no") if config.get("execution") == "compile" else None)
     result = tune(trials=3)
     model = object()
-    assert result.verdict == "keep_untuned"
+    assert result.verdict == "undecided"
     assert result.apply(model) is model
 
 

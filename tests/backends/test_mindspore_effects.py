@@ -22,6 +22,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import UnsuitableCallError
 from autotune.job.fallback import Fallback
+from autotune.job.admission import Admission
 from autotune.job.guard import Guard, GuardTerms
 from autotune.job.stats import StatsRecorder
 
@@ -196,9 +197,10 @@ def guarded(cell, config, **terms):
     config, recorder = Config(config), StatsRecorder()
     compiled = backend.compile(cell, config, UndoLog())
     fallback = Fallback(lambda *args: type(cell).__call__(cell, *args), UndoLog(), recorder)
-    terms = {"misfit": lambda _: None, "latency_s": None, "effects": backend.effects(cell, config), **terms}
+    terms = {"latency_s": None, "effects": backend.effects(cell, config), **terms}
     guard = Guard(backend, compiled, fallback, GuardTerms(
-        apply_to_misfits=False, hint="", check=None, margin=1.5, **terms), recorder)
+        admission=Admission(lambda _: None), hint="", hint_of_misfits="", check=None, num_compiled=None, margin=1.5,
+        **terms), recorder)
     return guard, compiled, recorder
 
 def in_a_job(kind, config):
