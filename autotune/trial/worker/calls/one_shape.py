@@ -22,6 +22,7 @@ from autotune.trial.worker.accuracy_check import EARLIER, Gate, OutputGate, Seen
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
+from autotune.workload.components import pipeline_of
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Workload
 
@@ -54,7 +55,11 @@ class OneShape(Calls):
 
     def compile(self, config: Config, changes: UndoLog) -> Step:
         functions = declared_functions(config, self._subject.variants)
-        return compile_under(self._backend, self._subject.model, config, functions, changes, shapes=self._shapes)
+        model = self._subject.model
+        step = compile_under(self._backend, model, config, functions, changes, shapes=self._shapes)
+        if pipeline_of(model) is not None:  # No call put its compiled components where they are.
+            self._before = self._surroundings.now()
+        return step
 
     def _observe(
         self,
