@@ -88,13 +88,15 @@ class CallsWithinAStep:
         leaves = arguments.leaves()
         specs = [spec for leaf in leaves if (spec := self._backend.spec(leaf)) is not None]
         here = Counter(_without_axes(specs, ()))
-        if not here - self._inputs:
-            return None
         if self._first is None and self._backend.records_gradients(self._model, *leaves):
             self._first = here
-        if here == self._first:
+        if here == self._first or not here - self._inputs:
             return None
-        return f"inputs {_text_of((self._first or self._inputs).elements())}, here {_text_of(here.elements())}"
+        if self._first is not None:
+            return f"inputs {_text_of(self._first.elements())}, here {_text_of(here.elements())}"
+        # A later call may still show that such inputs are the step's.
+        then = f"inputs {_text_of(self._inputs.elements())}, or those" if self._inputs else "the inputs"
+        return f"{then} of the first call that records gradients, here {_text_of(here.elements())} before it"
 
 
 def admission_of(

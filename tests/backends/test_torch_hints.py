@@ -25,6 +25,14 @@ class NeedsClosure(torch.optim.SGD):
 
     def step(self, closure=None):
         assert closure is not None, "this optimizer needs a closure"
+        return super().step()
+
+
+class NeedsItElsewhere(torch.optim.SGD):
+    """By a name of its own, by which no step gives it one."""
+
+    def step(self, evaluate=None):
+        assert evaluate is not None, "this optimizer needs a closure"
 
 
 class Forces(torch.nn.Module):
@@ -81,8 +89,13 @@ def test_a_loss_that_is_no_number(told, loss, words):
 
 
 def test_an_optimizer_that_asks_for_a_closure(told):
-    """Found by its own words where its signature does not say it."""
-    sentence = told(failing_step(lambda model, x: model(x).sum(), NeedsClosure), "train")
+    """It gets one, where there is room for it; else it is found by its own words, if its signature does not say it."""
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+    optimizer, untuned = NeedsClosure(model.parameters(), lr=0.1), Config({"execution": "eager"})
+    training_step(model, lambda model, x: model(x).sum(), optimizer, untuned, UndoLog())(torch.ones(4, 3))
+    torch.testing.assert_close(model.weight, before - 0.4)
+    sentence = told(failing_step(lambda model, x: model(x).sum(), NeedsItElsewhere), "train")
     assert "without a closure" in sentence
 
 

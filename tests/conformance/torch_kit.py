@@ -415,5 +415,6 @@ class TorchKit(Kit):
         def refuse(*_args, **_kwargs):
             raise RuntimeError("no more memory for the compiler")
 
-        with mock.patch("torch._dynamo.output_graph.OutputGraph.call_user_compiler", refuse):
+        # Beneath `call_user_compiler`, in whose place the product has its own while it compiles.
+        with mock.patch("torch._dynamo.output_graph.OutputGraph._call_user_compiler", refuse):
             yield

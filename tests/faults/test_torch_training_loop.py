@@ -203,7 +203,7 @@ def parametrized_later(job):
 def evaluated(job):
     """Every so often, with batches of another size; and the last batch of an epoch is smaller."""
     for number in range(NUM_STEPS):
-        job.loss(number, rows=16 if number % 10 else 6).backward()
+        job.loss(number, rows=6 if number % 10 == 9 else 16).backward()
         job.step()
         if number % 40 == 39:
             job.call.eval()
@@ -292,16 +292,41 @@ def untuned(model):
 @CONFIGS
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_of_the_jobs_own(applied, caplog, config, loop):
-    """Losses of all steps, weights, statistics and moments; compiled, and nothing to warn of."""
+    """Losses of all steps, weights, statistics and moments; compiled, and nothing to warn of but batches of another
+    size than the first one's, which are untuned."""
     function, kind = LOOPS[loop]
     tuned, reference = (ran(function, apply, kind) for apply in (applied(config), untuned))
     torch.testing.assert_close(tuned.losses, reference.losses, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(tuned.left(), reference.left(), rtol=1e-5, atol=1e-7)
     assert len(tuned.losses) >= NUM_STEPS - 1
     assert sum(reference.losses[-5:]) < sum(reference.losses[:5])
+    stats, lines = autotune.stats(tuned.model), warned(caplog)
+    said = "was tuned for inputs float64[16, 8], here float64[6, 8]: such calls stay untuned"
+    assert ([said in line for line in lines], stats.state) == ([True] if loop == "evaluated" else [], "tuned")
+    assert stats.num_compiles > 0
+
+
+@CONFIGS
+def test_batches_of_another_size_tuned_as_well(applied, caplog, config):
+    """Where the job asks for it: the same, of code for several shapes."""
+    tuned, reference = (ran(evaluated, apply) for apply in (applied(config, on_mismatch="apply"), untuned))
+    torch.testing.assert_close(tuned.losses, reference.losses, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(tuned.left(), reference.left(), rtol=1e-5, atol=1e-7)
     stats = autotune.stats(tuned.model)
     assert (warned(caplog), stats.state) == ([], "tuned")
-    assert stats.num_compiles > 0
+    assert stats.num_compiles > 1
+
+
+def test_evaluated_before_it_trains(applied, caplog):
+    """A file that does not say the shapes of the step's calls: which they are, the first that trains shows."""
+    job = Job(applied(CAPTURED))
+    with torch.no_grad():
+        job.loss(1000)
+    plain(job)
+    said = "tuned for the inputs of the first call that records gradients, here float64[16, 8] before it: such calls"
+    assert [said in line for line in warned(caplog)] == [True]
+    stats = autotune.stats(job.model)
+    assert (stats.state, stats.num_compiles > 0) == ("tuned", True)
 
 
 def under_autocast(job):

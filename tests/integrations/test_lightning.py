@@ -64,7 +64,8 @@ def fresh():
 @pytest.fixture
 def best(tmp_path):
     def best(config):
-        return export(tmp_path / "best.yaml", "torch", {**config, "scope": "model"}, network(), [], task="train")
+        inputs = next(iter(data()))
+        return export(tmp_path / "best.yaml", "torch", {**config, "scope": "model"}, network(), inputs, task="train")
 
     return best
 
