@@ -480,6 +480,7 @@ class TestPlanted:
         assert "rank 1: the tuned model failed" in line
 
     def test_a_compile_error_of_a_later_shape(self, two, exported):
+        """Of one that the study did not compare, where the job has it tuned all the same."""
         path = exported(PLANTED)
         outcomes = two.run(failing_at_a_later_shape, path)
         same(outcomes)
@@ -550,7 +551,7 @@ def refused(_graph):
     raise RuntimeError("no code for this graph")
 
 
-def trained(rank, path, order, is_prepared, forward, shapes=None):
+def trained(rank, path, order, is_prepared, forward, shapes=None, **policy):
     def train(is_tuned):
         model = made()
         optimizer = sgd(model)
@@ -562,7 +563,7 @@ def trained(rank, path, order, is_prepared, forward, shapes=None):
             for number in range(NUM_STEPS):
                 given(batch(number, rank))
             return whole(model), state(given)
-        given = autotune.load(path).apply(model) if is_tuned else model
+        given = autotune.load(path).apply(model, **policy) if is_tuned else model
         if is_tuned and is_prepared:
             autotune.prepare(given, batch(0, rank))
         loop(rank, model, DistributedDataParallel(given), optimizer, shapes=shapes)
@@ -612,7 +613,7 @@ def failing_at_a_later_shape(rank, path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_ranks.JointCalls, "__call__", counted)
         shapes = lambda rank, number: 3 if rank == 1 and number == 9 else 4  # noqa: E731
-        value = trained(rank, path, "before", True, forward, shapes)
+        value = trained(rank, path, "before", True, forward, shapes, on_mismatch="apply")
     return {**value, "num_tuned": sum(calls[1:])}
 
 
