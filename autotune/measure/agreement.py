@@ -48,7 +48,7 @@ UNEQUAL = 0.49
 _BITS = 8
 """A slice of fractions looks like whole numbers by a chance of two to the power of minus this, at most."""
 MOST_NAMED = 4
-"""_Slices that a message names."""
+"""Slices that a message names."""
 UNKNOWN_TOLERANCES = 5.0
 """Where no spread is known, a slice may differ by so many tolerances by its own largest value,"""
 UNKNOWN_FLOOR, MOST_UNKNOWN_FLOOR = 4.0, 0.02

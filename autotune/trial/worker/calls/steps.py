@@ -131,19 +131,19 @@ class Steps(Calls):
         """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
         assert self._rewind is not None
         put_back = self._silenced()
-        if put_back is not None:
-            first = None
         example, *others = self._subject.inputs[:-1]
-        losses = [self._taken(step, example) if first is None else self._loss(first)]
+        is_to_take = first is None or put_back is not None
+        losses = [self._taken(step, example) if is_to_take else self._loss(first)]
         left, not_compared = self._surroundings.changed_since(self._before)
         gradients = self._training.gradients(self._recipe.optimizer)
         losses += self._later_losses(step, [*others, example])
-        moved = left_moved(left, self._surroundings.changed_since(self._before)[0])
-        left += self._turns(NUM_STEPS)
+        later = self._surroundings.changed_since(self._before)[0]
+        moved = left_moved(left, later)
+        left += _turns(later, NUM_STEPS)
         ways = self._ways()
         loss, is_random = self._repeated(step, example)
         losses.append(loss)
-        left += self._turns(NUM_STEPS + 1)
+        left += _turns(self._surroundings.changed_since(self._before)[0], NUM_STEPS + 1)
         again = self._training.gradients(self._recipe.optimizer)
         spread, own_spreads = self._spreads(step, gradients, reference_tolerance)
         if put_back is not None:
@@ -211,13 +211,6 @@ class Steps(Calls):
         random_state = self._backend.random_state()
         loss = self._taken(step, example)
         return loss, self._backend.random_state() != random_state
-
-    def _turns(self, num_steps: int) -> Iterator[Part]:
-        """Which objects are in others' places now: what takes turns may be where it was at some step, and at none
-        after another."""
-        for part in self._surroundings.changed_since(self._before)[0]:
-            if part.form == OBJECT:
-                yield replace(part, name=f"{part.name} after {num_steps} steps")
 
     def _later_losses(self, step: Step, batches: list[Arguments]) -> list[float]:
         """Losses of the steps after the first, on these batches in turns. One that was made up is left out if its loss
@@ -323,6 +316,14 @@ class Steps(Calls):
         if self._training.draw_as_uncompiled is not None or not self._draws_in_silence:
             return None
         return "it draws random numbers (dropout as a function, sampling), compiled code draws others: turn that off"
+
+
+def _turns(changed: list[Part], num_steps: int) -> Iterator[Part]:
+    """Which objects are in others' places after so many steps: what takes turns may be where it was at some step, and
+    at none after another."""
+    for part in changed:
+        if part.form == OBJECT:
+            yield replace(part, name=f"{part.name} after {num_steps} steps")
 
 
 def _nudged(weights: list[Array], nudge: float, generator: np.random.Generator) -> Iterator[Array]:
