@@ -407,7 +407,7 @@ def test_what_an_import_costs(tmp_path: Path, module: str, heavy: set[str]) -> N
 
 def test_help_is_quick(tmp_path: Path) -> None:
     """`python cli.py --help` loads no framework, no search engine and no statistics: only the command line itself, and
-    pydantic, of which the flags are made (85 ms, docs/decisions/0051-one-question.md)."""
+    pydantic, of which the flags are made (85 ms, docs/decisions/0021-packages.md)."""
     child = subprocess.run(
         [sys.executable, "-X", "importtime", str(REPOSITORY / "cli.py"), "--help"],
         cwd=tmp_path,

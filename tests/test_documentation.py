@@ -126,6 +126,22 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_code_names_decisions_that_exist() -> None:
+    """A docstring or comment that names a decision, by file or by number, names a page that is there."""
+    there = {int(each.name[:4]): each.name for each in (REPOSITORY / "docs" / "decisions").glob("0*.md")}
+    named = re.compile(r"docs/decisions/(\d+)([-a-z0-9]*(?:\.md)?)|\b[Dd]ecisions? (\d+)")
+    lost = []
+    for folder in ("autotune", "tests", "benchmarks", "search_spaces", "docs/site", ".ci"):
+        for file in sorted((REPOSITORY / folder).rglob("*")):
+            if file.suffix not in (".py", ".yaml") and file.name != "run":
+                continue
+            for number, rest, alone in named.findall(file.read_text(encoding="utf-8")):
+                page = there.get(int(number or alone), "")
+                if not page.startswith(number + rest):
+                    lost.append(f"{name_of(file)}: {number}{rest}{alone}")
+    assert not lost
+
+
 # The site and its reference
 
 

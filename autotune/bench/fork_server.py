@@ -2,7 +2,7 @@
 
 The supervisor forks the search's trials from itself. The live processes of a block come from a process of their own, so
 that whatever forks of one process have in common is another in the next block. There are two for all blocks, which use
-them in turns (docs/decisions/0062-processes-of-a-race.md).
+them in turns (docs/decisions/0042-what-trials-share.md).
 
 It is a child of its supervisor like any other (`child`): it imports, which may be paused while something is timed, says
 that it waits, and rests in a read. A fork is handed over: it is the grandchild of the server, whose parent between ends

@@ -10,7 +10,7 @@ table of `child`. What is said here is what holds between the children:
   starts, compiles or becomes warm, gives one `Turn` and waits, and lets them go on (`Resume`) behind the last of a
   sequence of turns. What waits for its turn is stopped (SIGSTOP) as long as it does, be it for the whole search, since
   threads of a runtime may spin for a while after the last call and disturb the next process
-  (docs/decisions/0008-stopped-between-turns.md).
+  (docs/decisions/0002-supervisor.md).
 * A compiler that times candidates is alone. A child that says so waits until it gets the one place there is: all others
   are paused, those that start meanwhile too. One that the parent has paused does not get it, since another one is timed
   then. What would begin a timing, or pause the one that is alone, is put off until it is done (`_deferred`):

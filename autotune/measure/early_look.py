@@ -119,7 +119,7 @@ def is_proven_early(
 
     One to three do, and more where the clock has ended the run (`is_final`): no later look can find a false winner
     then. Three blocks or more ask for less in that case: noise raises their bound in proportion, and the search's trial
-    has to show half of it (docs/decisions/0090-three-blocks-at-the-end.md).
+    has to show half of it (docs/decisions/0060-early-looks.md).
     """
     num_blocks, most = len(posterior.logs), max(EARLY_GAINS)
     if log_searched is None or (num_blocks > most and not is_final):

@@ -27,7 +27,7 @@ TOO_WIDE = 1.15
 """An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
 SMALL_GAIN = 0.05
 """A config that does not look faster, and for which a gain of this share is ruled out, need not be measured further:
-what more blocks could prove of it is next to nothing (docs/decisions/0044-when-nothing-looks-faster.md)."""
+what more blocks could prove of it is next to nothing (docs/decisions/0063-one-race.md)."""
 RULED_OUT_ERROR = 0.05
 """One look rules out a gain that a config truly has so often at most."""
 FIRST_LOOK = 4
@@ -41,7 +41,7 @@ its own. A larger one stays as it is: that config may be a wild one."""
 CORRELATIONS = {0.0: 0.85, 0.9: 0.15}
 """How alike successive blocks may be (lag-1 correlation of log ratios), and how likely each is before any block is
 seen. Chosen by simulation: up to 0.8 no more than 2 % of studies find a false winner, also with one config alone or one
-far noisier than the rest (docs/decisions/0017-blocks-alike-in-time.md)."""
+far noisier than the rest (docs/decisions/0060-early-looks.md)."""
 CORRELATIONS_OF_CHOSEN = {0.0: 0.75, 0.9: 0.25}
 """So much more likely are blocks taken to be alike where the configs were chosen by a trial just before them: what made
 a slow config look fast there may last into its blocks, and it would not have been chosen without
@@ -99,7 +99,7 @@ class Comparison:
     (docs/decisions/0005-verdict-in-blocks.md). Two things make the scale less a matter of chance than the deviation of
     a few blocks is: a config's small variance is moderated by that of all (Smyth, Statistical Applications in Genetics
     and Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
-    (docs/decisions/0017-blocks-alike-in-time.md).
+    (docs/decisions/0060-early-looks.md).
 
     Configs join a race at different times, and leave it, so each has its own number of blocks, and its own looks: after
     `first_look` of its blocks, twice as many, and so on. The intervals of a look hold for all configs that have
@@ -124,7 +124,7 @@ class Comparison:
     time. An early look does without what that adds. Empty: nothing was read."""
     is_final: bool = False
     """The clock has ended the run, whatever its figures are: the look at these blocks takes all of the error that the
-    looks before it have left (docs/decisions/0087-last-look.md)."""
+    looks before it have left (docs/decisions/0060-early-looks.md)."""
 
     def num_blocks(self, config: int) -> int:
         """Blocks in which a config took part."""

@@ -53,7 +53,7 @@ class BlockedRun:
     in which it happened during the turns is measured again. `mishaps` keeps these failures. A config that keeps failing
     leaves the run, and a base that does ends the run with the blocks before; `failures` says why. All others take part
     to the end, those that cannot win as well: how they scatter says how much the blocks prove
-    (docs/decisions/0040-all-take-part.md). No block begins that is unlikely to end before the `deadline`, and a block
+    (docs/decisions/0005-verdict-in-blocks.md). No block begins that is unlikely to end before the `deadline`, and one
     in which the deadline ended a process is dropped; `was_cut_short` is set then.
 
     Where a worker is lost all begins anew, since the figures of two machines cannot be compared. That ends: a worker

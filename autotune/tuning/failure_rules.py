@@ -1,7 +1,7 @@
 """Failure rules: what three equal failures of a study have in common, and no config that works, is not tried again.
 
 The rules follow from the recorded trials and hold in their own study. What more would save was measured:
-docs/decisions/0020-what-was-deleted.md.
+docs/decisions/0019-random-crashes.md.
 """
 
 from __future__ import annotations

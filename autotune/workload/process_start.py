@@ -12,7 +12,7 @@ started so, which `autotune launch` does. In the job nothing is set: it looks at
     openmp         iomp                      Intel's OpenMP in LD_PRELOAD: it serves code that was built for GNU's
     cores          C                         C of its cores: one thread of each core first, neighbours first
     instances      NxC                       as many threads as C, on the I-th of N sets of C cores: it is one of N
-                                             processes that run side by side (decision 85)
+                                             processes that run side by side (decision 81)
 
 A file names no path, command or code here: variables take numbers or one of a few words, and a library is one of a few
 names, which is looked for in the folders of this machine's own.

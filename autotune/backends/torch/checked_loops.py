@@ -10,7 +10,7 @@ so that nothing is checked (2.13): the code reads beyond the table, or dies of i
 
 The text of a kernel is rewritten on its way to the C++ compiler. The digest of that text names the compiled library, so
 no cache confuses the two, and one that was made with this is found with it. A kernel of another form than is known is
-compiled as it is. docs/decisions/0099-indices-beyond.md has what it costs.
+compiled as it is. docs/decisions/0097-which-calls-are-tuned.md has what it costs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The trial's own process is instance 0. It starts the others, measures, reports a
 All begin within a fraction of a millisecond, and nobody ends before instance 0 has its samples, so that each of its
 calls has the others beside it. Of theirs all count that began meanwhile, but for the first one of several: other
 processes used the processor's caches before it, as before the first call of a turn. At rest they are stopped, as their
-supervisor stops a process that waits for its turn (docs/decisions/0008-stopped-between-turns.md).
+supervisor stops a process that waits for its turn (docs/decisions/0002-supervisor.md).
 
 What they say to each other are single bytes, and numbers as bytes, on a pair of sockets for each.
 """

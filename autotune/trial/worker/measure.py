@@ -375,9 +375,9 @@ def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> Abst
 
 
 def _calling_alone(trial: _Trial) -> AbstractContextManager[None]:
-    """On a CPU calls of many steps have the machine for themselves: beside a compile each loop of several threads waits
-    for one that has no core, and a pass of 0.5 s takes 4 to 14 s (docs/decisions/0095-texts-alone.md). One whose
-    compiler times candidates may be alone within these calls already."""
+    """On a CPU calls of many steps have the machine to themselves: beside a compile each loop of several threads waits
+    for one that has no core, and a pass of 0.5 s takes 4 to 14 s (docs/decisions/0072-generate-in-the-model.md). A
+    trial whose compiler times candidates may be alone within these calls already."""
     request, waits = trial.request, trial.supervision.waits
     picks = entry_of(request.workload.framework).picks(request.config)
     if waits is None or request.workload.device != "cpu" or picks or not trial.calls.has_many_steps:
