@@ -149,7 +149,6 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             arguments=workload.arguments,
             device=workload.device,
             task=workload.task,
-            ranks=workload.ranks,
             objective=manifest.objective.name,
             constraints=tuple(constraint.text for constraint in manifest.constraints),
             seed=workload.seed,

@@ -68,7 +68,7 @@ def tune(
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
-      `"float64"`. `space`, `preset`, `fixed_precision`, `process_settings`, `own_loop`, `ranks`, `instances`, `prior`,
+      `"float64"`. `space`, `preset`, `fixed_precision`, `process_settings`, `own_loop`, `instances`, `prior`,
       `portfolio`, `sampler`, `seed`, `env` and `profile`: as the options of the same names of `tune`.
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name

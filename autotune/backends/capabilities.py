@@ -126,11 +126,6 @@ class Training(Protocol):
         """Has the dropout layers of a model pass on what they are given; returns what puts them back. None: steps are
         compared as `draw_as_uncompiled` has them."""
 
-    @property
-    def team(self) -> Callable[[int, int, Path], Team] | None:
-        """Joins the ranks of a trial: this one's number, how many there are, and a file by which they find each other.
-        None: steps are taken by one process alone."""
-
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
 
@@ -147,22 +142,6 @@ class Training(Protocol):
         """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of
         them, such as its moments. Their number and order are those of the optimizer, whatever the config. A weight
         without a gradient, which the optimizer passes by, has `NO_GRADIENT`: zeros are something else."""
-
-
-class Team(Protocol):
-    """The ranks (processes) of one trial, all on this machine, which take every training step together."""
-
-    def spread(self, model: Any) -> Any:
-        """The model whose gradients are averaged over all ranks, which hold the same weights."""
-
-    def tell(self, order: int) -> None:
-        """Rank 0 tells the others what comes next, a number."""
-
-    def hear(self) -> int:
-        """What rank 0 tells."""
-
-    def meet(self) -> None:
-        """Wait until all ranks have come here."""
 
 
 Phase = Literal["prefill", "decode"]

@@ -27,7 +27,7 @@ _SPELLED = {
 """Field -> its flags, where it has more than one."""
 _GROUPS: dict[str, tuple[str, ...]] = {
     "Model": (
-        *("named", "build", "arguments", "task", "own_loop", "ranks", "device", "framework"),
+        *("named", "build", "arguments", "task", "own_loop", "device", "framework"),
         *("shapes", "traffic", "inputs", "seed", "env"),
     ),
     "Time": (

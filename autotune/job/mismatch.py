@@ -168,7 +168,6 @@ def question_of(tuned: TunedConfig) -> dict[str, Any]:
         "framework": tuned.framework,
         "device": workload.device,
         "task": workload.task,
-        "ranks": workload.ranks,
         "arguments": {
             name: value
             for name, value in workload.arguments.items()

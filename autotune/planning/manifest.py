@@ -56,7 +56,6 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     sampler = None if question.sampler is None else sampler_name(question.sampler)
     require_quantities(shapes, objectives, constraints)
-    require_team(question, framework, device)
     quantities = {objective.quantity for objective in objectives} | {bound.quantity for bound in constraints}
     require_instances(question, device, quantities)
     _require_generation(question, framework, objectives, constraints)
@@ -157,22 +156,6 @@ def check_text(question: Question) -> None:
                 raise InputError(f"{asked(field)} {text!r}: is not text (UTF-8), or holds null characters")
 
 
-def require_team(question: Question, framework: str, device: Device) -> None:
-    """Raises InputError where several ranks are asked for and cannot be had."""
-    if question.ranks == 1:
-        return
-    given = asked("ranks", question.ranks)
-    if question.task != "train":
-        raise InputError(f"{given}: ranks take training steps together", tip=f"add {asked('task', 'train')}")
-    if framework != "torch" or device != "cpu":
-        raise InputError(
-            f"{given}: trials of several ranks run with torch on a CPU, and this is {framework} on {device}",
-            tip=f"tune one rank: leave out {asked('ranks')}",
-        )
-    if question.on is not None:
-        raise InputError(f"{given}: the ranks of a trial are on one machine", tip=f"leave out {asked('on')}")
-
-
 def require_instances(question: Question, device: Device, quantities: Collection[str]) -> None:
     """Raises InputError where instances are asked for and cannot be had, or without what they are good for."""
     if question.instances is None:
@@ -191,11 +174,9 @@ def require_instances(question: Question, device: Device, quantities: Collection
 
 
 def variables_of(question: Question, framework: str, device: Device) -> dict[str, str]:
-    """Environment variables of the study's processes. Ranks have one thread each, as torchrun starts them. On a CPU
-    there are no more threads than its part of the machine allows: frameworks count the processors that they see, and
-    know of no quota, some of no core set either. What the user says comes first."""
-    if question.ranks > 1:
-        return {_THREADS: "1", **question.env}
+    """Environment variables of the study's processes. On a CPU there are no more threads than its part of the machine
+    allows: frameworks count the processors that they see, and know of no quota, some of no core set either. What the
+    user says comes first."""
     entry, num_cores = entry_of(framework), num_usable_cores()
     num_seen = len(usable_cpus()) if entry.sees_core_sets else os.cpu_count() or 1
     is_own = question.on is None and device == "cpu" and _THREADS not in os.environ
@@ -216,8 +197,6 @@ def study_name(question: Question, framework: str, device: Device, model: str | 
         return question.study
     model = model or model_of(question.build, framework)
     task: list[str] = [] if question.task == "infer" else [question.task]
-    if question.ranks > 1:
-        task.append(f"{question.ranks}-ranks")
     return "-".join([_short_name(model), *task, *kind_of_shapes(question), framework, device])
 
 
@@ -236,7 +215,6 @@ def _make_workload(question: Question, framework: str, device: Device) -> Worklo
         device,
         question.seed,
         task=question.task,
-        ranks=question.ranks,
         search_path=question.search_path,
         inputs=question.inputs,
     )

@@ -45,7 +45,6 @@ def make_workload(
     seed: int,
     *,
     task: Task = "infer",
-    ranks: int = 1,
     search_path: Path | None = None,
     inputs: Path | None = None,
 ) -> Workload:
@@ -63,7 +62,6 @@ def make_workload(
         framework=framework,
         device=device,
         task=task,
-        ranks=ranks,
         inputs=None if inputs is None else str(inputs),
         inputs_sha256=None if inputs is None else digest_of_inputs(inputs),
         seed=seed,

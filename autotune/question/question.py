@@ -198,13 +198,6 @@ class Question(Record):
         "forward and backward, without what compiles loss or optimizer along.",
         by="anybody",
     )
-    ranks: int = ask(
-        1,
-        "With task train, on a CPU: each trial is so many processes of one data-parallel job "
-        "(DistributedDataParallel), timed by the slowest.",
-        ge=1,
-        le=64,
-    )
     instances: Annotated[str | None, BeforeValidator(_as_text)] = ask(
         None,
         "With objective throughput, on a CPU: also try so many processes at a time, each on its share of the cores; "
@@ -357,7 +350,6 @@ class Asked(AskedAgain, total=False):
     fixed_precision: bool
     process_settings: bool
     own_loop: bool
-    ranks: int
     instances: str | int | None
     prior: str | Sequence[str]
     portfolio: bool | None

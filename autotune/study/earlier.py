@@ -31,6 +31,11 @@ def _whole(ended_by: Any) -> Mapping[str, Any]:
     return {"ended_by": "time", "steady": False} if ended_by == "slower" else {"ended_by": ended_by}
 
 
+def _of_one_process(ranks: Any) -> Mapping[str, Any]:
+    """A trial could be several processes that took each training step together."""
+    return refused(f"trials of {ranks} ranks are not read any more")(ranks != 1)
+
+
 def _reason(reason: Any) -> Mapping[str, Any]:
     """One has another name."""
     return {"reason": "setup" if reason == "harness" else reason}
@@ -45,7 +50,9 @@ STUDY = Format(
         Change(3, f"{MANIFEST}.constraints.*", "exact", _relation),
         Change(3, MANIFEST, "others", refused("a study of several frameworks is not read any more")),
         Change(3, MANIFEST, "variants", _of_one_framework),
-        # Keys that went while the schema was 4, before it was counted up for that.
+        # Keys that went while the schema was 4, before it was counted up for that. That of ranks said nothing but 1, by
+        # which earlier releases read a study without it, unless ranks were asked for.
+        Change(4, f"{MANIFEST}.workload", "ranks", _of_one_process),
         *(
             Change(4, f"budget.{plan}", key, gone)
             for plan in ("sampling", "sentinel")

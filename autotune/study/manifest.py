@@ -120,7 +120,6 @@ class Manifest(Record):
             "framework": f"{self.framework} {self.framework_version}",
             "device": workload.device,
             "task": workload.task,
-            "ranks": workload.ranks,
             "shapes": workload.shapes,
             "inputs (SHA-256)": (workload.inputs_sha256 or "")[:12],
             "seed": workload.seed,

@@ -35,6 +35,7 @@ EXPORT = Format(
         Change(1, "", "baseline", refused("its evidence compares with another framework, as no study does now")),
         Change(1, "evidence", "process_pairs_s", renamed("process_pairs")),
         Change(1, "workload", "not_checked", gone),
+        Change(1, "workload", "ranks", gone),
         Change(1, "adaptive", "background", gone),
     ),
 )
@@ -72,8 +73,6 @@ class TunedWorkload(Record):
     reference_precision: ReferencePrecision
     """What outputs are compared with: those of the untuned model as it is, or in a wider type."""
     signature: Signature
-    ranks: PositiveInt = 1
-    """Processes that took each training step together."""
     inputs: str | None = None
     """File of the real calls that were checked or timed, where it lay; None: the model's function gave all inputs."""
 

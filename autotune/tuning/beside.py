@@ -125,7 +125,7 @@ def plan_second_baseline(study: Study) -> None:
     search has such a config, it is among the first to be tried."""
     manifest = study.manifest
     workload, cheap = manifest.workload, entry_of(manifest.framework).cheap
-    has_none = workload.device != "cpu" or workload.ranks > 1 or not manifest.objective.is_latency
+    has_none = workload.device != "cpu" or not manifest.objective.is_latency
     if cheap is None or has_none or study.second_baseline is not None:
         return
     config = Config({**manifest.space.untuned().root, **cheap.settings})

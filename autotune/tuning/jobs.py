@@ -21,7 +21,7 @@ def num_jobs_in(study: Study, wanted: int | None) -> int:
     """`wanted`, or as many as fit; one where trials must compile alone, and until the untuned model was measured."""
     if study.untuned_record() is None or not may_compile_ahead(study):
         return 1
-    return fitting_jobs(_peak_bytes(study), study.manifest.workload.ranks) if wanted is None else wanted
+    return fitting_jobs(_peak_bytes(study)) if wanted is None else wanted
 
 
 def num_at_once(num_places: int, num_recorded: int) -> int:
@@ -32,11 +32,9 @@ def num_at_once(num_places: int, num_recorded: int) -> int:
     return min(num_places, max(FEWEST_AT_ONCE, num_recorded))
 
 
-def fitting_jobs(peak_bytes: int | None, ranks: int = 1) -> int:
-    """Trials that the machine can hold at a time: one for each core, as far as there is memory for them. `ranks`:
-    processes of a trial."""
-    num_processes = min(num_usable_cores(), available_memory_bytes() // _bytes_of_one(peak_bytes), MOST_JOBS)
-    return max(1, num_processes // ranks)
+def fitting_jobs(peak_bytes: int | None) -> int:
+    """Trials that the machine can hold at a time: one for each core, as far as there is memory for them."""
+    return max(1, min(num_usable_cores(), available_memory_bytes() // _bytes_of_one(peak_bytes), MOST_JOBS))
 
 
 def holds_another(study: Study) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from autotune.command_line import asked, command
 from autotune.config import Scalar
@@ -45,8 +45,6 @@ class Workload(Record):
     """Absolute path of a file with real calls (see `Backend.calls_file`); None: the function gives all inputs."""
     inputs_sha256: str | None = None
     """Digest of that file."""
-    ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes that take each training step together, on this machine."""
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""

@@ -206,15 +206,15 @@ class TestAFolder:
 
     @pytest.mark.parametrize("by", ["project", "user"])
     def test_it_decides_no_number_of_processes(self, tmp_path: Path, own_file: Path, by: str) -> None:
-        """What takes memory is for the user: ranks, instances and trials side by side, by a budget's file as well."""
+        """What takes memory is for the user: instances and trials side by side, by a budget's file as well."""
         folder = tmp_path / "folder"
         folder.mkdir()
         (folder / "budget.yaml").write_text("num_jobs: 64\n")
-        project(folder, ranks=64, instances="auto", jobs=64, budget="budget.yaml")
+        project(folder, instances="auto", jobs=64, budget="budget.yaml")
         if by == "user":
             own_file.write_text(f'trusted = ["{folder}"]\n')
         result = run_here(folder, *COMMANDS[-1])
-        for key in ("ranks", "instances", "jobs", "budget"):
+        for key in ("instances", "jobs", "budget"):
             assert (f"tool.autotune.{key}" in result.stderr) is (by == "project")
 
     def test_no_variable_reaches_a_process(self, tune_fake: Callable, tmp_path: Path, own_file: Path) -> None:

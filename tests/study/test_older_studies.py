@@ -115,6 +115,18 @@ def test_show_says_by_what_it_was_written(folder, cli, study):
     assert study.manifest.schema_ == STUDY.schema or f"resume {study.name}" not in told
 
 
+@pytest.mark.parametrize("folder", ["a3425a6e-fake"], indirect=True)
+def test_a_study_of_several_ranks_is_refused_in_a_sentence(folder, cli):
+    """Their trials are not comparable with any that can be made now; one rank is what all others are."""
+    (path,) = folder.glob("*/manifest.json")
+    written = json.loads(path.read_text())
+    assert written["workload"]["ranks"] == 1
+    path.write_text(json.dumps({**written, "workload": {**written["workload"], "ranks": 2}}))
+    result = cli("show", written["name"])
+    assert (result.returncode, "Traceback" in result.stderr) == (2, False)
+    assert "key ranks: trials of 2 ranks are not read any more" in result.stderr
+
+
 @pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.parent.name)
 def test_an_export_is_read(path, tmp_path):
     """As jobs and commands read it, and as a prior; written again it is read again."""

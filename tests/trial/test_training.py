@@ -111,14 +111,13 @@ def workload_of(path: Path, content: str, name: str = "parts", framework: str = 
 def run_steps(tmp_path, make_request):
     """Outcomes of configs under a model file, in processes; the first config, `None`, is the untuned step."""
 
-    def run(content, *configs, framework="fake", untuned=None, name="parts", arguments=None, ranks=1, **overrides):
+    def run(content, *configs, framework="fake", untuned=None, name="parts", arguments=None, **overrides):
         workload = workload_of(tmp_path / "steps.py", content, name, framework, arguments=arguments or {})
         outcomes = []
         with LocalBench({}, preload=framework != "mindspore", log=tmp_path / "log") as runner:
             for number, config in enumerate((None, *configs)):
                 limits = Limits(compile=300, check=300, run=60) if framework != "fake" else Limits()
-                fields = {"workload": workload.model_copy(update={"ranks": ranks if config else 1})}
-                fields |= {"untuned": config is None, "limits": limits, **overrides}
+                fields = {"workload": workload, "untuned": config is None, "limits": limits, **overrides}
                 request = make_request(config or untuned, **fields)
                 request = request.model_copy(update={"cache": str(tmp_path / f"cache-{number}")})
                 outcomes.append(runner.run(TrialFolder(tmp_path / f"trial-{number}"), request))

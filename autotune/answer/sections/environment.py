@@ -22,9 +22,6 @@ class EnvironmentSection(Section):
     def facts(self) -> Iterator[Fact]:
         if not self.answer.manifest.is_of_this_schema:
             yield "read alone", f"{self.answer.written}: it cannot be resumed"
-        ranks = self.answer.manifest.workload.ranks
-        if ranks > 1:
-            yield "ranks", f"{ranks} processes take each step together; it ends with the slowest; memory is that of one"
         best = self.answer.best
         start = ProcessStart() if best is None else ConfigParts.of(best.config).start
         if start.instances > 1:
@@ -42,7 +39,6 @@ class EnvironmentSection(Section):
             ("arguments", " ".join(f"{name}={value}" for name, value in workload.arguments.items()) or "-"),
             (f"{manifest.framework} release", manifest.framework_version),
             ("device", workload.device),
-            *([("ranks", str(workload.ranks))] if workload.ranks > 1 else []),
             ("objectives", ", ".join(objective.name for objective in manifest.objectives)),
             ("constraints", ", ".join(constraint.text for constraint in manifest.constraints) or "-"),
             ("seed", str(workload.seed)),

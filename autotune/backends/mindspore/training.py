@@ -35,7 +35,6 @@ _DROPOUTS = tuple(
     for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DropoutExt", "Dropout2dExt")
     if (found := first(f"mindspore.nn:{name}")) is not None
 )
-team = None
 draw_as_uncompiled = None
 """Its dropout keeps the state of its generator in a kernel, or has its seed as a constant of the graph (measured): a
 compiled step draws other numbers, and nothing can be set to change that."""

@@ -9,8 +9,6 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +18,6 @@ from autotune.backends.torch.compiler import Attempts
 from autotune.errors import UnsuitableCallError, finish_by, let_through
 
 _log = logging.getLogger("autotune")
-_LONGEST_WAIT = timedelta(days=1)
-"""How long the ranks of a trial wait for each other: rank 0 may rest for a whole study before its turn. The limits of a
-trial are its supervisor's."""
 _UNSYNCHRONISED = (
     "autotune: training_step was given the %s within a DistributedDataParallel, and its loss calls no wrapper: "
     "gradients are not synchronised, and the processes' models drift apart; give training_step the wrapper"
@@ -34,32 +29,6 @@ def is_one_of_many() -> bool:
     """Others take part in this process's steps, and would wait for it in vain, or it for them."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-
-
-class ProcessTeam:
-    """The ranks of a trial: a group of `torch.distributed` that meets in a file, over gloo. See `Team`."""
-
-    def __init__(self, rank: int, num_ranks: int, meeting: Path) -> None:
-        distributed: Any = torch.distributed
-        distributed.init_process_group(
-            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_ranks, timeout=_LONGEST_WAIT
-        )
-        self._order = torch.zeros(1, dtype=torch.int64)
-        self._came = torch.zeros(1)
-
-    def spread(self, model: torch.nn.Module) -> torch.nn.Module:
-        return torch.nn.parallel.DistributedDataParallel(model)
-
-    def tell(self, order: int) -> None:
-        self._order.fill_(order)
-        torch.distributed.broadcast(self._order, 0)
-
-    def hear(self) -> int:
-        torch.distributed.broadcast(self._order, 0)
-        return int(self._order)
-
-    def meet(self) -> None:
-        torch.distributed.all_reduce(self._came)
 
 
 class StoreRanks:

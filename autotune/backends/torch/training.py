@@ -38,7 +38,7 @@ from autotune.backends.torch.optimizer_step import (
     require_steps,
     written,
 )
-from autotune.backends.torch.parallel import ProcessTeam, is_one_of_many, is_sharded, watched_for_synchronisation
+from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
 from autotune.backends.torch.precision import with_attention
 from autotune.backends.torch.rehearsal import gradients_instead
 from autotune.backends.torch.tensors import array_of, device_of
@@ -328,9 +328,6 @@ def draw_as_uncompiled() -> None:
     dropout = torch.ops.aten.native_dropout.default
     if dropout not in lowering._maybe_layout_constraints:
         lowering.add_layout_constraint(dropout, lowering.constrain_to_fx_strides)
-
-
-team = ProcessTeam
 
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:

@@ -1,5 +1,5 @@
 """`Further`: processes of a trial beside its own, which that one starts, and whose failures are the trial's: the other
-ranks of a data-parallel job (`team`), or the other instances of a model (`instances`).
+instances of a model (`instances`).
 
 Each has a folder of its own within the trial's, with the request, a log, and an outcome where it failed. None outlives
 the trial: the supervisor kills what a trial has started.
@@ -24,7 +24,7 @@ from autotune.trial.worker.accuracy_check import WrongResultError
 
 Start = Callable[[list[str], IO[bytes]], "subprocess.Popen[bytes]"]
 """Starts a process: its command line, and where its output goes."""
-LOOK_S = 0.02
+_LOOK_S = 0.02
 _LEAVES_WITHIN_S = 5.0
 """What a process that has failed writes is waited for so long."""
 
@@ -66,10 +66,10 @@ class Further:
         """What the first process that has failed by itself says."""
         end = time.monotonic() + _LEAVES_WITHIN_S
         while time.monotonic() < end and any(process.poll() is None for process in self.processes):
-            time.sleep(LOOK_S)
+            time.sleep(_LOOK_S)
         for number, (folder, process) in enumerate(zip(self.folders, self.processes, strict=True), start=1):
             outcome = folder.read_outcome()
-            if isinstance(outcome, Failure) and not _follows(outcome):
+            if isinstance(outcome, Failure):
                 return error_of(outcome, f"{self.name} {number}: ")
             if process.poll() not in (None, 0):
                 how = f"{self.name} {number} ended with exit status {process.poll()}"
@@ -93,8 +93,3 @@ _KINDS: dict[Reason, type[Exception]] = {
     Reason.OUT_OF_MEMORY: MemoryError,
 }
 """Those that the worker makes such a reason of again."""
-
-
-def _follows(failure: Failure) -> bool:
-    """It is about another rank that has left."""
-    return any(words in failure.error for words in ("Connection closed by peer", "Connection reset by peer"))

@@ -4,7 +4,7 @@ Nothing of a measurement is at stake here: the outcome is on disk, and is writte
 were found. So a call may end the process, as one does in C++ that checks nothing, or take memory or time without end,
 as one does whose number is a size: this process may have little more memory than it ever had, and ends by an alarm.
 
-Not on an accelerator, where a wrong index ends the process for the untuned model as well; not with several ranks.
+Not on an accelerator, where a wrong index ends the process for the untuned model as well.
 """
 
 from __future__ import annotations

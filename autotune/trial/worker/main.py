@@ -32,7 +32,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import lacks_process_resources, module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
-from autotune.trial.worker import instances, reference, same_numbers, team
+from autotune.trial.worker import instances, reference, same_numbers
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.measure import Supervision, be_instance, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
@@ -52,8 +52,8 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind.
 
     With a second argument it helps the process of a trial, and measures nothing: with `reference.ONLY` it writes the
-    wide reference, with `same_numbers.ONLY` it checks training steps, with `team.ONLY` it is a further rank, with
-    `instances.ONLY` a further instance. `ahead` is what the process that this one was forked from has imported.
+    wide reference, with `same_numbers.ONLY` it checks training steps, with `instances.ONLY` it is
+    a further instance. `ahead` is what the process that this one was forked from has imported.
     """
     if not arguments or not set(arguments[1:]) <= set(_HELPERS):
         print("usage: trial/worker/main.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
@@ -95,7 +95,6 @@ _HELPERS: dict[str, Callable[[TrialRequest, TrialFolder, StageReporter], _Job]] 
     same_numbers.ONLY: lambda request, folder, progress: partial(
         same_numbers.write, request, folder, enter=progress.enter
     ),
-    team.ONLY: lambda request, folder, progress: partial(team.serve, request, folder, enter=progress.enter),
     instances.ONLY: lambda request, _, progress: partial(be_instance, request, progress),
 }
 """What a process does that helps that of a trial, by the name that it is started with."""

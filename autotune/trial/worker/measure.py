@@ -52,7 +52,7 @@ from autotune.measure.profile import Profile
 from autotune.measure.sampling import Beside, SamplingPlan, take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker import instances, same_numbers, team
+from autotune.trial.worker import instances, same_numbers
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
@@ -148,14 +148,8 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
     A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any. On an
     accelerator everything from the check on has the device for itself, and so has a compiler that times candidates.
     """
-    if request.workload.ranks == 1:
-        with instances.Others.beside(progress.folder, request) as others:
-            return _measure(replace(_build(request, progress, supervision, backend), others=others))
-    ranks = team.Others.start(progress.folder, request)
-    with ranks.further.blamed():
-        trial = _build(request, progress, supervision, backend)
-        trial.calls.join(ranks.join(backend))
-        return _measure(trial)
+    with instances.Others.beside(progress.folder, request) as others:
+        return _measure(replace(_build(request, progress, supervision, backend), others=others))
 
 
 def be_instance(request: TrialRequest, progress: StageReporter, backend: Backend) -> None:
@@ -206,7 +200,7 @@ def _measure(trial: _Trial) -> Measurement:
 def _with_limits(trial: _Trial, step: Step, measured: Measurement) -> Measurement:
     """With the limits of the inputs that were found; `input_limits` says why it is written at once."""
     folder, request = trial.progress.folder, trial.request
-    if request.workload.device != "cpu" or request.workload.ranks > 1:
+    if request.workload.device != "cpu":
         return measured
     folder.write_outcome(measured)
 

@@ -91,8 +91,6 @@ class FakeTraining:
     def draw_as_uncompiled(self) -> None:
         """It always does."""
 
-    team = None
-
     def unlike_the_step(self, model: Any, config: Config) -> Callable[[], None]:
         return lambda: None
 

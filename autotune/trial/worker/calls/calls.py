@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 
 from autotune.backends.call_state import CallState
-from autotune.backends.capabilities import Team
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError, quoted
+from autotune.errors import quoted
 from autotune.measure.generated import Generated
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.parts import Part
@@ -88,12 +87,6 @@ class Calls(ABC):
         if self._subject.reset is not None:
             self._subject.reset()
             self._backend.synchronise()
-
-    def join(self, team: Team) -> None:
-        """Make all calls together with the other ranks of the trial. Raises InvalidConfigError where that is not to be
-        had."""
-        del team
-        raise InvalidConfigError("only training steps are taken by several ranks")
 
     @abstractmethod
     def recording(self) -> AbstractContextManager[Any]:

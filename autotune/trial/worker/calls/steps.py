@@ -32,14 +32,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 
 from autotune.apply.config_parts import ConfigParts
-from autotune.backends.capabilities import Team, require
+from autotune.backends.capabilities import require
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
@@ -67,8 +66,6 @@ from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
 
-_STEP, _END = 1, 0
-"""What rank 0 tells the others."""
 _SLOPE_STEP = 0.02
 """Share of the loss by which it is to change along the gradient, in each direction."""
 _NUM_NUDGES = 4
@@ -94,21 +91,8 @@ class Steps(Calls):
         self._is_uncompiled = True
         self._draws_in_silence = False
         """Random numbers are drawn with all dropout layers silent."""
-        self._team: Team | None = None
         self._gate = StepGate(workload.model, self._why_unrepeatable)
         self.gate: Gate = self._gate
-
-    def join(self, team: Team) -> None:
-        """Take all steps together with the other ranks: each on the same batch, so that the mean of their gradients is
-        what one process computes."""
-        self._team = team
-
-    def follow(self, step: Step) -> None:
-        """Take the steps that rank 0 tells of, until it tells the end."""
-        assert self._team is not None
-        while self._team.hear() == _STEP:
-            self._subject.inputs[0].call(step)
-            self._team.meet()
 
     def recording(self) -> AbstractContextManager[Any]:
         """Gradients are the point."""
@@ -120,7 +104,7 @@ class Steps(Calls):
             self._training.silence(self._subject.model)
             self._before = self._surroundings.now()
         settings = ConfigParts.of(config).settings
-        model = self._subject.model if self._team is None else self._team.spread(self._subject.model)
+        model = self._subject.model
         return self._training.training_step(model, self._recipe.loss, self._recipe.optimizer, settings, changes)
 
     def first(self, step: Step, settings: Config, clock: Clock, begun: float) -> Any:
@@ -175,9 +159,7 @@ class Steps(Calls):
 
     def require_sound(self, step: Step) -> None:
         """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
-        loss = self._loss(self._subject.inputs[0].call(partial(self._together, step)))
-        if self._team is not None:
-            self._team.tell(_END)
+        loss = self._loss(self._subject.inputs[0].call(step))
         if not np.isfinite(loss):
             raise WrongResultError(
                 f"the loss is {loss} after the steps that were timed: give the optimizer a smaller learning rate, or "
@@ -185,23 +167,8 @@ class Steps(Calls):
                 float("nan"),
             )
 
-    def launch(self, step: Step) -> Callable[[], Any] | None:
-        return super().launch(step) if self._team is None else None
-
     def completed(self, reference: StepsTaken, step: Step, tolerance: float) -> None:
         """The spread of the gradients is in it."""
-
-    def _waited_for(self, step: Step, inputs: Arguments, times: int = 1) -> Callable[[], None]:
-        """With ranks a call begins when rank 0 has told the others, and ends when all have ended theirs."""
-        return super()._waited_for(partial(self._together, step), inputs, times)
-
-    def _together(self, step: Step, *args: Any, **kwargs: Any) -> Any:
-        if self._team is None:
-            return step(*args, **kwargs)
-        self._team.tell(_STEP)
-        loss = step(*args, **kwargs)
-        self._team.meet()
-        return loss
 
     def _repeated(self, step: Step, example: Arguments) -> tuple[float, bool]:
         """The loss of the first step, taken again from where it began, and whether it draws random numbers."""
