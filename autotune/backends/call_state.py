@@ -88,8 +88,7 @@ class CallState:
         """What is other than it was: tensors, numbers and texts, each with what it is now. `apart_from` are left out.
 
         A container that has grown shows in what it holds. An object that took another's place has a value where it can
-        be named: the other place that holds it too, or a name in the code. A number with a fraction has no value here,
-        since it may be a time: that it changed is what can be compared.
+        be named: the other place that holds it too, or a name in the code.
         """
         left_out = set(map(id, apart_from))
         names = [name for name in {**self._marks, **before._marks} if id(self._values.get(name)) not in left_out]
@@ -109,9 +108,7 @@ class CallState:
             return None if shows else _named_part(name, mark.kind if mark.code is None else mark.code)
         value = self._values[name]
         part = part_of(self._backend, name, value)
-        if part is None:
-            return _named_part(name, value if callable(value) else None)
-        return part.without_value() if part.form == "float" else part
+        return _named_part(name, value if callable(value) else None) if part is None else part
 
     def _mark(self, name: str) -> object:
         return self._marks.get(name, _GONE)

@@ -19,6 +19,9 @@ from autotune.measure.agreement import Agreement, Array, compare
 INFINITE = float("inf")
 CHANGED = "changed"
 """The form of a part whose value is not known."""
+FLOAT_FLOOR = 10.0
+"""A float that is left behind is compared by so many tolerances where it is less: what is left of larger numbers, such
+as a residual, is rounding."""
 OBJECT = "object"
 """The form of an object that took another's place: its text says which it is."""
 
@@ -40,6 +43,11 @@ class Part:
     def step(self) -> float | None:
         """How far 1 is from the next number of its element type; None where that is the array's own."""
         return next((value for name, value in _ROUNDINGS.items() if self.form.startswith(name)), None)
+
+    @property
+    def is_float(self) -> bool:
+        """A number of Python with a fraction, which may be a time."""
+        return self.form == "float" and not self.is_tensor
 
     def without_value(self) -> Part:
         """That it was changed is known, and not to what."""
@@ -113,10 +121,18 @@ def require_same_changes(expected: Sequence[Part], got: Sequence[Part], terms: T
     for name in sorted(ours - theirs):
         raise DisagreementError(f"the config changes {name}, and the untuned model leaves it as it is")
     unknown = frozenset(part.name for part in expected if part.form == CHANGED)
+    unknown |= _near(expected, got, FLOAT_FLOOR * terms.tolerance**2)
     try:
         errors(expected, got, replace(terms, ignored=terms.ignored | unknown))
     except DisagreementError as error:
         raise DisagreementError(f"after the calls, {error}", error.relative_error) from None
+
+
+def _near(expected: Sequence[Part], got: Sequence[Part], distance: float) -> frozenset[str]:
+    """Names of the floats that are no further apart."""
+    found = {part.name: part.array for part in got if part.is_float}
+    both = [(part, found[part.name]) for part in expected if part.is_float and part.name in found]
+    return frozenset(part.name for part, other in both if abs(float(part.array) - float(other)) <= distance)
 
 
 def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | None) -> Agreement:

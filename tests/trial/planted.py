@@ -7,6 +7,8 @@ judged by the trial's own `OneShape` and its gate; nothing is compiled.
 from __future__ import annotations
 
 import copy
+import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +60,16 @@ class Judge:
         self._backend = backend
         self._workload = workload
         task, step = self._task(lambda _, model: model)
+        self._tolerance = default_tolerance(task.dtypes)
         with task.recording():
-            seen = task.observe(step, task.first(step))
-            self._tolerance = default_tolerance(task.dtypes)
+            seen = task.observe(step, task.first(step), reference_tolerance=self._tolerance)
             task.gate.refuse_unusable(seen, self._tolerance)
             reference = task.gate.unpacked(task.gate.packed(seen))
             self.reference = task.completed(reference, step, self._tolerance)
+        again, step = self._task(lambda _, model: model)
+        with again.recording():
+            seen = again.observe(step, again.first(step))
+        self.reference = again.gate.settled(self.reference, seen, self._tolerance) or self.reference
 
     def verdict(self, variant: Variant) -> str | None:
         """Why the variant is wrong; None if it passes."""
@@ -234,6 +240,43 @@ def _rounded(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return (array + 1e-5 * scale * generator.uniform(-1, 1, array.shape)).astype(array.dtype)
 
 
+def leave_floats(model: Any, mean: float) -> None:
+    """What a call leaves in floats: of its inputs, of none, of all calls, and what no two processes share."""
+    model.scale, model.gain = 1 + mean, 0.5
+    model.running = 0.9 * model.running + 0.1 * (1 + mean)
+    model.began = model.began or time.time()
+    model.seconds += time.perf_counter()
+    model.chance = random.SystemRandom().random()
+    model.residual = 1e-9 * random.SystemRandom().random()
+
+
+FLOATS = ("scale", "gain", "running")
+"""Those of a model that say something of its calls."""
+
+
+def begin_floats(model: Any) -> None:
+    """Before any call."""
+    for name in (*FLOATS, "began", "seconds", "chance", "residual"):
+        setattr(model, name, 0.0)
+
+
+def _another(name: str) -> Callable[[Backend, Any], Callable[..., Any]]:
+    """A step that leaves another float in an attribute."""
+
+    def make(backend: Backend, model: Any) -> Callable[..., Any]:
+        del backend
+
+        def step(*args: Any) -> Any:
+            outputs = model(*args)
+            setattr(model, name, 1.1 * getattr(model, name))
+            return outputs
+
+        return step
+
+    make.__name__ = f"{name}_is_another"
+    return make
+
+
 def _input_not_written(backend: Backend, model: Any) -> Callable[..., Any]:
     return lambda x, memory, step: model(x, backend.like(backend.to_array(memory).copy(), memory), step)
 
@@ -269,4 +312,5 @@ _OF_STATE = (
     _input_not_written,
     _number_baked_in,
     *map(_restoring, ("statistics", "num_calls", "last", "history")),
+    *map(_another, FLOATS),
 )

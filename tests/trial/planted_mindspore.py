@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-from tests.trial.planted import Cache, Policy
+from tests.trial.planted import Cache, Policy, begin_floats, leave_floats
 
 
 class Everything(nn.Cell):
@@ -20,6 +20,7 @@ class Everything(nn.Cell):
         self.num_calls = 0
         self.last = ops.zeros((32,), ms.float32)
         self.history = []
+        begin_floats(self)
 
     def construct(self, x, memory, step):
         h = ops.tanh(self.body(x)) * (1 + 0.1 * step)
@@ -28,6 +29,7 @@ class Everything(nn.Cell):
         self.num_calls = self.num_calls + 1
         self.last = h.mean((0, 1))
         self.history.append(float(h.mean() > 0))
+        leave_floats(self, float(h.mean()))
         pooled = h.mean(1)
         moments = ops.stack([50 + 5 * self.moments(pooled)[:, 0], 1e-2 * self.moments(pooled)[:, 1].exp()], -1)
         boxes = 640 * ops.sigmoid(self.boxes(h)).swapaxes(1, 2)

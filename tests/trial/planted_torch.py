@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.trial.planted import Cache, Policy
+from tests.trial.planted import Cache, Policy, begin_floats, leave_floats
 
 
 class Everything(torch.nn.Module):
@@ -18,6 +18,7 @@ class Everything(torch.nn.Module):
         self.num_calls = 0
         self.last = torch.zeros(32)
         self.history = []
+        begin_floats(self)
 
     def forward(self, x, memory, step):
         h = torch.tanh(self.body(x)) * (1 + 0.1 * step)
@@ -27,6 +28,7 @@ class Everything(torch.nn.Module):
         self.num_calls += 1
         self.last = h.mean(dim=(0, 1))
         self.history.append(float(h.mean() > 0))
+        leave_floats(self, float(h.mean()))
         pooled = h.mean(1)
         moments = torch.stack([50 + 5 * self.moments(pooled)[:, 0], 1e-2 * self.moments(pooled)[:, 1].exp()], -1)
         boxes, scores = 640 * self.boxes(channels).sigmoid(), 0.2 * self.scores(channels).sigmoid()

@@ -17,7 +17,7 @@ from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.measure.parts import Part
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import repeat_command
-from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError, check, save
+from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError, check, possible_times, save
 
 NAN, INF = float("nan"), float("inf")
 RIGHT = [np.array([1.0, 4.0]), np.array([3, 5]), np.array([1.0, INF])]
@@ -354,3 +354,35 @@ def test_a_model_of_another_framework_is_compared_by_place(checked):
     calls[0].parts[0] = part("output['0']", RIGHT[0] + 1)
     with pytest.raises(WrongResultError, match="on input 1 of 2, output 1: relative error"):
         checked(theirs, ours)
+
+
+FLOATS_LEFT = {
+    "of the input": ((1.5, 2.5, 1.5), 1.5, 1.6, "model.x: "),
+    "of the input, rounded otherwise": ((1.5, 2.5, 1.5), 1.50001, 1.4999, None),
+    "of all calls": ((0.1, 0.2, 0.3), 0.3, 0.27, "model.x: "),
+    "the same in all calls": ((0.5, 0.5, 0.5), 0.5, 0.6, "model.x: "),
+    "a residual": ((1e-7, 3e-7, 1e-7), 1e-7, 9e-7, None),
+    "a time": ((1.0, 2.0, 3.0), 3.1, 9.0, None),
+    "the time of the first call": ((7.0, 7.0, 7.0), 7.1, 9.0, None),
+    "of an address": ((1.5, 2.5, 1.5), 4.5, 9.0, None),
+}
+"""What two calls with the same inputs leave, one with others between, another process, and a config: what is said."""
+
+
+@pytest.mark.parametrize(("values", "again", "configs", "said"), FLOATS_LEFT.values(), ids=FLOATS_LEFT)
+def test_a_float_left_behind_is_compared_where_untuned_calls_share_it(values, again, configs, said):
+    """It is no time where calls of one process, or the last ones of two, agree."""
+
+    def left(value):
+        return [Part("model.x", "float", np.asarray(value), is_tensor=False)]
+
+    gate = OutputGate("m", lambda _: None)
+    first, between, last = map(left, values)
+    reference = replace(seen_of(RIGHT, left=last), times=possible_times(last, first, between))
+    reference = gate.unpacked(gate.packed(reference))
+    reference = gate.settled(reference, seen_of(RIGHT, left=left(again)), 1e-3) or reference
+    if said is None:
+        gate.errors(reference, seen_of(RIGHT, left=left(configs)), 1e-3)
+    else:
+        with pytest.raises(WrongResultError, match=said):
+            gate.errors(reference, seen_of(RIGHT, left=left(configs)), 1e-3)

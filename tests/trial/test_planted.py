@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 from tests.trial.planted import Judge, right_variants, train_verdict, wrong_variants
 
 FRAMEWORKS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("torch", "mindspore")]
-NUMBERS = [14, pytest.param(210, marks=pytest.mark.slow)]
+NUMBERS = [17, pytest.param(210, marks=pytest.mark.slow)]
 
 
 def workload_of(framework, function, task):
@@ -33,7 +33,7 @@ def judge(framework):
 @pytest.mark.parametrize("num", NUMBERS)
 def test_no_wrong_variant_passes(judge, num):
     """A slice zeroed, scaled or stale, channels swapped, another type, NaN, a lost output, an input not written, a
-    buffer or attribute not moved, a number baked in."""
+    buffer or attribute not moved, another float left in one, a number baked in."""
     passed = [variant.name for variant in wrong_variants(num) if judge.verdict(variant) is None]
     assert passed == []
 
@@ -41,7 +41,7 @@ def test_no_wrong_variant_passes(judge, num):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("num", NUMBERS)
 def test_no_right_variant_is_refused(judge, num):
-    """Rounding in any of the outputs, at the scale of its channel."""
+    """Rounding in any of the outputs, at the scale of its channel; a time, a random float or a residual left behind."""
     refused = [(variant.name, why) for variant in right_variants(num) if (why := judge.verdict(variant)) is not None]
     assert refused == []
 

@@ -51,8 +51,9 @@ class Gate(Protocol):
     def uncompared(self, seen: Any) -> tuple[str, ...]:
         """What the run gave or left behind and cannot be compared, in words."""
 
-    def with_forms(self, reference: Any, seen: Any) -> Any:
-        """A wide reference, with what the model's own precision has that it lacks; None if it lacks nothing."""
+    def settled(self, reference: Any, seen: Any, tolerance: float) -> Any:
+        """The reference with what a further process of the untuned model tells: the forms of the model's own precision
+        that a wide one lacks, and which floats are no times. None if it lacks nothing."""
 
 
 def reference_tolerance(request: TrialRequest, dtypes: Iterable[str]) -> float | None:
@@ -71,6 +72,8 @@ def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Che
         write_reference(request, seen, tolerance, gate)
         return Checked(relative_error=None, not_compared=gate.uncompared(seen))
     reference = read_reference(request, gate)
+    settled = gate.settled(reference, seen, tolerance) if request.untuned else None
+    reference = reference if settled is None else settled
     try:
         errors = gate.errors(reference, seen, tolerance)
     except WrongResultError as error:
@@ -81,8 +84,8 @@ def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Che
             f"allow more with {asked('tolerance')}, or take {asked('reference', 'model')}",
             error.relative_error,
         ) from None
-    if request.untuned and (whole := gate.with_forms(reference, seen)) is not None:
-        save(request, whole, gate)
+    if settled is not None:
+        save(request, settled, gate)
     return Checked(relative_error=max(errors), output_errors=errors, not_compared=gate.uncompared(seen))
 
 
@@ -143,6 +146,8 @@ class Seen:
     """Objects that took another's place are in `left`. Not in a reference that was written before November 2026."""
     spreads: list[list[Array | None]] = field(default_factory=list)
     """In a reference: for each call, what nudges move each part by (see `agreement.spread_of`). Empty: not known."""
+    times: frozenset[str] = frozenset()
+    """In a reference: names of floats in `left` that may be times, as far as is known (see `possible_times`)."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,8 @@ class OutputGate:
                 worst[name] = max(worst.get(name, 0.0), largest)
         left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
         try:
-            parts.require_same_changes(reference.left, left, replace(terms, authors=None))
+            expected_left = without_values(reference.left, reference.times)
+            parts.require_same_changes(expected_left, left, replace(terms, authors=None))
         except DisagreementError as error:
             raise WrongResultError(str(error), error.relative_error) from None
         return tuple(worst.values())
@@ -226,6 +232,7 @@ class OutputGate:
             "ignored": sorted(seen.ignored | _unlike(seen)),
             "has_forms": seen.has_forms,
             "has_turns": seen.has_turns,
+            "times": sorted(seen.times),
             "framework": seen.framework,
         }
         arrays = [[part.array for part in held] for held in lists]
@@ -246,6 +253,7 @@ class OutputGate:
             has_turns=heading.get("has_turns", False),
             framework=heading["framework"],
             spreads=[[spread if spread.size else None for spread in call] for call in spreads],
+            times=frozenset(heading.get("times", ())),
         )
 
     def uncompared(self, seen: Seen) -> tuple[str, ...]:
@@ -254,8 +262,13 @@ class OutputGate:
             dict.fromkeys([*names, *(f"{name} (another value in each call)" for name in sorted(_unlike(seen)))])
         )
 
-    def with_forms(self, reference: Seen, seen: Seen) -> Seen | None:
-        return None if reference.has_forms else _with_forms_of(reference, seen)
+    def settled(self, reference: Seen, seen: Seen, tolerance: float) -> Seen | None:
+        left = settled_floats(reference.left, reference.times, seen.left, tolerance)
+        if left is not None:
+            reference = replace(reference, left=left, times=frozenset())
+        if not reference.has_forms:
+            return _with_forms_of(reference, seen)
+        return None if left is None else reference
 
     def _why_unlike(self, seen: Seen, tolerance: float) -> str | None:
         """How the tensors of two calls with the same inputs differ."""
@@ -283,7 +296,8 @@ def _with_forms_of(reference: Seen, seen: Seen) -> Seen:
     forms = {part.name: part.form for held in (*(call.parts for call in seen.calls), seen.left) for part in held}
 
     def own(held: Sequence[Part]) -> list[Part]:
-        return [replace(part, form=forms.get(part.name, part.form)) for part in held]
+        known = (part.name in forms and part.form != parts.CHANGED for part in held)
+        return [replace(part, form=forms[part.name]) if has else part for part, has in zip(held, known, strict=True)]
 
     calls = [Observed(own(call.parts)) for call in reference.calls]
     return replace(reference, calls=calls, left=own(reference.left), has_forms=True)
@@ -304,6 +318,41 @@ def _by_place(seen: Seen) -> Seen:
 def is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:
     """The untuned model gives NaN for these inputs, and none for the example: they are outside of its domain."""
     return _num_nan(expected) > 0 and _num_nan(example) == 0
+
+
+def possible_times(left: Sequence[Part], first: Sequence[Part], between: Sequence[Part]) -> frozenset[str]:
+    """Names of the floats in `left`, as the last call leaves them, that may be times. Not those that two calls with the
+    same inputs, `first` and the last, leave alike, and a call with others in `between` does not."""
+    once, other = ({part.name: part.array for part in held if part.is_float} for held in (first, between))
+    return frozenset(
+        part.name
+        for part in left
+        if part.is_float
+        and not (_is_equal(once.get(part.name), part.array) and not _is_equal(other.get(part.name), part.array))
+    )
+
+
+def settled_floats(
+    reference: Sequence[Part], times: frozenset[str], left: Sequence[Part], tolerance: float
+) -> list[Part] | None:
+    """What calls left behind, without the values that two processes of the untuned model do not share: those that may
+    be times to the last bit, other floats within the tolerance. None where all is known."""
+    now = {part.name: part.array for part in left if part.is_float}
+    unlike = frozenset(
+        part.name
+        for part in reference
+        if part.is_float and not _is_equal(now.get(part.name), part.array, 0.0 if part.name in times else tolerance)
+    )
+    return without_values(reference, unlike) if times or unlike else None
+
+
+def without_values(left: Sequence[Part], names: frozenset[str]) -> list[Part]:
+    """What was left behind; of these parts, that they were changed."""
+    return [part.without_value() if part.name in names else part for part in left]
+
+
+def _is_equal(one: Array | None, other: Array, tolerance: float = 0.0) -> bool:
+    return one is not None and bool(np.isclose(one, other, rtol=tolerance, atol=0.0, equal_nan=True).all())
 
 
 def without_turns(left: Sequence[Part], reference: Sequence[Part]) -> list[Part]:

@@ -18,7 +18,15 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, quoted
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
-from autotune.trial.worker.accuracy_check import EARLIER, Gate, OutputGate, Seen, is_outside
+from autotune.trial.worker.accuracy_check import (
+    EARLIER,
+    Gate,
+    OutputGate,
+    Seen,
+    is_outside,
+    possible_times,
+    without_values,
+)
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
@@ -73,7 +81,10 @@ class OneShape(Calls):
         if first is None:
             self.reset()
             first = example.call(step)
+        makes_reference = reference_tolerance is not None
+        random_state = self._backend.random_state() if makes_reference else None
         calls = [self._observed(first, example)]
+        once = self._surroundings.changed_since(self._before)[0] if makes_reference else []
         disturbed: list[Part] = []
         earlier: list[Part] = []
         for place, inputs in enumerate(others, start=1):
@@ -81,7 +92,7 @@ class OneShape(Calls):
             if may_fail or (place == len(others) and len(calls) == place):  # Not after one that failed.
                 earlier = self._surroundings.changed_since(self._before)[0]
             if place < self._subject.num_in_a_row:
-                calls.append(self._observed(self._next(step, inputs, is_new=reference_tolerance is not None), inputs))
+                calls.append(self._observed(self._next(step, inputs, is_new=makes_reference), inputs))
                 continue
             self.reset()
             if may_fail:
@@ -90,13 +101,14 @@ class OneShape(Calls):
             else:
                 calls.append(self._observed(inputs.call(step), inputs))
         left, not_compared = self._surroundings.changed_since(self._before)
-        names = {part.name for part in disturbed}
-        left = [part.without_value() if part.name in names else part for part in left]
-        left += [
-            replace(part, name=part.name + EARLIER) for part in earlier if not part.is_tensor | (part.name in names)
-        ]
+        names = frozenset(part.name for part in disturbed)
+        if makes_reference and self._backend.random_state() != random_state:  # Compiled code draws other numbers.
+            names |= {part.name for part in left if part.is_float}
+        left = without_values(left, names)
+        times = possible_times(left, once, earlier)
+        left += _one_call_earlier(earlier, names)
         has_forms = not self._subject.is_wide
-        return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms)
+        return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms, times=times)
 
     def _next(self, step: Step, inputs: Arguments, *, is_new: bool) -> Any:
         """The output of a call that goes on from the state that the one before has left. `is_new`: nobody knows that
@@ -165,6 +177,13 @@ class OneShape(Calls):
 
     def _observed(self, returned: Any, inputs: Arguments) -> Observed:
         return observed(self._backend, returned, inputs=inputs, reads=True)
+
+
+def _one_call_earlier(changed: list[Part], apart_from: frozenset[str]) -> Iterator[Part]:
+    """See `EARLIER`. Numbers with a fraction are compared after the last call alone."""
+    for part in changed:
+        if not part.is_tensor | (part.name in apart_from):
+            yield replace(part.without_value() if part.is_float else part, name=part.name + EARLIER)
 
 
 def _same_part(part: Part, calls: list[Observed]) -> Iterator[Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,13 @@ from autotune.errors import AutotuneError
 from autotune.measure import parts
 from autotune.measure.agreement import Array, share, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
-from autotune.trial.worker.accuracy_check import WrongResultError, heading_of, without_turns
+from autotune.trial.worker.accuracy_check import (
+    WrongResultError,
+    heading_of,
+    settled_floats,
+    without_turns,
+    without_values,
+)
 from autotune.trial.worker.calls.chance import require_alike
 
 NUM_STEPS = 4
@@ -82,6 +88,8 @@ class StepsTaken:
     """Root mean square of what each part of `left` moved by in the steps after the first, by name."""
     has_turns: bool = True
     """See `Seen.has_turns`."""
+    times: frozenset[str] = frozenset()
+    """See `Seen.times`."""
 
     @property
     def allowed(self) -> Array:
@@ -159,7 +167,9 @@ class StepGate:
         try:
             # A wide reference has other element types.
             left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
-            require_same_changes(reference.left, left, Terms(tolerance, with_forms=False))
+            require_same_changes(
+                without_values(reference.left, reference.times), left, Terms(tolerance, with_forms=False)
+            )
         except DisagreementError as error:
             raise WrongResultError(f"in the first step, {error}", error.relative_error) from None
         return loss_error, worst
@@ -174,6 +184,7 @@ class StepGate:
                     "left_moved": dict(seen.left_moved),
                     "slope": seen.slope,
                     "has_turns": seen.has_turns,
+                    "times": sorted(seen.times),
                 }
             )
         )
@@ -193,13 +204,15 @@ class StepGate:
             losses, gradients, again, ways, left, chance, heading.get("slope"),
             num_inputs=heading["num_inputs"], spread=spread, own_spreads=tuple(own_spreads),
             left_moved=heading.get("left_moved", {}), has_turns=heading.get("has_turns", False),
+            times=frozenset(heading.get("times", ())),
         )  # fmt: skip
 
     def uncompared(self, seen: StepsTaken) -> tuple[str, ...]:
         return seen.not_compared
 
-    def with_forms(self, reference: StepsTaken, seen: StepsTaken) -> None:
-        """Nothing is lacking."""
+    def settled(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> StepsTaken | None:
+        left = settled_floats(reference.left, reference.times, seen.left, tolerance)
+        return None if left is None else replace(reference, left=left, times=frozenset())
 
 
 @dataclass(frozen=True)
@@ -310,8 +323,8 @@ def _require_later_changes(reference: StepsTaken, seen: StepsTaken) -> None:
 
 
 def left_moved(first: list[Part], later: list[Part]) -> dict[str, float]:
-    """How far each of the first parts has moved to where it is later; zero for what is no number."""
-    now = {part.name: part.array for part in later}
+    """How far each of the first parts has moved to where it is later; zero for what is no number, or may be a time."""
+    now = {part.name: part.array for part in later if not part.is_float}
     return {part.name: _way(part.array, now.get(part.name, part.array)) for part in first}
 
 

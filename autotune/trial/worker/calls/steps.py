@@ -49,7 +49,7 @@ from autotune.errors import AutotuneError
 from autotune.measure.agreement import Array
 from autotune.measure.parts import OBJECT, Part
 from autotune.measure.sampling import Clock
-from autotune.trial.worker.accuracy_check import Gate, WrongResultError
+from autotune.trial.worker.accuracy_check import Gate, WrongResultError, possible_times, without_values
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.calls.chance import NUM_DRAWS
 from autotune.trial.worker.calls.step_gate import (
@@ -127,7 +127,11 @@ class Steps(Calls):
         ways = self._ways()
         loss, is_random = self._repeated(step, example)
         losses.append(loss)
-        left += _turns(self._surroundings.changed_since(self._before)[0], NUM_STEPS + 1)
+        repeated = self._surroundings.changed_since(self._before)[0]
+        times = possible_times(left, repeated, later)
+        left += _turns(repeated, NUM_STEPS + 1)
+        if is_random and reference_tolerance is not None:  # Compiled code draws other numbers.
+            left = without_values(left, times)
         again = self._training.gradients(self._recipe.optimizer)
         spread, own_spreads = self._spreads(step, gradients, reference_tolerance)
         if put_back is not None:
@@ -151,6 +155,7 @@ class Steps(Calls):
             spread=spread,
             own_spreads=own_spreads,
             left_moved=moved,
+            times=times,
         )
 
     @property

@@ -182,5 +182,5 @@ class TextGate:
     def uncompared(self, seen: Texts) -> tuple[str, ...]:
         return self._logits.uncompared(seen.forced)
 
-    def with_forms(self, reference: Any, seen: Any) -> None:
+    def settled(self, reference: Any, seen: Any, tolerance: float) -> None:
         """Logits have one form."""
