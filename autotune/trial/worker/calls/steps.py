@@ -122,16 +122,10 @@ class Steps(Calls):
         gradients = self._training.gradients(self._recipe.optimizer)
         losses += self._later_losses(step, [*others, example])
         later = self._surroundings.changed_since(self._before)[0]
-        moved = left_moved(left, later)
-        left += _turns(later, NUM_STEPS)
         ways = self._ways()
         loss, is_random = self._repeated(step, example)
         losses.append(loss)
         repeated = self._surroundings.changed_since(self._before)[0]
-        times = possible_times(left, repeated, later)
-        left += _turns(repeated, NUM_STEPS + 1)
-        if is_random and reference_tolerance is not None:  # Compiled code draws other numbers.
-            left = without_values(left, times)
         again = self._training.gradients(self._recipe.optimizer)
         spread, own_spreads = self._spreads(step, gradients, reference_tolerance)
         if put_back is not None:
@@ -147,15 +141,13 @@ class Steps(Calls):
             gradients=gradients,
             again=again,
             ways=ways,
-            left=left,
+            **_left_behind(left, later, repeated, draws=is_random and reference_tolerance is not None),
             chance=chance,
             slope=slope,
             not_compared=tuple(not_compared),
             num_inputs=len(self._subject.inputs),
             spread=spread,
             own_spreads=own_spreads,
-            left_moved=moved,
-            times=times,
         )
 
     @property
@@ -288,6 +280,15 @@ class Steps(Calls):
         if self._training.draw_as_uncompiled is not None or not self._draws_in_silence:
             return None
         return "it draws random numbers (dropout as a function, sampling), compiled code draws others: turn that off"
+
+
+def _left_behind(first: list[Part], later: list[Part], repeated: list[Part], *, draws: bool) -> dict[str, Any]:
+    """What `StepsTaken` says of what was changed after the first step, the last, and the first one repeated. `draws`:
+    compiled steps draw other random numbers, and floats are left without values."""
+    times = possible_times(first, repeated, later)
+    left = without_values(first, frozenset(part.name for part in first if draws and part.is_float))
+    turns = [*_turns(later, NUM_STEPS), *_turns(repeated, NUM_STEPS + 1)]
+    return {"left": [*left, *turns], "left_moved": left_moved(first, later), "times": times}
 
 
 def _turns(changed: list[Part], num_steps: int) -> Iterator[Part]:
