@@ -88,7 +88,7 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "two frameworks": (
         r"autotune\.api\.both|(is|open|tune)_both|BothResult",
         "api/both.py",
-        ("api/tuning.py", "cli/tune.py"),
+        ("api/tuning.py", "cli/tune.py", "question/allows.py"),
     ),
     "a cluster of workers": (
         r"autotune\.bench\.(ray|workers).*|Ray[A-Z]\w*|\w*Neighbours\w*|NEIGHBOURS|LOST_TRIALS|Lost|Worker[A-Z]\w*",
@@ -113,6 +113,7 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "apply/shape_strategies.py",
             "job/mismatch.py",
             "planning/shapes.py",
+            "question/allows.py",
             "question/question.py",
             "trial/worker/calls/",
             "trial/worker/subject.py",

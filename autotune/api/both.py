@@ -28,6 +28,7 @@ from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import named_models
 from autotune.planning.targets import PREFERRED, choose_target
+from autotune.question.allows import BOTH
 from autotune.question.question import Question
 from autotune.space.load import read_space_file
 from autotune.study.budget import Budget
@@ -38,7 +39,6 @@ from autotune.tuning.events import ModelSaved
 from autotune.verification.comparison import measure, paired_run_of_trials, second_failure
 from autotune.workload.workload import Device
 
-BOTH = "both"
 COMPARISON_SHARE = 0.2
 """Share of the whole time that is kept for measuring the two answers against each other."""
 
@@ -62,39 +62,12 @@ class BothResult(TuneResult):
         was left: the studies' own figures then decide."""
 
 
-def is_both(framework: str | None) -> bool:
-    """Whether a value of `--framework` names two."""
-    return framework is not None and (framework == BOTH or "+" in framework)
-
-
-def require_plain(framework: str | None, others: Mapping[str, object]) -> None:
-    """Raises InputError for a field of the question, of those that were given, that is for one study."""
-    field = next((name for name, value in others.items() if value), None)
-    if is_both(framework) and field is not None:
-        raise InputError(
-            f"{asked(field)} and {asked('framework', framework)}: each framework has a study of its own",
-            tip="name one framework",
-        )
-
-
 def requests_of(question: Question, limits: LimitsNow = Limits) -> dict[str, Question]:
     """Framework -> the request of its study, still without a model; the preferred one for the device is the first, or
     with `A+B` the one that was written first.
 
     Raises InputError for what two frameworks cannot be asked for, and like `choose_target`.
     """
-    if question.task == "train":
-        raise InputError(
-            f"{asked('task', 'train')} {asked('framework', question.framework)}: a training step is tuned in one "
-            "framework at a time, because the gradients that two optimizers keep cannot be compared",
-            tip="make a study for each",
-        )
-    if question.task == "generate":
-        raise InputError(
-            f"{asked('task', 'generate')} {asked('framework', question.framework)}: text generation is tuned in "
-            "PyTorch only",
-            tip=f"use {asked('framework', 'torch')}",
-        )
     frameworks, device = _choose_targets(str(question.framework), question.device, limits)
     spaces = spaces_of(question.space, frameworks)
     return {

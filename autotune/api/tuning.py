@@ -9,7 +9,7 @@ from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
-from autotune.api.both import is_both, open_both, require_plain, tune_both
+from autotune.api.both import open_both, tune_both
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model, split_inputs
@@ -18,6 +18,7 @@ from autotune.api.running import Terms, profile_best, reopen, require_cluster, s
 from autotune.api.studies import studies_at
 from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
+from autotune.question.allows import is_both
 from autotune.question.question import DEFAULT_STUDIES_DIR, Asked, AskedAgain, Question, taking
 from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay
@@ -89,7 +90,6 @@ def tune(
     file, live_inputs = split_inputs(inputs, more_inputs)
     given = Question.of({**question, "inputs": file})
     require_cluster(given.on)
-    require_plain(given.framework, {"on": given.on})
     studies = studies_at(given.studies_dir, given.storage)
     terms = terms_of(given, begun, studies)
     with _audience(callbacks, progress=progress) as tell:

@@ -13,6 +13,7 @@ from autotune.cli.flags import ENV_AGAIN, GroupedCommand, StudyName, asks, examp
 from autotune.cli.report import require_report, write_result
 from autotune.cli.running import interrupted, print_summary, profile, run_study, search
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
+from autotune.question.allows import is_both
 from autotune.question.question import Question
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def tune(context: typer.Context, question: Question) -> int:
     An existing study of the same name is resumed.
     """
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.api.both import is_both, require_plain
     from autotune.api.running import require_cluster, terms_of
     from autotune.api.studies import studies_at
     from autotune.planning.manifest import make_manifest
@@ -48,7 +48,6 @@ def tune(context: typer.Context, question: Question) -> int:
         say(sentence)
     require_report(question.report)
     require_cluster(question.on)
-    require_plain(question.framework, {name: getattr(question, name) for name in ("deadline", "dry_run", "on")})
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun, studies)
     if question.deadline is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,18 +18,17 @@ from autotune.environment import num_usable_cores, usable_cpus
 from autotune.errors import InputError, SetupError
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
-from autotune.measure.objective import OF_GENERATION, Objective, parse_objectives
+from autotune.measure.objective import parse_objectives
 from autotune.planning.models import digest_of_inputs, make_workload, model_of, resolve_model
 from autotune.planning.shapes import (
     kind_of_shapes,
     objectives_asked,
-    require_one_shape,
-    require_quantities,
     shapes_asked,
     with_shapes,
 )
 from autotune.planning.spaces import space_file_of, space_of
 from autotune.planning.targets import choose_target, require_device
+from autotune.question.allows import Facts, Target, require_allowed
 from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest
@@ -41,7 +39,7 @@ from autotune.trial.request import Limits
 from autotune.version import __version__
 from autotune.workload.process_start import available
 from autotune.workload.tiers import TierSpec
-from autotune.workload.workload import WORK, Device, Workload
+from autotune.workload.workload import Device, Workload
 
 
 def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
@@ -55,10 +53,10 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     objectives = parse_objectives(objectives_asked(question, shapes))
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     sampler = None if question.sampler is None else sampler_name(question.sampler)
-    require_quantities(shapes, objectives, constraints)
-    quantities = {objective.quantity for objective in objectives} | {bound.quantity for bound in constraints}
-    require_instances(question, device, quantities)
-    _require_generation(question, framework, objectives, constraints)
+    quantities: dict[str, str] = {objective.quantity: asked("objective", objective.name) for objective in objectives}
+    quantities |= {bound.quantity: asked("constraints", bound.text) for bound in constraints}
+    dimensions = () if shapes is None else shapes.dimensions
+    require_allowed(Facts(question, _target(framework, device), quantities, dimensions))
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
     declared = _read_declaration(workload, question, limits)
@@ -93,12 +91,6 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
     """
     check_text(question)
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
-    if question.task != "infer":
-        raise InputError(
-            f"{asked('deadline')} is for {WORK['infer']}, not for {WORK[question.task]}",
-            tip=f"leave out {asked('task', question.task)}",
-        )
-    require_one_shape(question)
     workload = _make_workload(question, framework, device)
     declared = _read_declaration(workload, question, limits)
     name = study_name(question, framework, device)
@@ -115,30 +107,9 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
     }
 
 
-def _require_generation(
-    question: Question, framework: str, objectives: Iterable[Objective], constraints: Iterable[Constraint]
-) -> None:
-    """Raises InputError for what is about generated text where none is, and for what does not go with it."""
-    if question.task != "generate":
-        given = [asked("objective", objective.name) for objective in objectives if objective.quantity in OF_GENERATION]
-        given += [asked("constraints", bound.text) for bound in constraints if bound.quantity in OF_GENERATION]
-        if given:
-            raise InputError(
-                f"{given[0]}: only generated text has a first token and further ones",
-                tip=f"tune text generation: {asked('task', 'generate')}",
-            )
-        return
-    if not entry_of(framework).generates:
-        raise InputError(
-            f"{asked('task', 'generate')} {asked('framework', framework)}: text generation is tuned in PyTorch only",
-            tip=f"use {asked('framework', 'torch')}, or tune the step for one token with {asked('task', 'infer')}, of"
-            " a model that keeps keys and values itself and has a reset (examples/models/decode_step.py)",
-        )
-    if question.inputs is not None:
-        raise InputError(
-            f"{asked('task', 'generate')} {asked('inputs')}: a model that generates is given prompts",
-            tip="let the model's function return them: {'model': ..., 'generate': {'prompts': [...]}}",
-        )
+def _target(framework: str, device: Device) -> Target:
+    generates, sets_cores = entry_of(framework).generates, "cores" in available()
+    return Target(framework, device, generates=generates, sets_cores=sets_cores)
 
 
 def check_text(question: Question) -> None:
@@ -154,23 +125,6 @@ def check_text(question: Question) -> None:
         for text in texts:
             if not is_utf8(text):
                 raise InputError(f"{asked(field)} {text!r}: is not text (UTF-8), or holds null characters")
-
-
-def require_instances(question: Question, device: Device, quantities: Collection[str]) -> None:
-    """Raises InputError where instances are asked for and cannot be had, or without what they are good for."""
-    if question.instances is None:
-        return
-    given, without = asked("instances", question.instances), f"leave out {asked('instances')}"
-    if "throughput" not in quantities:
-        raise InputError(
-            f"{given}: instances share the machine, and no call of one is faster for the others",
-            tip=f"add {asked('objective', 'throughput')}",
-        )
-    if question.task != "infer":
-        tried = f"instances are tried with {WORK['infer']}, not with {WORK[question.task]}"
-        raise InputError(f"{given}: {tried}", tip=without)
-    if device != "cpu" or "cores" not in available():
-        raise InputError(f"{given}: instances are processes on cores of a CPU of their own, on Linux", tip=without)
 
 
 def variables_of(question: Question, framework: str, device: Device) -> dict[str, str]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autotune.command_line import asked
-from autotune.errors import InputError
-from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.question.question import Question
 from autotune.space.schema import Need
@@ -15,70 +12,18 @@ from autotune.workload.workload import STREAM_CALLS, Workload
 
 UNDER_TRAFFIC = "total:1000"
 """What is wanted of a model that sees many shapes, unless said otherwise: each new one may have to be compiled."""
-_OF_TRAFFIC = ("compilations", "fallbacks")
-"""Quantities that there are under traffic only."""
 
 
 def shapes_asked(question: Question) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
     if not _asks_for_many(question):
         return None
-    given = asked("shapes" if question.shapes else "traffic")
-    if question.task == "generate":
-        raise InputError(
-            f"{asked('task', 'generate')} {given}: generated text has its lengths as prompts",
-            tip=f"give them as {asked('arguments')}, e.g. prompts=16,64,200, or in the model's function",
-        )
-    if question.task == "train":
-        raise InputError(
-            f"{asked('task', 'train')} {given}: a training step is tuned for one shape, because where its steps lead "
-            "is compared",
-            tip="tune it for the most frequent shape",
-        )
-    traffic = parse_shapes(question.shapes) if question.traffic is None else read_traffic(question.traffic)
-    if question.inputs is not None:
-        raise InputError(
-            f"{asked('inputs')} with {asked('shapes')} or {asked('traffic')}: results are compared on shapes of the "
-            "traffic",
-            tip="leave one of the two out",
-        )
-    twice = next((name for name in traffic.dimensions if name in question.arguments), None)
-    if twice is not None:
-        raise InputError(f"{asked('arguments')} {twice}: the traffic says its sizes", tip="leave one of the two out")
-    return traffic
-
-
-def require_one_shape(question: Question) -> None:
-    """Raises InputError where a deadline is asked for calls of many shapes."""
-    if _asks_for_many(question):
-        raise InputError(
-            f"{asked('deadline')} with {asked('shapes')} or {asked('traffic')}: a 99th percentile is promised for one "
-            "shape",
-            tip=f"leave one of the two out; the size of a deadline's inputs is a {asked('arguments')}",
-        )
+    return parse_shapes(question.shapes) if question.traffic is None else read_traffic(question.traffic)
 
 
 def objectives_asked(question: Question, shapes: Traffic | None) -> tuple[str, ...]:
     """The texts of the objectives: under traffic the total of a job, unless the question says another."""
     return tuple(question.objective or (() if shapes is None else (UNDER_TRAFFIC,)))
-
-
-def require_quantities(
-    shapes: Traffic | None, objectives: Iterable[Objective], constraints: Iterable[Constraint]
-) -> None:
-    """Some quantities exist under traffic only, and throughput does not. Raises InputError."""
-    given = [asked("objective", objective.name) for objective in objectives if objective.quantity == "throughput"]
-    given += [asked("constraints", bound.text) for bound in constraints if bound.quantity == "throughput"]
-    if shapes is not None and given:
-        raise InputError(
-            f"{given[0]}: calls of many shapes hold different numbers of items", tip="use latency or total:CALLS"
-        )
-    alone = next((bound for bound in constraints if bound.quantity in _OF_TRAFFIC), None)
-    if shapes is None and alone is not None:
-        raise InputError(
-            f"{asked('constraints', alone.text)}: {alone.quantity} are counted over many shapes",
-            tip=f"give them with {asked('shapes')} or {asked('traffic')}; for one shape there is `recompiles`",
-        )
 
 
 def with_shapes(workload: Workload, shapes: Traffic | None, objectives: Iterable[Objective]) -> Workload:

@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
+from autotune.question.allows import Facts, require_allowed
 from autotune.schema import Record
 
 Preset = Literal["quick", "standard", "exhaustive"]
@@ -269,9 +270,7 @@ class Question(Record):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for one, other, why, tip in _APART:
-            if getattr(self, one) and getattr(self, other):
-                raise InputError(f"{asked(one)} and {asked(other)}: {why}", tip=tip)
+        require_allowed(Facts(self))
         return self
 
     @property
@@ -317,18 +316,6 @@ def fields_for(*by: FileOf) -> tuple[str, ...]:
     """The fields that a file of flags of one of these kinds may set."""
     extras = {name: field.json_schema_extra for name, field in Question.model_fields.items()}
     return tuple(name for name, extra in extras.items() if isinstance(extra, dict) and extra["by"] in by)
-
-
-_APART = (
-    ("shapes", "traffic", "give one of them", "a file has the shapes in it"),
-    ("dry_run", "deadline", "each tier is a study of its own", "leave one of the two out"),
-    ("report", "deadline", "each tier is a study of its own", "run `report STUDY` on them"),
-    ("deadline", "on", "that part runs on this machine alone", "leave one of the two out"),
-    ("instances", "deadline", "a deadline is for one call at a time", "leave one of the two out"),
-    ("instances", "on", "instances share one machine", "leave one of the two out"),
-    ("profile", "on", "that part runs on this machine alone", "leave one of the two out"),
-)
-"""Two fields that cannot be asked for at once, why, and what to do."""
 
 
 class Asked(AskedAgain, total=False):

@@ -149,16 +149,6 @@ class TestTheQuestion:
         (named,) = tier_questions(here(build=("net.py:plain",))).items()
         assert (named[0], named[1].study) == ("full", "net-plain-fake-cpu-full")
 
-    def test_only_calls(self, here):
-        """There is no deadline for a training step."""
-        with pytest.raises(InputError, match="deadline is for calls of a model, not for training steps"):
-            tier_questions(here(task="train"))
-
-    def test_one_shape(self, here):
-        """What is promised is promised for one shape."""
-        with pytest.raises(InputError, match="deadline with shapes or traffic"):
-            tier_questions(here(shapes=("rows=1,2",)))
-
     def test_an_example_declares_tiers(self):
         """The demonstration that exists in both frameworks does."""
         pytest.importorskip("torch")

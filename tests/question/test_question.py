@@ -102,23 +102,6 @@ def test_what_cannot_be_used_is_named(given, words):
     assert str(caught.value) == words
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"shapes": "batch=1,2", "traffic": "log.jsonl"}, "shapes and traffic: give one of them"),
-        ({"profile": True, "on": "ray"}, "profile and on: that part runs on this machine alone"),
-        ({"report": "r.html", "deadline": "1s"}, "report and deadline: each tier is a study of its own"),
-    ],
-)
-def test_what_cannot_be_asked_at_once(given, words):
-    """Both are named, and each alone is possible."""
-    with pytest.raises(InputError) as caught:
-        Question.of(given)
-    assert str(caught.value) == words
-    for name, value in given.items():
-        Question.of({name: value})
-
-
 @pytest.mark.parametrize("value", [1, -2.5, True, False, None, "a", "1", "None", "true", "it's", ""])
 def test_a_value_is_typed_as_it_is_read(value):
     """A text that looks like a number is quoted."""

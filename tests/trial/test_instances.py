@@ -22,9 +22,7 @@ from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.objective import Objective
 from autotune.planning import spaces
-from autotune.planning.manifest import require_instances
 from autotune.planning.spaces import instances_asked, with_instances
-from autotune.question.question import Question
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -256,28 +254,6 @@ def test_a_compiled_model_has_a_thread_in_each(tmp_path: Path, make_request: Cal
     assert isinstance(outcome, Measurement), outcome
     assert [noted.read_text() for noted in folder.iterdir()] == ["1", "1"]
     assert len(outcome.samples.beside_s) == 1
-
-
-@pytest.mark.parametrize(
-    ("question", "device", "quantities", "words"),
-    [
-        ({}, "cpu", {"latency"}, "no call of one is faster for the others"),
-        ({"task": "train"}, "cpu", {"throughput"}, "not with training steps"),
-        ({"task": "generate"}, "cpu", {"throughput"}, "not with generated text"),
-        ({}, "gpu", {"throughput"}, "cores of a CPU"),
-    ],
-)
-def test_where_instances_cannot_be_had(question: dict[str, Any], device: Any, quantities: set[str], words: str) -> None:
-    """Each in a sentence, before anything runs."""
-    with pytest.raises(InputError, match=words):
-        require_instances(Question(build=("m",), instances="auto", **question), device, quantities)
-
-
-@pytest.mark.parametrize("other", [{"on": "ray"}, {"deadline": "50ms"}])
-def test_what_does_not_go_with_instances(other: dict[str, Any]) -> None:
-    """Said when the question is asked."""
-    with pytest.raises(InputError, match="instances"):
-        Question(build=("m",), instances=2, **other)
 
 
 @pytest.mark.parametrize(

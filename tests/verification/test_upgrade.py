@@ -289,9 +289,7 @@ def test_what_is_asked_there(export, tmp_path):
         }
     )  # fmt: skip
     environment = tuned.environment.model_copy(update={"variables": {"OMP_NUM_THREADS": "2"}})
-    scope = Scope(
-        space=str(space), preset="quick", fixed_precision=True, process_settings=True, own_loop=True, instances="auto"
-    )
+    scope = Scope(space=str(space), preset="quick", fixed_precision=True, process_settings=True, own_loop=True)
     changes = {"framework": "torch", "workload": workload, "environment": environment, "search": scope}
     search = SearchThere.of(
         tuned.model_copy(update=changes), tmp_path, "2.15.0+cpu", studies, folder=tmp_path, file="b.yaml", storage=""

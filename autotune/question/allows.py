@@ -1,0 +1,249 @@
+"""What goes together in a question, and what does not, as two tables: each combination that is refused, and why.
+
+A combination is refused as soon as it is known: that of two fields when the question is made, what depends on the
+device, the framework or the objectives when these are chosen. `require_allowed` words all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from autotune.command_line import asked
+from autotune.errors import InputError
+
+Work = Literal["infer", "train", "generate"]
+
+
+class Asked(Protocol):
+    """A `Question`. Its other fields are read by their names."""
+
+    @property
+    def task(self) -> Work: ...
+    @property
+    def framework(self) -> str | None: ...
+    @property
+    def shapes(self) -> tuple[str, ...]: ...
+    @property
+    def traffic(self) -> Path | None: ...
+    @property
+    def arguments(self) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where trials run, and what of it decides."""
+
+    framework: str
+    device: str
+    generates: bool
+    """The framework's text generation can be tuned."""
+    sets_cores: bool
+    """A process can be given cores of its own."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A question with what is known of it by now."""
+
+    question: Asked
+    target: Target | None = None
+    """None: not chosen yet."""
+    quantities: Mapping[str, str] | None = None
+    """Quantity of an objective or a constraint -> how it was asked for. None: they are not read yet."""
+    dimensions: tuple[str, ...] = ()
+    """The dimensions of the traffic."""
+
+
+class Why(NamedTuple):
+    """The reason of a refusal, and what to do. `{field}` or `{field=value}` stands for what the user would type."""
+
+    reason: str
+    tip: str = "leave one of the two out"
+
+
+Side = Callable[[Facts], str | None]
+"""How the user gave something; the empty text for something that is missing; None where it does not apply."""
+
+
+def is_both(framework: str | None) -> bool:
+    """Whether a value of `framework` names two."""
+    return framework is not None and (framework == BOTH or "+" in framework)
+
+
+BOTH = "both"
+_FOR_CALLS = "a deadline is for calls of a model"
+_OWN_STUDIES = Why("each framework has a study of its own", "name one framework")
+_FIRST_TOKEN = Why(
+    "only generated text has a first token and further ones",
+    "tune text generation: {task=generate}",
+)
+_ONE_LOOP = Why("training steps alone have a loop that a job may keep", "leave out {own_loop}")
+_LENGTHS = Why(
+    "generated text has its lengths as prompts",
+    "give them as {arguments}, e.g. prompts=16,64,200, or in the model's function",
+)
+_ONE_SHAPE = Why(
+    "a training step is tuned for one shape, because where its steps lead is compared",
+    "tune it for the most frequent shape",
+)
+_INSTANCES = Why("instances are tried with calls of a model", "leave out {instances}")
+
+BY_WORK: dict[str, dict[Work, Why | None]] = {
+    "deadline": {
+        "infer": None,
+        "train": Why(_FOR_CALLS, "leave out {task}"),
+        "generate": Why(_FOR_CALLS, "leave out {task}"),
+    },
+    "shapes": {"infer": None, "train": _ONE_SHAPE, "generate": _LENGTHS},
+    "traffic": {"infer": None, "train": _ONE_SHAPE, "generate": _LENGTHS},
+    "inputs": {
+        "infer": None,
+        "train": None,
+        "generate": Why(
+            "a model that generates is given prompts",
+            "let the model's function return them: {'model': ..., 'generate': {'prompts': [...]}}",
+        ),
+    },
+    "own_loop": {"infer": _ONE_LOOP, "train": None, "generate": _ONE_LOOP},
+    "instances": {"infer": None, "train": _INSTANCES, "generate": _INSTANCES},
+    "ttft": {"infer": _FIRST_TOKEN, "train": _FIRST_TOKEN, "generate": None},
+    "tpot": {"infer": _FIRST_TOKEN, "train": _FIRST_TOKEN, "generate": None},
+    BOTH: {
+        "infer": None,
+        "train": Why(
+            "a training step is tuned in one framework at a time, because the gradients that two optimizers keep "
+            "cannot be compared",
+            "make a study for each",
+        ),
+        "generate": Why("text generation is tuned in PyTorch only", "use {framework=torch}"),
+    },
+}
+"""Field, or quantity, or two frameworks -> what there is against it, for each kind of work; None: it goes together."""
+
+
+def _given(name: str) -> Side:
+    return lambda facts: asked(name) if getattr(facts.question, name) else None
+
+
+def _with_value(name: str) -> Side:
+    return lambda facts: asked(name, getattr(facts.question, name)) if getattr(facts.question, name) else None
+
+
+def _quantity(name: str) -> Side:
+    return lambda facts: None if facts.quantities is None else facts.quantities.get(name)
+
+
+def _without(name: str) -> Side:
+    return lambda facts: None if facts.quantities is None or name in facts.quantities else ""
+
+
+def _many_shapes(facts: Facts) -> str | None:
+    return "" if facts.question.shapes or facts.question.traffic is not None else None
+
+
+def _one_shape(facts: Facts) -> str | None:
+    return "" if _many_shapes(facts) is None else None
+
+
+def _two_frameworks(facts: Facts) -> str | None:
+    framework = facts.question.framework
+    return asked("framework", framework) if is_both(framework) else None
+
+
+def _argument_of_traffic(facts: Facts) -> str | None:
+    twice = next((name for name in facts.dimensions if name in facts.question.arguments), None)
+    return None if twice is None else f"{asked('arguments')} {twice}"
+
+
+def _targets(is_wrong: Callable[[Target], bool]) -> Side:
+    def given(facts: Facts) -> str | None:
+        target = facts.target
+        if target is None or not is_wrong(target):
+            return None
+        return f"{asked('framework', target.framework)}, {asked('device', target.device)}"
+
+    return given
+
+
+def _generates_text(facts: Facts) -> str | None:
+    return asked("task", "generate") if facts.question.task == "generate" else None
+
+
+_ON_A_CPU = Why("instances are processes on cores of a CPU of their own, on Linux", "leave out {instances}")
+_COUNTED = Why(
+    "it is counted over many shapes",
+    "give them with {shapes} or {traffic}; for one shape there is `recompiles`",
+)
+_NO_THROUGHPUT = Why("calls of many shapes hold different numbers of items", "use latency or total:CALLS")
+_TRAFFICS_INPUTS = Why("results are compared on shapes of the traffic")
+_TAIL_OF_ONE = Why(
+    "a 99th percentile is promised for one shape",
+    "leave one of the two out; the size of a deadline's inputs is one of {arguments}",
+)
+_THIS_MACHINE = Why("that part runs on this machine alone")
+
+APART: tuple[tuple[Side, Side, Why], ...] = (
+    (_given("shapes"), _given("traffic"), Why("give one of them", "a file has the shapes in it")),
+    (_given("dry_run"), _given("deadline"), Why("each tier is a study of its own")),
+    (_given("report"), _given("deadline"), Why("each tier is a study of its own", "run `report STUDY` on them")),
+    (_given("deadline"), _given("on"), _THIS_MACHINE),
+    (_given("profile"), _given("on"), _THIS_MACHINE),
+    (_given("instances"), _given("on"), Why("instances share one machine")),
+    (_given("instances"), _given("deadline"), Why("a deadline is for one call at a time")),
+    *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("deadline", "dry_run", "on")),
+    *((_given("deadline"), _given(name), _TAIL_OF_ONE) for name in ("shapes", "traffic")),
+    *((_given("inputs"), _given(name), _TRAFFICS_INPUTS) for name in ("shapes", "traffic")),
+    (_argument_of_traffic, _many_shapes, Why("the traffic says its sizes")),
+    *((_quantity("throughput"), _given(name), _NO_THROUGHPUT) for name in ("shapes", "traffic")),
+    *((_quantity(name), _one_shape, _COUNTED) for name in ("compilations", "fallbacks")),
+    (
+        _with_value("instances"),
+        _without("throughput"),
+        Why(
+            "instances share the machine, and no call of one is faster for the others",
+            "add {objective=throughput}",
+        ),
+    ),
+    (_with_value("instances"), _targets(lambda target: target.device != "cpu" or not target.sets_cores), _ON_A_CPU),
+    (
+        _generates_text,
+        _targets(lambda target: not target.generates),
+        Why(
+            "text generation is tuned in PyTorch only",
+            "use {framework=torch}, or tune the step for one token with {task=infer}, of a model that keeps keys and "
+            "values itself and has a reset (examples/models/decode_step.py)",
+        ),
+    ),
+)
+"""Two things that do not go together, and why."""
+
+
+def require_allowed(facts: Facts) -> None:
+    """Raises InputError for the first combination that is refused."""
+    for name, reasons in BY_WORK.items():
+        why, given = reasons[facts.question.task], _side_of(name)(facts)
+        if why is not None and given is not None:
+            raise _refusal(given, asked("task", facts.question.task), why)
+    for one, other, why in APART:
+        first, second = one(facts), other(facts)
+        if first is not None and second is not None:
+            raise _refusal(first, second, why)
+
+
+def _side_of(name: str) -> Side:
+    return _SIDES.get(name, _given(name))
+
+
+_SIDES = {"ttft": _quantity("ttft"), "tpot": _quantity("tpot"), BOTH: _two_frameworks}
+
+
+def _refusal(first: str, second: str, why: Why) -> InputError:
+    given = f"{first} and {second}" if second else first
+    return InputError(f"{given}: {why.reason}", tip=_FIELD.sub(lambda match: asked(*match.groups()), why.tip))
+
+
+_FIELD = re.compile(r"\{(\w+)(?:=(\w+))?\}")

@@ -1,0 +1,93 @@
+"""What goes together in a question: each combination that is refused, with the sentence that says so."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.question.allows import APART, BOTH, BY_WORK, Facts, Target, require_allowed
+from autotune.question.question import Question
+from autotune.workload.workload import Task
+
+CPU = Target("torch", "cpu", generates=True, sets_cores=True)
+GPU = Target("torch", "gpu", generates=True, sets_cores=True)
+MINDSPORE = Target("mindspore", "cpu", generates=False, sets_cores=True)
+SHAPES, LOG = {"shapes": ("rows=1,2",)}, {"traffic": "log.jsonl"}
+TEXT = {"task": "generate"}
+REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
+    ({**SHAPES, **LOG}, None, "shapes and traffic: give one of them"),
+    ({"dry_run": True, "deadline": "1s"}, None, "dry_run and deadline: each tier is a study"),
+    ({"report": "r.html", "deadline": "1s"}, None, "report and deadline: each tier is a study of its own"),
+    ({"deadline": "1s", "on": "ray"}, None, "deadline and on: that part runs on this machine alone"),
+    ({"profile": True, "on": "ray"}, None, "profile and on: that part runs on this machine alone"),
+    ({"instances": 2, "on": "ray"}, None, "instances and on: instances share one machine"),
+    ({"instances": 2, "deadline": "1s"}, None, "instances and deadline: a deadline is for one call at a time"),
+    *(
+        ({"framework": "both", name: value}, None, f"{name} and framework='both': each framework has a study")
+        for name, value in (("deadline", "1s"), ("dry_run", True), ("on", "ray"))
+    ),
+    *(({"deadline": "1s", **shapes}, None, "a 99th percentile is promised for one shape") for shapes in (SHAPES, LOG)),
+    *(({"inputs": "calls.pt", **shapes}, None, "results are compared on shapes of") for shapes in (SHAPES, LOG)),
+    ({"arguments": {"rows": 3}, **SHAPES}, CPU, "arguments rows: the traffic says its sizes"),
+    *(
+        ({"objective": "throughput", **shapes}, CPU, "objective='throughput' and (shapes|traffic): calls of many")
+        for shapes in (SHAPES, LOG)
+    ),
+    *(
+        ({"constraints": f"{name} == 0"}, CPU, f"constraints='{name} == 0': it is counted over many shapes")
+        for name in ("compilations", "fallbacks")
+    ),
+    ({"instances": 2}, CPU, "instances='2': instances share the machine"),
+    ({"instances": 2, "objective": "throughput"}, GPU, "instances='2' and framework='torch', device='gpu': instances"),
+    (TEXT, MINDSPORE, "task='generate' and framework='mindspore', device='cpu': text generation is tuned in PyTorch"),
+]
+BY_WORKS_WORDS: dict[str, dict[str, Any]] = {
+    "deadline": {"deadline": "1s"},
+    "shapes": SHAPES,
+    "traffic": LOG,
+    "inputs": {"inputs": "calls.pt"},
+    "own_loop": {"own_loop": True},
+    "instances": {"instances": 2, "objective": "throughput"},
+    "ttft": {"objective": "ttft"},
+    "tpot": {"constraints": "tpot <= 1s"},
+    BOTH: {"framework": "torch+mindspore"},
+}
+
+
+def _ask(given: dict[str, Any], target: Target | None) -> None:
+    question = Question.of(given)
+    texts = [("objective", text) for text in question.objective] + [
+        ("constraints", text) for text in question.constraints
+    ]
+    quantities = {text.split()[0]: f"{name}={text!r}" for name, text in texts}
+    require_allowed(Facts(question, target, quantities=quantities, dimensions=("rows",) if question.shapes else ()))
+
+
+@pytest.mark.parametrize(("given", "target", "words"), REFUSED)
+def test_what_does_not_go_together(given: dict[str, Any], target: Target | None, words: str) -> None:
+    """Both sides are named, and the tip names no field but as the user gives it."""
+    with pytest.raises(InputError, match=words) as caught:
+        _ask(given, target)
+    assert caught.value.tip
+    assert "{" not in caught.value.tip
+
+
+def test_each_combination_has_its_case() -> None:
+    """The table and the cases above are of one length."""
+    assert len(REFUSED) == len(APART)
+
+
+@pytest.mark.parametrize("name", BY_WORK)
+def test_each_kind_of_work_allows_a_field_or_says_why_not(name: str) -> None:
+    """The table is total: a new kind of work is a column without gaps."""
+    assert set(BY_WORK[name]) == set(get_args(Task))
+    for task, why in BY_WORK[name].items():
+        given = {**BY_WORKS_WORDS[name], "task": task}
+        if why is None:
+            _ask(given, CPU)
+            continue
+        with pytest.raises(InputError) as caught:
+            _ask(given, CPU)
+        assert f"task={task!r}: {why.reason}" in str(caught.value)
