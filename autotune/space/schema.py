@@ -48,13 +48,9 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 """How deep a space is searched: each preset includes those before it."""
 
 
-Need = Literal[
-    "one shape", "traffic", "padding", "batch",
-    "plain decoder", "padded prompts", "prompts in chunks", "eager attention", "sdpa attention",
-]  # fmt: skip
+Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder"]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
-padded, or a batch dimension (see `planning.shapes`). Or on a model that generates text: its steps can be tuned, its
-prompts may be padded or cut, it can have another implementation of attention than its own."""
+padded, or a batch dimension (see `planning.shapes`). Or on a model that generates text: its steps can be tuned."""
 OF_GENERATION: tuple[Need, ...] = get_args(Need)[4:]
 """Those on a model that generates text."""
 

@@ -21,11 +21,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "static": {"cache": "static", "cache_length": 16},
     "most": {"cache": "static", "cache_length": "most", "prefill": "compile_dynamic"},
     "dynamic": {"cache": "dynamic"},
-    "padded": {"cache": "static", "cache_length": "most", "prefill": "padded_64"},
-    "chunked": {"cache": "static", "cache_length": 64, "prefill": "chunked_64"},
-    "eager attention": {"cache": "static", "cache_length": 16, "prefill": "compile_dynamic", "attention": "eager"},
-    "eager attention in chunks": {"cache": "static", "prefill": "chunked_64", "attention": "eager"},
-    "eager attention, a cache that grows": {"cache": "dynamic", "attention": "eager"},
 }
 
 

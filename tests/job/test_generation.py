@@ -55,7 +55,7 @@ class Job:
         return [event.message for event in autotune.stats(self.tuned).events]
 
 
-@pytest.fixture(scope="module", params=[{}, {"prefill": "chunked_64", "attention": "eager"}], ids=["decode", "both"])
+@pytest.fixture(scope="module", params=[{}, {"prefill": "compile_dynamic"}], ids=["decode", "both"])
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A job with a static cache, whose tests leave the weights as they are."""
     torch._dynamo.reset()
@@ -324,6 +324,16 @@ class TestTheModel:
 
 
 class TestWhatGoesWrong:
+    @pytest.mark.parametrize("knobs", [{"prefill": "padded_64"}, {"attention": "eager"}], ids=str)
+    def test_a_file_names_a_setting_that_is_gone(
+        self, tmp_path: Path, plain: Any, knobs: dict[str, str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Earlier releases had it: one sentence, and the untuned model."""
+        job = Job(tmp_path, {**STATIC, **knobs})
+        assert stream(job.tuned) == stream(plain)
+        assert [record.message.count(f"knob {next(iter(knobs))}: ") for record in caplog.records] == [1]
+        assert autotune.stats(job.tuned).state == "untuned"
+
     """The job's tokens are the untuned model's, and one warning says why the config is given up."""
 
     def expect_untuned(self, job: Job, why: str) -> None:

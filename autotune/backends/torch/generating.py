@@ -18,10 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import Continuation
-from autotune.backends.torch import attention, generation
+from autotune.backends.torch import generation
 from autotune.backends.torch.apply import mode_options
 from autotune.backends.torch.knobs import compile_arguments, settings_of
-from autotune.backends.torch.prefill import Rounding
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -40,11 +39,7 @@ def check_generating(model: Any) -> str | None:
 
 def offers(model: Any) -> tuple[str, ...]:
     """See `Generation`."""
-    if generation.problem_of(model) is not None:
-        return ()
-    rounded = {"padded prompts": Rounding(64, in_chunks=False), "prompts in chunks": Rounding(64, in_chunks=True)}
-    taken = [what for what, rounding in rounded.items() if rounding.problem_of(model) is None]
-    return ("plain decoder", *taken, *(f"{name} attention" for name in attention.others(model)))
+    return ("plain decoder",) if generation.problem_of(model) is None else ()
 
 
 def tune_generation(model: Any, config: Config, changes: UndoLog, *, longest: int) -> None:
@@ -69,7 +64,6 @@ def _as_transformers_does(model: Any, config: Config, changes: UndoLog, longest:
         settings.is_third_party,
         settings.autocast,
         settings.attention,
-        config.get(attention.KNOB),
         settings.region != Region(),
         settings.dynamo_options,
     ]
@@ -95,9 +89,8 @@ def _as_transformers_does(model: Any, config: Config, changes: UndoLog, longest:
 
 def buckets(config: Config) -> tuple[int, ...]:
     """See `Generation`."""
-    length, rounding = config.get(generation.CACHE_LENGTH), Rounding.of(config.get(generation.PREFILL))
-    found = {length} if isinstance(length, int) else set()
-    return tuple(sorted(found if rounding is None else found | {rounding.tokens}))
+    length = config.get(generation.CACHE_LENGTH)
+    return (length,) if isinstance(length, int) else ()
 
 
 def prompt(model: Any, tokens: int | Sequence[int], batch: int, seed: int) -> torch.Tensor:

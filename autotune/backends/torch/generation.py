@@ -32,10 +32,8 @@ from typing import Any
 import torch
 
 from autotune.backends.capabilities import GenerationGuard, Phase
-from autotune.backends.torch import attention
 from autotune.backends.torch.knobs import require_for_generation, settings_of
-from autotune.backends.torch.prefill import Rounding, prefilled
-from autotune.backends.torch.programs import Call, Program, Programs, Step, form_of, of_prefill
+from autotune.backends.torch.programs import Program, Programs, Step, form_of, of_prefill
 from autotune.backends.torch.proxy import proxy
 from autotune.backends.torch.static_cache import CacheForm, StaticCaches, is_dynamic, is_made, set_back, unmark
 from autotune.backends.torch.tensors import device_of, extremes_of
@@ -80,10 +78,8 @@ def tune_generation(
       is used again. What it does by itself is measured by `generating`.
     * `cache_length`, of a static cache: `exact` (None too): the longest text that a call may come to; a number: that,
       rounded up to a multiple of the number; `most`: `longest` for all calls, and a longer one is untuned.
-    * `prefill`: `eager` (None too), `compile`: code for each length of a prompt, `compile_dynamic`: with open sizes;
-      under a static cache `padded_64`, to multiples of 64 tokens, and `chunked_64`, in chunks of 64 (see `prefill`),
-      or 256. It takes all other knobs of the compiler from the decode step. For `execution: compile` only.
-    * `attention`: `eager` or `sdpa`, for what is compiled (see `attention`); None: as the model has it.
+    * `prefill`: `eager` (None too), `compile`: code for each length of a prompt, `compile_dynamic`: with open sizes. It
+      takes all other knobs of the compiler from the decode step. For `execution: compile` only.
     * `precision` and `sdpa`: both phases, so that there is one type of numbers in a cache.
     * all others are of the decode step: `execution`, `backend`, `mode`, `dynamic`, `fullgraph`, `freezing`, `region`,
       options of the compiler. Settings of the process (`threads`, `allocator`, `matmul_precision`) are set now.
@@ -99,9 +95,6 @@ class GenerationKnobs:
     bucket: int | None
     """A static cache's length is a multiple of this; None: it is the same for all calls."""
     prefill: str
-    rounding: Rounding | None
-    attention: str | None
-    """The implementation of attention in compiled calls; None: the model's own."""
     longest: int | None
 
     @classmethod
@@ -116,31 +109,18 @@ class GenerationKnobs:
         bucket = {None: 1, "exact": 1, "most": None}.get(length, length)
         if bucket is not None and (isinstance(bucket, bool) or not isinstance(bucket, int) or bucket < 1):
             raise InvalidConfigError(f"knob {CACHE_LENGTH}: {length!r} is none of exact, most, or a number of tokens")
-        prefill = str(config.get(PREFILL) or "eager")
-        rounding = Rounding.of(prefill)
-        if rounding is not None and not is_static:
-            raise InvalidConfigError(f"knob {PREFILL}: {prefill} is for {CACHE}=static only")
-        how: Any = config.get(attention.KNOB)
-        return cls(is_static, bucket, prefill, rounding, how, longest)
+        return cls(is_static, bucket, str(config.get(PREFILL) or "eager"), longest)
 
     def require_for(self, model: Any) -> None:
         """Raises InvalidConfigError for a prefill that the model cannot have."""
         if self.prefill != "eager" and model.config.is_encoder_decoder:
             raise InvalidConfigError(f"knob {PREFILL}: a model with an encoder begins its text with one token")
-        problem = None if self.rounding is None else self.rounding.problem_of(model)
-        if problem is not None:
-            raise InvalidConfigError(f"knob {PREFILL}: {problem}")
 
     def length_for(self, num_tokens: int) -> int | None:
-        """The length of a static cache for a call, with room for a prompt that is padded; None: the call is longer than
-        what is compiled."""
+        """The length of a static cache for a call; None: the call is longer than what is compiled."""
         if self.bucket is not None:
-            length = -(-num_tokens // self.bucket) * self.bucket
-        elif self.longest is not None and num_tokens <= self.longest:
-            length = self.longest
-        else:
-            return None
-        return length if self.rounding is None else self.rounding.rounded(length)
+            return -(-num_tokens // self.bucket) * self.bucket
+        return self.longest if self.longest is not None and num_tokens <= self.longest else None
 
 
 class TrialsGuard:
@@ -191,9 +171,8 @@ class Generation:
         self._knobs.require_for(model)
         settings = settings_of(config)
         require_for_generation(settings)
-        how = self._knobs.attention
-        self._decode = Programs(model, settings, changes, most_programs, how)
-        self._prefill = Programs(model, of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs, how)
+        self._decode = Programs(model, settings, changes, most_programs)
+        self._prefill = Programs(model, of_prefill(settings, self._knobs.prefill), UndoLog(), most_programs)
         self._has_open_decode = settings.dynamic is True
         self._has_open_prefill = self._knobs.prefill == "compile_dynamic"
         self._autocast: torch.dtype | None = getattr(torch, settings.autocast) if settings.autocast else None
@@ -285,17 +264,13 @@ class Generation:
         phase: Phase = "decode" if num_tokens else "prefill"
         programs = self._decode if phase == "decode" else self._prefill
         is_fresh = is_own and not is_made(cache)
-        rounding = None if is_fresh or phase == "decode" else self._knobs.rounding
-        parts = [kwargs] if rounding is None else rounding.parts(kwargs, cache.form.length)
         is_open = self._has_open_prefill if phase == "prefill" else self._has_open_decode or not is_own
         device = self._ids(kwargs).device.type
-        form = None if is_fresh else form_of(parts[0], getattr(cache, "form", None), device, is_open=is_open)
+        form = None if is_fresh else form_of(kwargs, getattr(cache, "form", None), device, is_open=is_open)
         program = programs.eager if is_fresh else programs.of(form)
         if program is None:
             raise UnsuitableCallError(f"a {phase} of yet another size would be compiled")
         call = program.call
-        if rounding is not None:
-            call = functools.partial(_prefilled, program.call, parts, cache)
         if (program, form) not in self._looked_at and not program.is_untuned:
             result, is_known = self._guard.first(phase, functools.partial(call, **kwargs), kwargs)
             if is_known and not self.is_over:
@@ -501,7 +476,3 @@ def _num_new(kwargs: dict[str, Any]) -> int:
 
 def _is_off(value: Any) -> bool:
     return value is None or value is False
-
-
-def _prefilled(program: Call, parts: list[dict[str, Any]], cache: Any, **kwargs: Any) -> Any:
-    return prefilled(program, parts, cache, _num_new(kwargs))

@@ -45,9 +45,6 @@ _OPEN = ("dynamic", "marked", "bounded")
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
 
-PREFILLS = ("padded_64", "padded_256", "chunked_64", "chunked_256")
-"""Values of the knob `prefill` that round the lengths of prompts (see `prefill.Rounding`)."""
-
 _LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
 """Value of the knob `shapes` -> the limit of compilations that it needs: they mean to compile so often."""
 
@@ -150,8 +147,7 @@ KNOBS: dict[str, Knob] = {
     "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
     "cache": Knob(Goes.OTHER, values=("dynamic", "static", "transformers")),
     "cache_length": Knob(Goes.OTHER),
-    "prefill": Knob(Goes.OTHER, values=("eager", "compile", "compile_dynamic", *PREFILLS), compile_only=True),
-    "attention": Knob(Goes.OTHER, values=(None, "eager", "sdpa"), compile_only=True),
+    "prefill": Knob(Goes.OTHER, values=("eager", "compile", "compile_dynamic"), compile_only=True),
     "optimizer_impl": Knob(Goes.OTHER, values=(None, "foreach", "fused")),
     "optimizer_compiled": Knob(Goes.OTHER, values=_SWITCH),
 }

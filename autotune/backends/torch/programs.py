@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn.attention import sdpa_kernel
 
-from autotune.backends.torch import attention, regions
+from autotune.backends.torch import regions
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiled_step import again
 from autotune.backends.torch.knobs import Settings
@@ -46,10 +46,7 @@ class Program:
 class Programs:
     """The code of one phase: a program for each form of a call."""
 
-    def __init__(
-        self, model: Any, settings: Settings, changes: UndoLog, most: int, implementation: str | None = None
-    ) -> None:
-        """`implementation`: of attention, see `attention`."""
+    def __init__(self, model: Any, settings: Settings, changes: UndoLog, most: int) -> None:
         regions.chosen(model, settings.region)
         self._most = most
         self._lock = threading.Lock()
@@ -58,17 +55,10 @@ class Programs:
         own = _in_precision(model, settings, model._call_impl)
         self.eager = Program(own, own, is_untuned=own == model._call_impl)
         target, self._step = model, own
-        if implementation is not None and settings.compiled:
-            copy = attention.copy_with(model, implementation)
-            call = attention.with_numbers(copy.model._call_impl, model.dtype)
-        elif not settings.region.is_whole:
-            copy = regions.copy_modules(model)
-            call = copy.model._call_impl
-        else:
-            copy = None
+        copy = None if settings.region.is_whole else regions.copy_modules(model)
         if copy is not None:
             target, self._around = copy.model, copy.around
-            self._step = _in_precision(target, settings, call)
+            self._step = _in_precision(target, settings, target._call_impl)
         # What is compiled in place, or of a copy, is kept by its modules, and its guards have to see hooks.
         self._hooks = Hooks(model) if copy is None else None
         self._seen_hooks = None if self._hooks is None else self._hooks.now()

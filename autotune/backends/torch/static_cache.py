@@ -91,16 +91,6 @@ class StaticCaches:
         return cache
 
 
-def has_plain_layers(model: Any) -> bool:
-    """A static cache of this model holds keys and values of all tokens, and nothing else."""
-    static, _ = _kinds()
-    try:
-        layers = static(config=model.config.get_text_config(decoder=True), max_cache_len=1).layers
-    except Exception:  # A model whose layers have no such cache.
-        return False
-    return all(type(layer).__name__ == "StaticLayer" for layer in layers)
-
-
 _OWN = ("owner", "form", "num_tokens")
 """Attributes of caches that are made here."""
 
