@@ -28,6 +28,7 @@ from autotune.job.board import Answer
 from autotune.job.fallback import Fallback, MismatchError, Together, put_back
 from autotune.job.generation import GuardedGeneration, stats_of
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
+from autotune.job.later_calls import share_of
 from autotune.job.launch import lacks, lacks_around, tip_of
 from autotune.job.mismatch import admission_of, differences, hint_of_misfits, retune_command
 from autotune.job.output_check import OutputCheck
@@ -61,7 +62,7 @@ class Policy:
     """How a job wants its tuned model. See `Loaded.apply`."""
 
     on_mismatch: OnMismatch = "retune-hint"
-    check: bool | Compare = False
+    check: bool | float | Compare = False
     margin: float | None = MARGIN
     monitor: bool = False
     variants: Variants = field(default_factory=dict)
@@ -79,8 +80,8 @@ class Policy:
             raise InputError(
                 f"on_mismatch={self.on_mismatch!r}: unknown", tip=f"choose one of: {', '.join(get_args(OnMismatch))}"
             )
-        if not isinstance(self.check, bool):
-            AuthorsWord.of(self.check)
+        share_of(self.check)
+        _word_of(self.check)
         if not isinstance(self.adaptive, (AdaptivePolicy, bool, type(None))):
             raise InputError(
                 f"adaptive={self.adaptive!r}: is neither a truth value nor an AdaptivePolicy",
@@ -436,7 +437,8 @@ class Application:
         # And ranks whose clocks differ would not decide alike.
         is_comparable = fits and is_measured and self._policy.margin is not None and tuned.shapes is None
         is_comparable = is_comparable and self._pact is None
-        if self._policy.check is True and tuned.workload.signature.compare == "function":
+        is_by_file = bool(self._policy.check) and _word_of(self._policy.check) is None
+        if is_by_file and tuned.workload.signature.compare == "function":
             what = "the study compared outputs by a function of the model's author, which a file does not hold"
             self._recorder.note("mismatch", f"{self._loaded.path}: {what}; give it as apply(model, check=FUNCTION)")
         check = OutputCheck(
@@ -463,6 +465,7 @@ class Application:
             page_faults=tuned.evidence.best.page_faults,
             keeping_memory=None if cheap is None else cheap.by_hand,
             margin=self._policy.margin or MARGIN,
+            check_share=0.0 if self._pact or self._policy.ranks is not None else share_of(self._policy.check),
             outsider=_never if self._pact or self._policy.ranks is not None else partial(_late, backend),
             effects=None if self._recipe else backend.effects(self._model, settings),
         )
@@ -571,10 +574,15 @@ def _expected(tuned: TunedConfig) -> Expected:
 
 def _authors(tuned: TunedConfig, policy: Policy) -> AuthorsWord | None:
     """How the model's author has its outputs compared: as the job says, else as the file does."""
-    if not isinstance(policy.check, bool):
-        return AuthorsWord.of(policy.check)
+    if (word := _word_of(policy.check)) is not None:
+        return word
     recorded = tuned.workload.signature.compare
     return AuthorsWord.of(recorded) if isinstance(recorded, dict) else None
+
+
+def _word_of(check: bool | float | Compare) -> AuthorsWord | None:
+    """How the job has outputs compared. Raises InputError."""
+    return None if isinstance(check, (bool, float)) else AuthorsWord.of(check)
 
 
 def _tolerance(tuned: TunedConfig, backend: Backend, model: Any) -> float:

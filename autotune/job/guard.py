@@ -1,9 +1,10 @@
 """`Guard`: takes a job's calls, watches the first ones, and goes back to the untuned model if that is better.
 
 The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
-untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
-many calls are made untuned, and the faster of the two stays; what the system counted meanwhile says why they are slow.
-No call is made that the job did not ask for, except for the check. What happens to a call that fails: see `fallback`.
+untuned model, and so can a later one now and then (`later_calls`). The next calls are timed, where the recorded latency
+is comparable: if they are slower than recorded, as many calls are made untuned, and the faster of the two stays; what
+the system counted meanwhile says why they are slow. No call is made that the job did not ask for, except for the check.
+What happens to a call that fails: see `fallback`.
 Before all that, a model whose compiled calls may lose what an untuned one leaves behind (MindSpore) is called untuned
 once or twice: see `Watch`.
 
@@ -27,6 +28,7 @@ from autotune.command_line import asked
 from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.later_calls import LaterCalls
 from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
 from autotune.measure.disturbance import LoadMeter
@@ -65,6 +67,8 @@ class GuardTerms:
     """In a call, recorded with the latency; None: not known, or on a device."""
     keeping_memory: str | None = None
     """How the job keeps memory in its process; None: nobody knows a way."""
+    check_share: float = 0.0
+    """Share of the time of all calls that comparing later ones may take; 0: none is compared."""
     effects: EffectsOf | None = None
     """How to look at a call that may leave behind what a tuned one would not; None: there is nothing to look for."""
 
@@ -101,8 +105,10 @@ class Guard:
         """What the tuned calls showed in their turn."""
         self._untuned_s: float | None = None
         """Median of the untuned turn, once there was one."""
-        self._can_compare = terms.check is not None and terms.num_compiled is not None
-        """Calls in which something is compiled are compared: a repeated call changes nothing."""
+        self._can_compare = terms.check is not None
+        """Later calls are compared: a repeated call changes nothing."""
+        self._num_settling = 0
+        """Calls so far."""
         self._call: Callable[..., Any] = self._settling
         self._watch = None if terms.effects is None else Watch(terms.effects, fallback)
         self._phase: _Phase = self._first if self._watch is None else self._watched
@@ -115,6 +121,7 @@ class Guard:
     def _settling(self, *args: Any, **kwargs: Any) -> Any:
         """One call at a time, as long as each may change what the next one does."""
         with self._fallback.lock:
+            self._num_settling += 1
             return self._phase(args, kwargs)
 
     def _watched(self, args: _Args, kwargs: _Kwargs) -> Any:
@@ -269,12 +276,17 @@ class Guard:
 
     def _settle(self) -> None:
         self._recorder.state = "tuned"
-        self._send_calls_to(self._tuned_call)
+        call, check, share = self._tuned_call, self._terms.check, self._terms.check_share
+        if self._can_compare and check is not None and share:
+            later = LaterCalls(check, share, call, self._fallback, self._recorder)
+            later.number += self._num_settling
+            call = later.call
+        self._send_calls_to(call)
 
     @property
     def _tuned_call(self) -> Callable[..., Any]:
         """What tuned calls go to after the first one."""
-        return self._compared if self._can_compare else self._settled
+        return self._compared if self._can_compare and self._terms.num_compiled is not None else self._settled
 
     def _settled(self, *args: Any, **kwargs: Any) -> Any:
         refusal = self._refusal(args, kwargs)

@@ -59,7 +59,7 @@ class Loaded(LoadedFile):
         model: Any,
         *,
         on_mismatch: OnMismatch = "retune-hint",
-        check: bool | Compare = False,
+        check: bool | float | Compare = False,
         margin: float | None = MARGIN,
         monitor: bool = False,
         variants: Variants | None = None,
@@ -80,12 +80,14 @@ class Loaded(LoadedFile):
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;
         `untuned`: the same without the advice; `apply`: compile anyway, with a warning; `raise`: MismatchError,
         or the error itself, here or at a call. `check`: compare the first outputs with the untuned model's, which is
-        called for it, as in the study; a function or tolerances by output's name say how (see `compare` in
-        docs/models.md). `margin`: if the first calls take longer than so many times the recorded latency, and longer
-        than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
-        `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the model's author
-        declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`: each shape is
-        called eagerly until compiling it pays, by the bounds given (docs/many-shapes.md); None: if the file says so.
+        called for it, as in the study, and those of a later call now and then: that takes at most 1 % of the time of
+        all calls, or the share that is given, such as 0.05; a function or tolerances by output's name say how (see
+        `compare` in docs/models.md). `margin`: if the first calls take longer than so many times the recorded latency,
+        and longer than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the
+        calls, for `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the
+        model's author declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`:
+        each shape is called eagerly until compiling it pays, by the bounds given (docs/many-shapes.md); None: if the
+        file says so.
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
         set, and is set now; `applied` takes it back. `compiler_options`: so may options of the compiler for which no
         bundled search space has a knob; they hold for this model alone. A config that needs either is not applied

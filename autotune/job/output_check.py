@@ -1,5 +1,5 @@
-"""`OutputCheck`: whether a tuned call gave what the untuned model gives. It is asked at a job's first calls, and at
-those in which something is compiled.
+"""`OutputCheck`: whether a tuned call gave what the untuned model gives. It is asked at a job's first calls, at those
+in which something is compiled, and at one now and then (`LaterCalls`).
 
 Outputs are compared as in a trial (`measure.parts`), except that nothing is known here of what rounding does to them.
 
@@ -56,9 +56,9 @@ class OutputCheck:
     authors: AuthorsWord | None = None
     num_open: int = 0
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallCheck:
-        """Before the tuned call."""
-        return CallCheck(self, args, kwargs)
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_alone: bool = True) -> CallCheck:
+        """Before the tuned call. Not `is_alone`: other threads may call the model meanwhile."""
+        return CallCheck(self, args, kwargs, is_alone=is_alone)
 
     def finding_after(
         self, result: Any, tuned: Callable[..., Any], untuned: Callable[..., Any], given: Arguments
@@ -88,17 +88,28 @@ class CallCheck:
     """The check of one call."""
 
     def __init__(
-        self, check: OutputCheck, args: tuple[Any, ...], kwargs: dict[str, Any], given: Arguments | None = None
+        self,
+        check: OutputCheck,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Arguments | None = None,
+        *,
+        is_alone: bool = True,
     ) -> None:
         """`given`: what the tuned call was made with, before this; None: it is still to be made, with the same."""
         self._check = check
         self._given = given
+        self._is_alone = is_alone
         self._arguments = Arguments(args, kwargs)
         self._roots = {"model": check.model, "positional": args, "keyword": kwargs}
         self._before: CallState | None = None
         self._problem: str | None = None
+        if not is_alone and check.backend.acting_in_training(check.model):
+            self._problem = "the model is in training mode"
+        elif not is_alone and check.backend.records_gradients(check.model, args, kwargs):
+            self._problem = "the call records gradients"
         try:
-            self._before = self._state()
+            self._before = self._state() if self._problem is None else None
         except Exception as error:
             self._problem = _incomparable(error)
 
@@ -119,7 +130,8 @@ class CallCheck:
         try:
             expected = reference()
         except Exception as error:
-            if backend.classify(error) is None:
+            raise_interruption(error)
+            if self._is_alone and backend.classify(error) is None:
                 raise
             return Finding(result, unchecked=f"the untuned call failed ({quoted(error)})")
         try:
@@ -132,6 +144,8 @@ class CallCheck:
         wrong, now = self._disagreement(self._observed(expected, self._arguments), outputs), self._state()
         if wrong is not None and self._is_moved(now):
             return self._open(expected)
+        if not self._is_alone and self._is_other(now):
+            return Finding(result, unchecked="inputs or state were changed meanwhile")
         if wrong is None and self._is_other(now) and not self._is_moved(now):
             wrong = "the untuned model changes its inputs or its state, and the tuned call did not"
         if wrong is not None:

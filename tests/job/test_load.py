@@ -833,7 +833,7 @@ class TestCallState:
         assert CallState(backend, {"held": held}) != before
 
     def test_what_was_changed_is_named(self):
-        """Attributes, what is in containers and in classes, and what is new or gone; a fraction without its value."""
+        """Attributes, what is in containers and in classes, and what is new or gone, each with its value."""
 
         class Counting:
             seen: list[int] = []
@@ -850,7 +850,7 @@ class TestCallState:
         assert {part.name: (part.form, part.array.tolist()) for part in found} == {
             "model.buffer": ("float64", [1.0, 1.0]),
             "model.count": ("int", 1),
-            "model.seconds": ("changed", ""),
+            "model.seconds": ("float", 0.7),
             "model.new": ("str", "x"),
             "model.old": ("gone", ""),
             "model.seen[0]": ("int", 3),
