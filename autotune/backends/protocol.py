@@ -213,7 +213,7 @@ class Backend(Protocol):
         return ()
 
     def check_option(self, knob: str, value: Scalar) -> None:
-        """Raises InvalidConfigError if `knob`, an option of the compiler by its own name (`GROUP.NAME`), is none that a
+        """Raises InvalidConfigError if `knob`, an option of the compiler by its own name (GROUP.NAME), is none that a
         config may set to `value`. See `BackendEntry.options`."""
         raise InvalidConfigError(f"knob {knob}: this framework's options are no knobs")
 

@@ -23,11 +23,12 @@ import autotune
 from autotune import environment
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.plugins.postgres.studies import SharedStudies
+from autotune.plugins.postgres.url import StorageUrl, parse_storage
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.marker import MARKER
-from autotune.study.shared.studies import SharedStudies
-from autotune.study.shared.url import VARIABLE, StorageUrl, chosen_storage, parse_storage
+from autotune.study.storages import VARIABLE, studies_in
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.priors import read_prior, related_studies
@@ -56,7 +57,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not come back fails the test, and soon."""
-    monkeypatch.setattr("autotune.study.shared.database.PATIENCE_S", 20.0)
+    monkeypatch.setattr("autotune.plugins.postgres.database.PATIENCE_S", 20.0)
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ class TestTheServerGoesAway:
 
     def test_for_too_long(self, make_shared, server, url, studies, measurement, monkeypatch) -> None:
         """A sentence; what was told is there afterwards, and the trial that was not is asked for again."""
-        monkeypatch.setattr("autotune.study.shared.database.PATIENCE_S", 0.3)
+        monkeypatch.setattr("autotune.plugins.postgres.database.PATIENCE_S", 0.3)
         study = make_shared()
         with study.writing():
             tell(study, measurement)
@@ -377,8 +378,9 @@ class TestMistakes:
         ("text", "words"),
         [
             ("hidden-word", "not the URL"),
-            ("mysql://me:hidden-word@host/db", "PostgreSQL only"),
-            ("sqlite:///hidden-word.db", "PostgreSQL only"),
+            ("mysql://me:hidden-word@host/db", "no storage for studies"),
+            ("sqlite:///hidden-word.db", "no storage for studies"),
+            ("postgresql+other://me:hidden-word@host/db", "not the driver"),
             ("postgresql://me:hidden-word@host", "names no database"),
             ("postgresql://me:x@hidden-word@host/db", "two @"),
             ("postgresql://me:hidden-word@host:port/db", "not the URL"),
@@ -387,7 +389,7 @@ class TestMistakes:
     def test_a_bad_url(self, text: str, words: str) -> None:
         """Nothing of the URL that may be a password is repeated."""
         with pytest.raises(InputError, match=words) as caught:
-            parse_storage(text)
+            studies_in(Path("studies"), text)
         assert caught.value.tip
         assert "hidden-word" not in f"{caught.value}{caught.value.tip}"
 
@@ -403,12 +405,12 @@ class TestMistakes:
     def test_the_environment_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where no option does; an empty option means none. A command to paste then needs no flag."""
         monkeypatch.setenv(VARIABLE, NOWHERE)
-        found = chosen_storage(None)
+        found = studies_in(Path("studies"), None)
         assert str(found) == "postgresql://me@127.0.0.1:1/studies"
-        assert found.flag == ""
-        assert chosen_storage("") is None
+        assert found.flags == ""
+        assert isinstance(studies_in(Path("studies"), ""), FolderStudies)
         monkeypatch.delenv(VARIABLE)
-        assert chosen_storage(None) is None
+        assert isinstance(studies_in(Path("studies"), None), FolderStudies)
 
     def test_no_driver(self, monkeypatch: pytest.MonkeyPatch, studies: Path) -> None:
         """Names the extra to install."""
@@ -570,8 +572,8 @@ class TestTheCommandLine:
 def test_two_processes_make_the_tables_at_once(server, database) -> None:
     """Optuna alone fails here; the loser of the race finds the tables there."""
     script = (
-        "import sys; from autotune.study.shared.storage import open_storage\n"
-        "from autotune.study.shared.url import parse_storage\n"
+        "import sys; from autotune.plugins.postgres.storage import open_storage\n"
+        "from autotune.plugins.postgres.url import parse_storage\n"
         "url = parse_storage(sys.argv[1]); sys.stdin.read(1); assert open_storage(url, create=True)"
     )
     children = [

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError, causes
-from autotune.study.shared.url import StorageUrl
+from autotune.plugins.postgres.url import StorageUrl
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
 optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
 from autotune.errors import SetupError
+from autotune.plugins.ray.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
 
 
 class LinkLostError(SetupError):

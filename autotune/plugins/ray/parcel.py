@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.bench.messages import Begin, Ended, File, Refused
+from autotune.bench.messages import Refused
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
+from autotune.plugins.ray.messages import Begin, Ended, File
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.workload.workload import split_reference

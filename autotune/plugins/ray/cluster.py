@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.bench.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
-from autotune.bench.ray.device_worker import DeviceWorker
-from autotune.bench.ray.links import Cluster, Link, LinkLostError
 from autotune.command_line import asked
 from autotune.errors import InputError, MissingDeviceError, SetupError, quoted
+from autotune.plugins.ray.device_worker import DeviceWorker
+from autotune.plugins.ray.links import Cluster, Link, LinkLostError
+from autotune.plugins.ray.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
 
 LOCAL = "ray"
 """`--on ray`: the cluster that RAY_ADDRESS names, else one of this machine alone, made for the run."""

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from autotune.bench.bench import Lost, Run
-from autotune.bench.ray.members import Job, Member, Members
 from autotune.bench.workers import NEIGHBOURS, Neighbours, NeighboursFound, NeighboursStarted
 from autotune.measure.measurement import Measurement
+from autotune.plugins.ray.members import Job, Member, Members
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 

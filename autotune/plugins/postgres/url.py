@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,9 +11,8 @@ from sqlalchemy.exc import ArgumentError
 
 from autotune.command_line import asked, options
 from autotune.errors import InputError
+from autotune.study.storages import url_given
 
-VARIABLE = "AUTOTUNE_STORAGE"
-"""Environment variable that names the storage where no option does. The command line reads it as well."""
 _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _SHOWN = ("host", "port", "service", "sslmode", "sslrootcert")
 """Options after the `?` that hold no secret, and that a command needs to find the storage again."""
@@ -38,7 +36,8 @@ class StorageUrl:
     @property
     def flag(self) -> str:
         """What a command needs to find the storage; nothing where the environment names it."""
-        is_usual = os.environ.get(VARIABLE) and str(chosen_storage(None)) == str(self)
+        usual = url_given(None)
+        is_usual = usual is not None and str(parse_storage(usual)) == str(self)
         return "" if is_usual else options(storage=self)
 
     def without_secrets(self, text: str) -> str:
@@ -54,15 +53,6 @@ class StorageUrl:
         return dict(self.url.get_dialect()().create_connect_args(self.url)[1])
 
 
-def chosen_storage(text: str | None) -> StorageUrl | None:
-    """What `--storage` names; without it, what the environment names. None: studies are folders of this machine.
-
-    Raises InputError. An empty text means none, whatever the environment says.
-    """
-    text = os.environ.get(VARIABLE) if text is None else text
-    return parse_storage(text) if text else None
-
-
 def parse_storage(text: str) -> StorageUrl:
     """Raises InputError, which repeats nothing that may be a password."""
     try:
@@ -70,12 +60,7 @@ def parse_storage(text: str) -> StorageUrl:
     except (ArgumentError, ValueError):
         raise InputError(f"{asked('storage')}: not the URL of a database", tip=_FORM) from None
     if url.drivername not in _SCHEMES:
-        raise InputError(
-            f"{asked('storage', f'{url.drivername}://...')}: studies are shared in PostgreSQL only",
-            tip=f"a study of one machine needs no {asked('storage')}: {asked('studies_dir')} names its folder"
-            if url.drivername.startswith("sqlite")
-            else _FORM,
-        )
+        raise InputError(f"{asked('storage', f'{url.drivername}://...')}: not the driver of this package", tip=_FORM)
     if "@" in (url.host or ""):
         raise InputError(
             f"{asked('storage')}: there are two @ in it",

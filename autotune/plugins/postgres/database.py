@@ -18,10 +18,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from autotune import environment
 from autotune.command_line import asked
 from autotune.errors import StoreError
+from autotune.plugins.postgres.storage import PATIENCE_S, PatientStorage, storage_errors, was_cut_off
+from autotune.plugins.postgres.url import StorageUrl
 from autotune.schema import Record, read
 from autotune.study.marker import Home
-from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors, was_cut_off
-from autotune.study.shared.url import StorageUrl
 
 MANIFEST, HOME, _DRIVER = "manifest", "home", "driver"
 """Attributes of a study."""

@@ -20,26 +20,14 @@ from autotune import environment
 from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.bench import Running
 from autotune.bench.local import LocalBench
-from autotune.bench.messages import (
-    Begin,
-    Ended,
-    File,
-    Finish,
-    Refused,
-    Report,
-    StageReached,
-    Store,
-    Turn,
-    WorkerFacts,
-    WorkerOrder,
-    WorkerSettings,
-)
+from autotune.bench.messages import Finish, Refused, StageReached, Turn
 from autotune.bench.probe import find_devices
-from autotune.bench.ray.parcel import CACHE, REFERENCE, request_there
-from autotune.bench.ray.worker_caches import code_key, packed_cache
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.own_folders import TemporaryFolder, link, remove
+from autotune.plugins.ray.messages import Begin, Ended, File, Report, Store, WorkerFacts, WorkerOrder, WorkerSettings
+from autotune.plugins.ray.parcel import CACHE, REFERENCE, request_there
+from autotune.plugins.ray.worker_caches import code_key, packed_cache
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.processes import code_sha256
 from autotune.trial.request import TrialRequest

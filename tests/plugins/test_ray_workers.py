@@ -1,4 +1,4 @@
-"""A study on several workers: without Ray, and mostly without processes; tests/bench/test_ray.py has both."""
+"""A study on several workers: without Ray, and mostly without processes; tests/plugins/test_ray.py has both."""
 
 from __future__ import annotations
 
@@ -14,28 +14,19 @@ import pytest
 
 from autotune.answer.result import StudyResult
 from autotune.answer.sections.workers import WorkersSection, about_neighbours
-from autotune.bench.messages import (
-    Begin,
-    Ended,
-    Finish,
-    Refused,
-    StageReached,
-    Store,
-    Turn,
-    WorkerFacts,
-    WorkerSettings,
-)
-from autotune.bench.ray import device_worker, worker_caches
-from autotune.bench.ray.bench import RayBench
-from autotune.bench.ray.device_worker import DeviceWorker
-from autotune.bench.ray.links import LinkLostError
-from autotune.bench.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
-from autotune.bench.ray.worker_caches import packed_cache
+from autotune.bench.messages import Finish, Refused, StageReached, Turn
 from autotune.bench.workers import NEIGHBOURS, NeighboursFound
 from autotune.config import Config
 from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Measurement, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
+from autotune.plugins.ray import device_worker, worker_caches
+from autotune.plugins.ray.bench import RayBench
+from autotune.plugins.ray.device_worker import DeviceWorker
+from autotune.plugins.ray.links import LinkLostError
+from autotune.plugins.ray.messages import Begin, Ended, Store, WorkerFacts, WorkerSettings
+from autotune.plugins.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
+from autotune.plugins.ray.worker_caches import packed_cache
 from autotune.render.console import PlainConsole
 from autotune.render.terminal import drawn
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder

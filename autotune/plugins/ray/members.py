@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from autotune.bench.bench import Process, StageCallback
 from autotune.bench.messages import Finish, Turn
-from autotune.bench.ray.links import Link
 from autotune.command_line import asked
 from autotune.environment import Environment
 from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement, OnWorker, Outcome, Stage
+from autotune.plugins.ray.links import Link
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 

@@ -14,14 +14,15 @@ from pydantic import ValidationError
 from autotune import own_folders
 from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
+from autotune.plugins.postgres.database import HOME, MANIFEST, SharedDatabase, attributes
+from autotune.plugins.postgres.storage import PatientStorage, open_storage, storage_errors
+from autotune.plugins.postgres.url import StorageUrl, parse_storage
 from autotune.schema import read
 from autotune.study import own_files
 from autotune.study.manifest import Manifest, parse_manifest
 from autotune.study.marker import Home, Marker, read_marker
-from autotune.study.shared.database import HOME, MANIFEST, SharedDatabase, attributes
-from autotune.study.shared.storage import PatientStorage, open_storage, storage_errors
-from autotune.study.shared.url import StorageUrl
 from autotune.study.slots import UNREADABLE, unreadable
+from autotune.study.storages import Storage
 from autotune.study.study import Studies, Study, check_name
 
 
@@ -192,3 +193,13 @@ def _attributes_or_none(storage: PatientStorage, name: str) -> dict[str, Any]:
         return attributes(storage, name)
     except KeyError:
         return {}
+
+
+class PostgresStorage(Storage):
+    """PostgreSQL."""
+
+    def studies(self, folder: Path, url: str) -> Studies:
+        return SharedStudies(folder, parse_storage(url))
+
+
+STORAGE = PostgresStorage()

@@ -14,15 +14,16 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.bench.bench import Bench, Check, Lost, Run, Running, Waits
-from autotune.bench.messages import Ended, Refused, Report, StageReached, Store, WorkerOrder, WorkerSettings
-from autotune.bench.ray.links import Cluster, LinkLostError
-from autotune.bench.ray.members import MOST_LOSSES, Job, Member, Members
-from autotune.bench.ray.neighbours import NeighbourCheck
-from autotune.bench.ray.parcel import Parcels, order_for, outcome_in, refusal_in
-from autotune.bench.ray.worker_caches import keep, kept_for
+from autotune.bench.messages import Refused, StageReached
 from autotune.bench.workers import WorkerChanged
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
+from autotune.plugins.ray.links import Cluster, LinkLostError
+from autotune.plugins.ray.members import MOST_LOSSES, Job, Member, Members
+from autotune.plugins.ray.messages import Ended, Report, Store, WorkerOrder, WorkerSettings
+from autotune.plugins.ray.neighbours import NeighbourCheck
+from autotune.plugins.ray.parcel import Parcels, order_for, outcome_in, refusal_in
+from autotune.plugins.ray.worker_caches import keep, kept_for
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 

@@ -18,11 +18,11 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
-from autotune.bench.messages import WorkerSettings  # noqa: E402
-from autotune.bench.ray.bench import RayBench  # noqa: E402
-from autotune.bench.ray.cluster import SLOTS, RayCluster  # noqa: E402
 from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
+from autotune.plugins.ray.bench import RayBench  # noqa: E402
+from autotune.plugins.ray.cluster import SLOTS, RayCluster  # noqa: E402
+from autotune.plugins.ray.messages import WorkerSettings  # noqa: E402
 from autotune.study.budget import BlockPlan  # noqa: E402
 from autotune.study.folder import FolderStudies  # noqa: E402
 from autotune.trial.processes import MARK_VARIABLE, code_sha256  # noqa: E402
@@ -275,7 +275,7 @@ def test_doctor_lists_the_devices_of_the_cluster(monkeypatch):
     from autotune.doctor import machine
 
     monkeypatch.setattr(machine, "_versions_here", lambda: {"fake": "0"})
-    findings = machine.examine_cluster("ray")
+    findings = machine.examine(Path(), "ray")
     assert len(findings) == 3
     assert all(each.ok and "fake 0" in each.found and "differs" not in each.found for each in findings)
 
