@@ -323,7 +323,7 @@ def test_only_the_command_line_names_a_flag() -> None:
     assert naming.keys() == FOREIGN_FLAGS.keys(), naming
 
 
-NOT_OF_TUNE = {"against", "instance", "knobs", "max_loss", "retune"}
+NOT_OF_TUNE = {"against", "instance", "knobs", "max_loss"}
 """What is asked of other commands."""
 
 

@@ -34,7 +34,6 @@ Against = Annotated[
         help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes?",
     ),
 ]
-Retune = Annotated[bool, typer.Option("--retune", help="With --against: search there too for a better config.")]
 
 
 @app.command()
@@ -44,9 +43,6 @@ def verify(
     budget: BudgetFlag = None,
     max_loss: MaxLoss = 0.0,
     against: Against = None,
-    retune: Retune = False,
-    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
-    storage: Storage = None,
     env: EnvAgain = None,
     report: ReportFlag = None,
     as_json: AsJson = False,
@@ -58,14 +54,8 @@ def verify(
     if against is not None:
         if report is not None:
             raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
-        more = {"max_loss": max_loss, "retune": retune, "studies_dir": studies_dir, "storage": storage}
-        more["env"] = variables_of(env)
+        more = {"max_loss": max_loss, "env": variables_of(env)}
         return _verify_against(file, against, budget, more, as_json=as_json)
-    if retune:
-        raise InputError(
-            f"{asked('retune', True)} searches in another environment",
-            tip=f"add {asked('against', 'ENVIRONMENT')}",
-        )
     from autotune.api.side_by_side import verify as verify_export
     from autotune.render.json import verification_document
     from autotune.render.side_by_side import verification_lines

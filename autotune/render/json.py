@@ -8,7 +8,6 @@ from autotune.answer.format import ABOUT_THE_SECOND
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.verification.comparison import ComparisonResult
-from autotune.verification.retune import Retuned
 from autotune.verification.upgrade import Upgrade
 from autotune.verification.verify import Verification
 
@@ -75,18 +74,4 @@ def upgrade_document(upgrade: Upgrade) -> dict[str, Any]:
         "gain_there": there and there.model_dump(),
         "values": upgrade.values and dict(upgrade.values),
         "measured": {name: outcome.model_dump(mode="json") for name, outcome in measured.items()},
-        "retuned": upgrade.retuned and _retuned_document(upgrade.retuned),
-    }
-
-
-def _retuned_document(found: Retuned) -> dict[str, Any]:
-    """What a search in the other environment found."""
-    return {
-        "study": found.study,
-        "why": found.why,
-        "verdict": found.verdict,
-        "config": found.config and found.config.root,
-        "is_other": found.is_other,
-        "gain": found.gain and found.gain.model_dump(),
-        "over_exported": found.over_exported and found.over_exported.model_dump(),
     }

@@ -10,14 +10,13 @@ from autotune.answer.format import ABOUT_THE_SECOND, count, ends, percent, secon
 from autotune.answer.objectives import as_good_as, gain, shown
 from autotune.answer.sections.confirmation import by_block
 from autotune.answer.sections.environment import accelerator_facts, environment_part, machine_rows
-from autotune.command_line import asked
 from autotune.config import Config
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.render.html.page import Rows, render
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
 from autotune.verification.upgrade import Upgrade
-from autotune.verification.verify import EXIT_CODES, Verification
+from autotune.verification.verify import Verification
 
 Names = tuple[str, str]
 ORIGIN = "Made by autotune from what was measured for this page."
@@ -59,7 +58,7 @@ def upgrade_lines(upgrade: Upgrade) -> list[str]:
     """What another environment changes, as a table of both."""
     lines = [f"{upgrade.outcome}: {upgrade.why}"]
     if upgrade.values is None or upgrade.measured is None:
-        return [*lines, *_retuned_lines(upgrade)]
+        return lines
     objective, values, measured = upgrade.objective, upgrade.values, upgrade.measured
 
     def row(what: str, words: Callable[[str], str], change: str = "") -> tuple[str, str, str, str]:
@@ -93,19 +92,7 @@ def upgrade_lines(upgrade: Upgrade) -> list[str]:
     for cells in rows:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         lines.append(f"  {'  '.join(padded)}".rstrip())
-    return [*lines, *_retuned_lines(upgrade)]
-
-
-def _retuned_lines(upgrade: Upgrade) -> list[str]:
-    """What a search there found, or how to have one made where the old answer is none any more."""
-    found = upgrade.retuned
-    if found is None:
-        is_lost = upgrade.exit_code == EXIT_CODES["regressed"] and upgrade.failed != "untuned-there"
-        return [f"  {asked('retune', True)} searches there for a config that is better"] if is_lost else []
-    lines = [f"  search    {found.why}"]
-    if found.gain is not None:
-        lines.append(f"            over the untuned model there: {gain(upgrade.objective, found.gain)}")
-    return [*lines, f"            {found.command or f'study {found.study}'}"]
+    return lines
 
 
 def value_words(objective: Objective, value: float) -> str:

@@ -41,7 +41,6 @@ from autotune.verification.comparison import (
     too_little_time,
     untuned_outcome,
 )
-from autotune.verification.retune import SEARCHES, Retuned
 from autotune.verification.verify import EXIT_CODES, Fate
 
 Name = Literal["untuned", "tuned", "untuned-there", "tuned-there"]
@@ -51,7 +50,6 @@ _ASKS_WITHIN_S = 120.0
 _QUESTION = """
 import json, platform
 import autotune.trial.worker.main, autotune.bench.supervisor
-{more}
 from autotune.backends.registry import framework_version
 print(json.dumps({{"python": platform.python_version(), "framework": framework_version({framework!r})}}))
 """
@@ -66,15 +64,14 @@ class Environment:
     python_version: str
 
     @classmethod
-    def of(cls, place: str | os.PathLike[str], framework: str, *, searches: bool = False) -> Environment:
+    def of(cls, place: str | os.PathLike[str], framework: str) -> Environment:
         """The one of a virtual environment's folder, or of an interpreter. Raises InputError where it cannot run trials
-        of the framework, or a whole search that is to be made there."""
+        of the framework."""
         given = asked("against", str(place))
         python = _python_at(place)
         if python is None:
             raise InputError(f"{given}: no Python is there", tip=_NO_PYTHON)
-        asked_there = _QUESTION.format(framework=framework, more=SEARCHES if searches else "")
-        command = [str(python), "-P", "-c", asked_there]
+        command = [str(python), "-P", "-c", _QUESTION.format(framework=framework)]
         variables = {**os.environ, "PYTHONPATH": package_path()}
         try:
             done = ask_program(command, variables, _ASKS_WITHIN_S)
@@ -84,7 +81,7 @@ class Environment:
             raise InputError(f"{given}: it did not answer within {_ASKS_WITHIN_S:.0f} s", tip=_NO_PYTHON)
         if done.status != 0:
             tip = f"install this package and {framework} there: {python} -m pip install autotune-compile {framework}"
-            raise InputError(f"{given}: cannot {'search' if searches else 'run trials'}: {done.last_line}", tip=tip)
+            raise InputError(f"{given}: cannot run trials: {done.last_line}", tip=tip)
         said = last_json(done.out, dict) or {}
         if not isinstance(said.get("framework"), str) or not isinstance(said.get("python"), str):
             raise InputError(f"{given}: it does not answer as a Python does", tip=_NO_PYTHON)
@@ -128,8 +125,6 @@ class Upgrade:
     """First process of each, which compiled with empty caches, by name."""
     failed: Name | None = None
     """Which of them is wrong."""
-    retuned: Retuned | None = None
-    """What a search there found; None: none was asked for."""
 
     @property
     def exit_code(self) -> int:

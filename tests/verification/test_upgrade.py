@@ -5,32 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import nullcontext
 
 import pytest
 import yaml
 
 import autotune
-from autotune.api import running, tuning, upgrading
-from autotune.config import Config
 from autotune.errors import InputError
-from autotune.job.mismatch import retune_command
-from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.measure.objective import Objective
-from autotune.measure.statistics import Speedup, Verdict
+from autotune.job.mismatch import question_of, retune_command
+from autotune.measure.statistics import Speedup
 from autotune.planning import manifest
-from autotune.planning.shapes import shapes_asked
 from autotune.question.question import Question, Scope
-from autotune.render.json import upgrade_document
 from autotune.render.side_by_side import upgrade_lines
-from autotune.space.declared import Declaration
 from autotune.study.budget import Budget
-from autotune.study.folder import FolderStudies
 from autotune.tuned.tuned_config import load_tuned
-from autotune.verification.retune import SearchThere
-from autotune.verification.upgrade import Environment, Upgrade, _judged
-from autotune.workload.traffic import Shapes, parse_shapes, read_traffic
-from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials, own_children, with_latency
+from autotune.verification.upgrade import Environment, _judged
+from tests.conftest import QUICK_BUDGET, REPOSITORY, own_children
 
 MODEL = """
 import os
@@ -76,18 +65,6 @@ def environment(tmp_path):
 
 
 BUDGET = Budget.model_validate(QUICK_BUDGET.model_dump())
-
-
-@pytest.fixture
-def studied(export, space_file):
-    """An exported file that says which space was searched: the user's own."""
-    return export(search={"space": str(space_file)})
-
-
-def searched(tmp_path, path, other, **more):
-    return autotune.verify_against(
-        path, other, retune=True, budget=BUDGET, studies_dir=tmp_path / "studies", progress=False, **more
-    )
 
 
 def test_the_same_release(export, environment):
@@ -175,142 +152,6 @@ def test_a_file_that_leaves_the_model_untuned(export, environment):
     assert found.untuned.high < 1
 
 
-@pytest.fixture
-def compared(monkeypatch):
-    """The comparison has been made."""
-    monkeypatch.setattr(upgrading, "upgrade", lambda *_, **__: Upgrade("regressed", "slower", "0", "0"))
-
-
-@pytest.fixture
-def searching_here(monkeypatch, measurement, compared):
-    """A search there is one in this process, whose trials are as fast as `latency_s` says of a config."""
-
-    def script(latency_s):
-        def outcome(_name, _block, config):
-            found = latency_s(config)
-            return found if isinstance(found, Failure) else with_latency(measurement, found)
-
-        def run(self, budget, folder, *, progress):
-            assert progress is False
-            tuning.tune(**self.question, budget=budget, progress=False)
-
-        monkeypatch.setattr(manifest, "read_declaration", lambda *_: Declaration())
-        monkeypatch.setattr(running, "bench_here", lambda *_: nullcontext(ScriptedTrials(outcome)))
-        monkeypatch.setattr(SearchThere, "run", run)
-
-    return script
-
-
-CRASH = Failure(reason=Reason.CRASH, stage=Stage.RUN, error="killed", evidence="")
-
-
-@pytest.mark.parametrize(
-    ("slow", "verdict", "is_other", "words"),
-    [
-        ({}, "faster", False, "the exported config is the best there"),
-        ({2: 30}, "faster", True, "another config is the best there: "),
-        ({2: CRASH}, "faster", True, "; the exported one fails (crash at run)"),
-        ({2: 9, 6: 9}, "tie", True, "nothing is shown to be faster than the untuned model there"),
-    ],
-)
-def test_what_a_search_there_says(studied, environment, tmp_path, searching_here, slow, verdict, is_other, words):
-    """Whether the exported config is still the best, what is in its place, and by how much that is better."""
-
-    def latency_s(config):
-        found = slow.get(config["latency_ms"], config["latency_ms"])
-        return found if isinstance(found, Failure) else found / 1e3
-
-    searching_here(latency_s)
-    found = searched(tmp_path, studied, environment())
-    retuned = found.retuned
-    assert (retuned.verdict, retuned.is_other) == (verdict, is_other)
-    assert words in retuned.why
-    assert (retuned.command is None) == (verdict != "faster")
-    assert [line for line in upgrade_lines(found) if retuned.why in line]
-    assert upgrade_document(found)["retuned"]["config"] == retuned.config.root
-    if retuned.over_exported is not None:
-        assert retuned.why.endswith(" as fast as the exported one") or verdict != "faster"
-
-
-@pytest.mark.slow
-def test_another_config_is_best_there(studied, environment, tmp_path):
-    """What the file promises is slow there: a search with the same question finds the next best, beginning with the
-    exported config, and says by how much it is better. Its study can be exported."""
-    found = searched(tmp_path, studied, environment(FAKE_SLOWED="latency_ms=2"))
-    assert found.outcome == "regressed"
-    retuned = found.retuned
-    assert (retuned.study, retuned.verdict, retuned.is_other) == ("s-0", Verdict.FASTER, True)
-    assert retuned.config["latency_ms"] == 6
-    assert retuned.gain.low > 1
-    assert retuned.why.startswith("another config is the best there: ")
-    result = autotune.load_study("s-0", studies_dir=tmp_path / "studies")
-    tried = [trial.config for trial in result.answer.records]
-    assert Config(FAST) in tried
-    assert result.export(tmp_path / "new.yaml").config == retuned.config
-    assert any(retuned.why in line for line in upgrade_lines(found))
-    assert upgrade_document(found)["retuned"]["config"] == retuned.config.root
-    assert not own_children()
-
-
-@pytest.mark.slow
-def test_the_exported_config_is_still_the_best_there(studied, environment, cli, tmp_path):
-    """The command says so, below the table."""
-    budget = tmp_path / "budget.yaml"
-    budget.write_text(yaml.safe_dump(json.loads(BUDGET.model_dump_json())))
-    done = cli("verify", str(studied), "--against", str(environment()), "--retune", "--budget", str(budget))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "  search    the exported config is the best there" in done.stdout.splitlines()
-    assert done.stdout.splitlines()[-1].endswith("export s-0 -o s-0.yaml")
-
-
-def test_a_search_that_fails_costs_no_comparison(studied, environment, tmp_path, compared):
-    """The model cannot be built in the search's environment: its sentence stands below what was compared."""
-    found = searched(tmp_path, studied, environment(ADDED="none"))
-    assert found.outcome == "regressed"
-    assert found.retuned.why.startswith("the search there failed: ")
-    assert (found.retuned.verdict, found.retuned.config) == (None, None)
-
-
-def test_where_the_untuned_model_fails_nothing_is_searched(studied, environment, tmp_path):
-    """No config could be shown to be right."""
-    found = searched(tmp_path, studied, environment(ADDED="1"))
-    assert (found.failed, found.retuned) == ("untuned-there", None)
-    assert upgrade_lines(found) == [f"wrong: {found.why}"]
-
-
-def test_what_is_asked_there(export, tmp_path):
-    """All that the file knows of its question, the part that decides which configs there are among it."""
-    path, space = export(), tmp_path / "own.yaml"
-    space.write_text("")
-    tuned, studies = load_tuned(path), FolderStudies(tmp_path / "studies")
-    workload = tuned.workload.model_copy(
-        update={
-            "objective": "p90", "constraints": ("peak_memory <= 2GiB",), "seed": 3, "tolerance": 0.1, "task": "train",
-        }
-    )  # fmt: skip
-    environment = tuned.environment.model_copy(update={"variables": {"OMP_NUM_THREADS": "2"}})
-    scope = Scope(space=str(space), preset="quick", fixed_precision=True, process_settings=True, own_loop=True)
-    changes = {"framework": "torch", "workload": workload, "environment": environment, "search": scope}
-    search = SearchThere.of(
-        tuned.model_copy(update=changes), tmp_path, "2.15.0+cpu", studies, folder=tmp_path, file="b.yaml", storage=""
-    )
-    assert search.study == "s-2.15.0-cpu"
-    asked = Question.of({**search.question, "build": [search.question["build"]]})
-    assert (asked.task, asked.objective, asked.constraints, asked.seed, asked.tolerance) == (
-        "train", ("p90",), ("peak_memory <= 2GiB",), 3, 0.1
-    )  # fmt: skip
-    assert (asked.env, asked.prior, asked.storage) == ({"OMP_NUM_THREADS": "2"}, ("b.yaml",), "")
-    assert asked.scope == scope
-
-
-@pytest.mark.parametrize(("space", "words"), [(None, "no bundled search space for fake"), ("gone.yaml", "key search")])
-def test_a_space_that_is_not_here_is_not_searched(export, tmp_path, space, words):
-    """The framework has none, or that of the study is gone: in a sentence, before anything is measured."""
-    tuned = load_tuned(export(search={"space": space}))
-    with pytest.raises(InputError, match=words):
-        SearchThere.of(tuned, tmp_path, "1", FolderStudies(tmp_path), folder=tmp_path, file=None)
-
-
 OWN_SPACE = """
 schema: 1
 framework: torch
@@ -329,7 +170,7 @@ knobs:
         {"space": ["own.yaml"]},
     ],
 )
-def test_the_space_that_is_searched_there_is_that_of_the_study(export, tmp_path, monkeypatch, flags):
+def test_the_space_that_an_export_asks_for_is_that_of_the_study(export, tmp_path, monkeypatch, flags):
     """Of a bundled model's study of PyTorch, written to a file and read again; by default it is another one."""
     monkeypatch.setattr("autotune.planning.spaces.num_usable_cores", lambda: 2)
     monkeypatch.chdir(tmp_path)
@@ -340,21 +181,17 @@ def test_the_space_that_is_searched_there_is_that_of_the_study(export, tmp_path,
     content["framework"] = "torch"
     content["workload"] |= {"model": "vit", "task": study.workload.task, "objective": study.objective.name}
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    asked = question_of(load_tuned(tmp_path / "best.yaml"))
     searched_again, by_default = (
-        manifest.make_manifest(Question.of({**asked, "build": [asked["build"]]})).space.fingerprint
-        for asked in (_asked_there(tmp_path), {**_asked_there(tmp_path), **Scope().model_dump()})
+        manifest.make_manifest(Question.of({**asked, "build": [asked["build"]], **more})).space.fingerprint
+        for more in ({}, Scope().model_dump())
     )
     assert searched_again == study.space.fingerprint
     assert by_default != study.space.fingerprint
 
 
-def _asked_there(tmp_path):
-    tuned = load_tuned(tmp_path / "best.yaml")
-    return SearchThere.of(tuned, tmp_path, "1", FolderStudies(tmp_path), folder=tmp_path, file="best.yaml").question
-
-
 def test_an_export_says_what_was_searched(tune_fake, cli, tmp_path):
-    """As it was asked; the hint of a job and a search in another environment ask the same."""
+    """As it was asked; the hint of a job asks the same."""
     assert tune_fake("--trials", "3", "--preset", "quick", "--fixed-precision").returncode == 0
     assert cli("export", "s", "-o", "best.yaml").returncode == 0
     tuned = load_tuned(tmp_path / "best.yaml")
@@ -363,40 +200,6 @@ def test_an_export_says_what_was_searched(tune_fake, cli, tmp_path):
     hint = retune_command(tuned)
     assert "--preset quick --fixed-precision" in hint
     assert f"--space {tuned.search.space}" in hint
-
-
-@pytest.mark.parametrize("written", ["batch=1:60%,4:40%", None])
-def test_traffic_is_asked_for_there(export, tmp_path, written):
-    """In words where they say it, else as a log; its dimensions are no arguments then."""
-    log = tmp_path / "log.jsonl"
-    log.write_text('{"batch": 1, "seq": 8, "count": 2}\n{"batch": 4, "seq": 16}\n')
-    traffic = read_traffic(log) if written is None else parse_shapes([written])
-    tuned = load_tuned(export())
-    workload = tuned.workload.model_copy(update={"arguments": {**traffic.largest, "width": 3}, "objective": "total:9"})
-    changes = {
-        "framework": "torch", "workload": workload, "shapes": Shapes(traffic=traffic, inputs=(), outputs=()),
-        "config": Config({"execution": "compile"}),
-    }  # fmt: skip
-    studies = FolderStudies(tmp_path / "studies")
-    search = SearchThere.of(tuned.model_copy(update=changes), tmp_path, "1", studies, folder=tmp_path, file="b.yaml")
-    asked = Question.of({**search.question, "build": [search.question["build"]]})
-    assert asked.arguments == {"width": 3}
-    assert shapes_asked(asked).loads[0].share == pytest.approx(traffic.loads[0].share)
-
-
-def test_the_tip_stands_where_a_search_may_help():
-    """The old answer is none any more, and nothing was searched."""
-    lost = Upgrade("regressed", "slower", "1", "2", Objective())
-    assert "retune" in upgrade_lines(lost)[-1]
-    assert len(upgrade_lines(Upgrade("holds", "as before", "1", "2", Objective()))) == 1
-    assert len(upgrade_lines(Upgrade("wrong", "it fails", "1", "2", failed="untuned-there"))) == 1
-
-
-def test_a_search_without_a_comparison_is_refused(export, cli):
-    """It is made in another environment."""
-    done = cli("verify", str(export()), "--retune")
-    assert done.returncode == 2
-    assert "--against" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -440,20 +243,6 @@ def test_an_environment_that_says_more(tmp_path):
     assert Environment.of(python, "fake").framework_version == "1"
 
 
-def test_an_environment_that_cannot_search(tmp_path):
-    """It can run trials, and lacks what only a search needs."""
-    hidden = tmp_path / "hidden" / "optuna.py"
-    hidden.parent.mkdir()
-    hidden.write_text("raise ModuleNotFoundError(\"No module named 'optuna'\")\n")
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{hidden.parent}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    assert Environment.of(tmp_path, "fake").framework_version
-    with pytest.raises(InputError, match=r"cannot search: .*optuna"):
-        Environment.of(tmp_path, "fake", searches=True)
-
-
 OTHER = os.environ.get("AUTOTUNE_OTHER_ENVIRONMENT")
 
 
@@ -478,10 +267,3 @@ def test_two_releases_of_torch(tmp_path):
     assert found.outcome != "wrong", found.why
     assert found.here != found.there
     assert all(measured.program is not None for measured in found.measured.values())
-    searched = autotune.verify_against(
-        tmp_path / "best.yaml", OTHER, retune=True, budget="8m", studies_dir=tmp_path / "studies"
-    ).retuned
-    assert searched.verdict is not None, searched.why
-    assert autotune.load_study(searched.study, studies_dir=tmp_path / "studies").answer.manifest.framework_version == (
-        found.there
-    )
