@@ -74,7 +74,7 @@ test-versions:
 	  $$home/bin/pip install --quiet --disable-pip-version-check --constraint $$home/constraints.txt \
 	    --editable . "torch==$$release" pytest jsonschema 'numpy<2'; \
 	  TORCHINDUCTOR_COMPILE_THREADS=1 $$home/bin/python -m pytest -m "not slow and not soak" tests/backends/test_torch_*.py; \
-	  AUTOTUNE_OTHER_ENVIRONMENT=$$home $(BIN)/python -m pytest -m slow tests/verification/test_upgrade.py; \
+	  AUTOTUNE_OTHER_ENVIRONMENT=$$home $(BIN)/python -m pytest -m slow tests/plugins/test_upgrade.py; \
 	done
 
 bench: setup

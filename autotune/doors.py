@@ -56,6 +56,13 @@ class Door(Generic[T]):
             raise InputError(f"the {self.noun} {name!r} of {owner(point)}: {point.value} is no {self.kind.__name__}")
         return found
 
+    def require(self, name: str) -> T:
+        """The object of a name that this package itself declares. Raises InputError where it is not installed."""
+        found = self.find(name)
+        if found is None:
+            raise InputError(f"the {self.noun} {name!r} is not installed", tip=self.tip())
+        return found
+
     def tip(self, *others: str) -> str:
         """Which names can be given, beside others; or that this package's own are missing, as from a checkout that was
         never installed."""

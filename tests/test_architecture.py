@@ -44,7 +44,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("verification", "answer"),
     ("render",),
     ("api",),
-    ("autotune", "cli", "plugins"),
+    ("autotune", "cli"),
+    ("plugins",),
 )
 """A package imports from the rows above its own only, and packages of one row do not import each other. `autotune` is
 the front door, `autotune/__init__.py`; `autotune/__main__.py` counts as `cli`. The modules of the first row may import
@@ -71,7 +72,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "ray": ("plugins/ray/cluster.py",),
     "prometheus_client": ("job/prometheus.py",),
     "yaml": ("files.py",),
-    "typer": ("cli/",),
+    "typer": ("cli/", "plugins/upgrade/command.py"),
     "rich": ("render/", "cli/"),
     "jinja2": ("render/html/",),
     "matplotlib": ("render/html/",),
@@ -160,8 +161,8 @@ FOREIGN_FLAGS: dict[str, str] = {
 """File outside of the faces -> whose flags, not ours, its texts hold."""
 
 MOST_LINES = 600
-MOST_ROWS = 14
-MOST_FLOORS = 13
+MOST_ROWS = 15
+MOST_FLOORS = 14
 MOST_PACKAGES = 22
 MOST_MODULES = 12
 """Beside `__init__.py`, at the top of the package."""

@@ -9,8 +9,10 @@ from importlib import metadata
 
 import pytest
 
+import autotune
 from autotune import doors
 from autotune.bench.elsewhere import BENCHES, elsewhere
+from autotune.cli.app import COMMANDS
 from autotune.doors import Door
 from autotune.errors import InputError
 from autotune.study.storages import STORAGES
@@ -83,10 +85,30 @@ def test_an_unknown_place_for_trials():
     assert re.fullmatch("choose one of: .*ray.*", str(caught.value.tip))
 
 
-@pytest.mark.parametrize("door", [BENCHES, STORAGES], ids=lambda door: door.noun)
+@pytest.mark.parametrize(
+    "door", [BENCHES, STORAGES, COMMANDS, Door("autotune.uses", "use", object)], ids=lambda door: door.noun
+)
 def test_what_this_package_declares_can_be_used(door):
     """Each entry of `pyproject.toml` is installed and is of the door's kind; its module imports no package that a user
     may not have. `make setup` installs an entry that is new."""
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"][door.group]
     assert declared
     assert all(door.find(name) is not None for name in declared)
+
+
+STRANGE = """
+def ENTRY(times: int = 1) -> int:
+    print("strange " * times)
+    return 3
+"""
+
+
+def test_a_package_adds_a_command_and_a_function(install_backend, cli):
+    """`autotune NAME` and `autotune.NAME`; a name that nobody has is what it was."""
+    install_backend("strange", "strange_commands", STRANGE, COMMANDS.group)
+    done = cli("strange", "--times", "2")
+    assert (done.stdout, done.returncode) == ("strange strange \n", 3)
+    install_backend("strange_use", "strange_uses", STRANGE, "autotune.uses")
+    assert autotune.strange_use() == 3
+    with pytest.raises(AttributeError):
+        _ = autotune.no_such_name

@@ -14,11 +14,11 @@ from autotune.errors import InputError
 from autotune.job.mismatch import question_of, retune_command
 from autotune.measure.statistics import Speedup
 from autotune.planning import manifest
+from autotune.plugins.upgrade.command import upgrade_lines
+from autotune.plugins.upgrade.upgrade import Environment, _judged
 from autotune.question.question import Question, Scope
-from autotune.render.side_by_side import upgrade_lines
 from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
-from autotune.verification.upgrade import Environment, _judged
 from tests.conftest import QUICK_BUDGET, REPOSITORY, own_children
 
 MODEL = """
