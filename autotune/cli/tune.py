@@ -47,7 +47,6 @@ def tune(context: typer.Context, question: Question) -> int:
     for sentence in ignored_lines(context):
         say(sentence)
     require_report(question.report)
-    from autotune.api.running import terms_of
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun, studies)
     if question.deadline is not None:
