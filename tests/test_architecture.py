@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -12,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.backends.contracts.compiler import Compiler
+from autotune.backends.contracts.models import Models
+from autotune.backends.contracts.runtime import Runtime
+from autotune.backends.contracts.values import Values
+from autotune.backends.protocol import Backend
 from tests.import_graph import (
     PACKAGE,
     REPOSITORY,
@@ -442,3 +448,11 @@ def test_no_module_has_the_name_of_something_public() -> None:
 
     modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert not modules & {name for name in autotune.__all__ if not name.startswith("__")}
+
+
+@pytest.mark.parametrize("contract", [Runtime, Values, Models, Compiler])
+def test_a_contract_is_read_in_one_go(contract: type) -> None:
+    """What each framework must offer is four protocols of at most 15 methods; everything else is a capability."""
+    methods = [name for name, member in vars(contract).items() if inspect.isfunction(member) and name[0] != "_"]
+    assert 5 <= len(methods) <= 15
+    assert [name for name in vars(Backend) if name[0] != "_"] == []

@@ -17,7 +17,8 @@ from autotune_fake.backend import FakeBackend
 TINY = """
 import numpy as np
 from autotune_fake.clock import SimulatedClock
-from autotune.backends.protocol import Backend, DeviceReport
+from autotune.backends.contracts.runtime import DeviceReport
+from autotune.backends.protocol import Backend
 from autotune.backends.registry import BackendEntry
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import TensorSpec
