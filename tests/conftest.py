@@ -26,7 +26,6 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from autotune import doors
 from autotune.answer.result import StudyResult
 from autotune.backends import registry
 from autotune.bench import probe, supervisor_process
@@ -63,6 +62,16 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+for name, value in {
+    # The two workers of xdist have a core each, and so have the processes of their tests.
+    "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    # Which vector instructions the processor has is not tried out: six builds for each empty cache.
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+}.items():
+    os.environ.setdefault(name, value)
+
+pytest_plugins = ("tests.durations",)
 REPOSITORY = Path(__file__).resolve().parent.parent
 _PACKAGES = "TEST_PACKAGES"
 """Folders of packages that the tests have installed: the PYTHONPATH of the command line."""
@@ -122,6 +131,8 @@ QUICK_BUDGET = Budget(
     tail=TailPlan(num_processes=2, num_samples=10),
     quiet=BusyMachinePlan(look_s=0.02, max_wait_s=0.1),
 )
+# In blocks: as one long line of JSON, which is YAML too, it takes ten times as long to read.
+_QUICK_BUDGET_FILE = yaml.safe_dump(QUICK_BUDGET.model_dump(mode="json", exclude={"num_trials", "limits"}))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -322,11 +333,9 @@ def _no_settings_of_the_users(tmp_path_factory):
 
 @pytest.fixture
 def no_toolchain(monkeypatch):
-    """Inductor precompiles no headers and probes no instruction sets: on a new machine these take a minute, and a tiny
-    model has few kernels."""
+    """Inductor precompiles no headers: on a new machine these take a minute, and a tiny model has few kernels."""
     monkeypatch.setitem(registry.BACKENDS, "torch", dataclasses.replace(registry.BACKENDS["torch"], toolchain=None))
     monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
-    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 @pytest.fixture
@@ -518,26 +527,26 @@ def cli_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, str], None]]:
     """Installs a package that adds a framework, here and in all child processes, as pip would leave it on disk.
 
-    Called with the framework's name, the name of the package's module, the module's source, which has `ENTRY`, and the
-    group of another door.
+    Called with the framework's name, the name of the package's module, and the module's source, which has `ENTRY`.
     """
     folder = tmp_path / "site-packages"
     modules: set[str] = set()
 
-    def install(name: str, module: str, source: str, group: str = registry.DOOR.group) -> None:
+    def install(framework: str, module: str, source: str) -> None:
         info = folder / f"{module}-1.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:ENTRY\n")
+        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{framework} = {module}:ENTRY\n")
         (folder / f"{module}.py").write_text(source)
         modules.add(module)
         forget_installed_backends()
 
     def forget_installed_backends() -> None:
-        doors.forget()
+        registry._installed_backends.cache_clear()
+        registry._loaded_entry.cache_clear()
         for module in modules:
             sys.modules.pop(module, None)
 
@@ -565,9 +574,9 @@ def sham_backend(install_backend: Callable[[str, str, str], None]) -> None:
 
 @pytest.fixture
 def budget_file(tmp_path: Path) -> Path:
-    """Little is measured under it: enough for effects as large as those of the tests. JSON is YAML."""
+    """Little is measured under it: enough for effects as large as those of the tests."""
     path = tmp_path / "quick_budget.yaml"
-    path.write_text(QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"}))
+    path.write_text(_QUICK_BUDGET_FILE)
     return path
 
 

@@ -22,7 +22,6 @@ LISTED = ("answer/sections/", "integrations/", "models/")
 SMALL = {
     "autotune.backends.mindspore.compile_cache": "a capability is a module",
     "autotune.backends.mindspore.plain": "each backend has a module of this name, which imports no framework",
-    "autotune.doctor.machine": "an answer, which `cli` prints and does not hold",
     "autotune.backends.torch.toolchain": "a program, which is started by its path",
 }
 """Module with one importer that is small for a reason -> the reason."""
@@ -94,22 +93,17 @@ def test_a_docstring_begins_with_its_noun() -> None:
     assert not [f"{place}: {text.splitlines()[0]}" for place, text in docstrings() if leaning.match(text)]
 
 
+NO_CODE = re.compile(r'^[ \t]*r?"""(?:[^"\\]|\\[\s\S]|"(?!""))*"""|#[^\n]*', re.MULTILINE)
+"""Docstrings and comments."""
+
+
 @cache
 def words_of_the_code() -> frozenset[str]:
     """Identifiers, words of strings that are no docstrings, and names of files, of the package and its surroundings."""
     words: set[str] = set()
     for path in (*sources(), *(REPOSITORY / "tests").rglob("*.py"), *(REPOSITORY / "benchmarks").rglob("*.py")):
         words.update(path.relative_to(REPOSITORY).with_suffix("").parts)
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-                words.update(re.findall(r"\w+", node.value))
-            else:
-                words.update(value for value in vars(node).values() if isinstance(value, str))
-                words.update(
-                    word for value in vars(node).values() if isinstance(value, str) for word in value.split(".")
-                )
+        words.update(re.findall(r"\w+", NO_CODE.sub(" ", path.read_text(encoding="utf-8"))))
     return frozenset(words)
 
 

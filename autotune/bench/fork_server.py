@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.child import run_fork
+from autotune.environment import installed_packages
 from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
@@ -77,8 +78,9 @@ class ForkServer:
 
 
 def preload(module: str, ahead: str) -> ImportedAhead | None:
-    """Import the framework, and its compiler with the module `ahead` if one is named. Raises where that fails, and
-    SetupError if forking is not safe afterwards."""
+    """Import the framework, and its compiler with the module `ahead` if one is named, and read what each trial records
+    of the machine. Raises where that fails, and SetupError if forking is not safe afterwards."""
+    installed_packages()
     importlib.import_module(module)
     imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead() if ahead else None
     try:

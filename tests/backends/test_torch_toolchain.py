@@ -49,6 +49,7 @@ def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch, cpp_wra
     system, seen, model = tmp_path / "system", tmp_path / "seen.json", tmp_path / "model.py"
     system.mkdir()
     monkeypatch.setenv("TMPDIR", str(system))
+    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)
     monkeypatch.setattr("tempfile.tempdir", None)
     model.write_text(MODEL.format(seen=str(seen)))
     workload = Workload(

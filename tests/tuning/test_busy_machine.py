@@ -214,7 +214,8 @@ class TestAnotherMachine:
     def test_what_changes_no_latency_is_no_difference(self, quiet_one):
         """Another load, other packages: those are for others to tell. What an older record lacks is not known."""
         then = quiet_one.environment
-        now = then.model_copy(update={"load_1m": 9.0, "python": "3.99", "inherited": {"MALLOC_ARENA_MAX": "1"}})
+        inherited = {**then.inherited, "MALLOC_ARENA_MAX": "1"}
+        now = then.model_copy(update={"load_1m": 9.0, "python": "3.99", "inherited": inherited})
         assert isinstance(then, Environment)
         assert then.differences(now) == []
         now = then.model_copy(update={"vector_instructions": "avx2"})

@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 
 from autotune.backends.capabilities import Versions
-from autotune.backends.contracts.compiler import EffectsOf
-from autotune.backends.protocol import Backend
+from autotune.backends.protocol import Backend, EffectsOf
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Ledger, ShapeAccount
 from autotune.job.admission import Admission, Refusal

@@ -1,1 +1,0 @@
-"""`verify --against ENVIRONMENT`: what another release changes for an exported config."""

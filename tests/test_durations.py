@@ -1,0 +1,34 @@
+"""The log of durations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from types import SimpleNamespace
+
+from tests import durations
+
+
+def test_the_time_of_a_child_that_has_ended_counts():
+    """With that of the tests' own process."""
+    before = durations.cpu_s()
+    subprocess.run(["python3", "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True)
+    assert durations.cpu_s() - before > 0.2
+
+
+def test_the_log_is_written_at_the_end(tmp_path, monkeypatch):
+    """By test, the most expensive one first; each phase has its own figures."""
+    monkeypatch.setattr(durations, "LOG", tmp_path / "build" / "durations.json")
+    log = durations.Log()
+    for name, when, cpu_s in (
+        ("a", "setup", 0.5),
+        ("b", "call", 2.0),
+        ("a", "call", 1.0),
+        ("never ran", "setup", None),
+    ):
+        report = SimpleNamespace(nodeid=name, when=when, duration=3.0)
+        log.pytest_runtest_logreport(report if cpu_s is None else SimpleNamespace(**vars(report), cpu_s=cpu_s))
+    log.pytest_sessionfinish()
+    written = json.loads(durations.LOG.read_text())
+    assert list(written) == ["b", "a", "never ran"]
+    assert written["a"] == {"setup": [0.5, 3.0], "call": [1.0, 3.0]}
