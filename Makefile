@@ -20,7 +20,7 @@ help:
 	@echo "make test   set up, then lint, type-check and run the fast tests"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make test-versions  the fast tests of the torch backend under each of TORCH='2.6.0 2.15.0', in a venv of its own"
-	@echo "make bench  set up, then run all benchmarks (about eight hours; the machine must be idle)"
+	@echo "make bench  set up, then run all benchmarks (about seven hours; the machine must be idle)"
 	@echo "make zoo    set up, then install what the models of benchmarks/zoo.py are from, in build/zoo"
 	@echo "make device  set up, then try what a GPU or NPU can do, for MINUTES=9; run it again to go on (DEVICE=auto FLAGS=)"
 	@echo "make docs   set up Sphinx, then build the documentation as build/docs/index.html; docs-links checks links to other sites"
@@ -76,7 +76,7 @@ test-versions:
 	  $$home/bin/pip install --quiet --disable-pip-version-check --constraint $$home/constraints.txt \
 	    --editable . "torch==$$release" pytest jsonschema 'numpy<2'; \
 	  TORCHINDUCTOR_COMPILE_THREADS=1 $$home/bin/python -m pytest -m "not slow and not soak" tests/backends/test_torch_*.py; \
-	  AUTOTUNE_OTHER_ENVIRONMENT=$$home $(BIN)/python -m pytest -m slow tests/verification/test_upgrade.py; \
+	  AUTOTUNE_OTHER_ENVIRONMENT=$$home $(BIN)/python -m pytest -m slow tests/plugins/test_upgrade.py; \
 	done
 
 bench: setup

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 the command line would still have a traceback (`autotune.__main__`)."""
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from os import PathLike
     from typing import Any, overload
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.api.result import TuneResult
     from autotune.api.side_by_side import compare, verify
     from autotune.api.tuning import load_study, resume, tune
-    from autotune.api.upgrading import verify_against
     from autotune.errors import AutotuneError, InputError
     from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from autotune.job.tiers.model import LoadedTiers, TieredModel
     from autotune.job.tiers.selector import TieredStats
     from autotune.tuned.tuned_config import AdaptivePolicy
+
+    verify_against: Callable[..., Any]
 
 __all__ = [
     "AdaptivePolicy",
@@ -70,7 +72,6 @@ _PLACES = {
     "resume": "autotune.api.tuning",
     "tune": "autotune.api.tuning",
     "verify": "autotune.api.side_by_side",
-    "verify_against": "autotune.api.upgrading",
 }
 """Public name -> its module, which is imported when the name is asked for: a job that loads a config must not pay for
 the search."""
@@ -161,13 +162,29 @@ def expose(model: Any, name: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(_PLACES[name])
-    return getattr(module, name, module)
+    if name in _PLACES:
+        module = import_module(_PLACES[name])
+        return getattr(module, name, module)
+    found = _behind_the_door(name)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
+
+
+def _behind_the_door(name: str) -> Any:
+    """The function that a package adds under this name (`autotune.uses`); None for none, and for a module of this
+    package, which Python asks for before it imports one."""
+    from importlib.util import find_spec
+
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
+        return None
+    from autotune.doors import Door
+
+    uses: Door[Any] = Door("autotune.uses", "use", object)
+    return uses.require(name) if name in __all__ else uses.find(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *__all__})

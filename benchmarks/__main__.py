@@ -1,6 +1,6 @@
 """Run benchmarks one after the other, each in a process of its own.
 
-    python -m benchmarks all               those of `make bench`, about eight hours; the machine must be idle
+    python -m benchmarks all               those of `make bench`, about seven hours; the machine must be idle
     python -m benchmarks aa loader         these
     python -m benchmarks device --minutes 9 --device gpu        a device, see device.py; it is none of `all`
 
@@ -16,10 +16,9 @@ from pathlib import Path
 
 EXPORTS = "build/exports"
 STEPS = (
-    ("planted",), ("aa",), ("replay",), ("portfolio_replay",), ("overhead",),
+    ("planted",), ("aa",), ("replay",), ("overhead",),
     ("wall_time", "--seeds", "5", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
-    ("warm_start",), ("loader",), ("shapes",), ("trainers",), ("generation",), ("pipelines",),
-    ("other_backends",), ("instances",), ("scatter", "--studies", "1"), ("zoo",),
+    ("warm_start",), ("loader",), ("generation",), ("zoo",),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 

@@ -20,15 +20,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import scatter, zoo_models
-from benchmarks.evidence import Benchmark, Goal, by_commit, commit, is_of_this_code, percent, table
+from benchmarks import zoo_models
+from benchmarks.evidence import REPOSITORY, Benchmark, Goal, by_commit, commit, is_of_this_code, percent, table
 from benchmarks.processes import Product, ProductError, rate_is_below
 from benchmarks.simulated import ENDED, UNTUNED_S, Noise, Truth, simulate, space_of_variants
 from benchmarks.zoo_models import ZooModel
 
 PIECES = ("simulated", "clock", "real")
 IDENTICAL = Path(__file__).with_name("spaces") / "identical_torch.yaml"
-MODELS = (*scatter.MODELS, *(model for model in zoo_models.MODELS if model.name in ("detr", "patchtst")))
+_ELEMENTWISE = f"{REPOSITORY}/benchmarks/models/elementwise_torch.py:elementwise"
+_OF_THE_ZOO = ("unet", "bert", "gpt2", "segformer", "whisper", "wav2vec2", "vae_decoder", "detr", "patchtst")
+MODELS = (
+    ZooModel("elementwise", "elementwise operations", "torch", _ELEMENTWISE),
+    *(model for model in zoo_models.MODELS if model.name in _OF_THE_ZOO),
+    ZooModel("resnet18", "convolution", "torch", "resnet18"),
+    ZooModel("vit", "attention", "torch", "vit"),
+)
 """Those of the real studies."""
 
 GOAL_RATE = 0.01

@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,6 @@ def tune(
     *,
     minutes: float,
     trials: int | None = None,
-    suggest: Callable[..., dict[str, Any]] = suggest,
     script: str = __file__,
 ) -> optuna.Study:
     """Search for so long, or so many trials if that is sooner; or go on with what is in the folder."""
@@ -119,10 +117,10 @@ def tune(
     return study
 
 
-def main(suggest: Callable[..., dict[str, Any]], measure: Callable[..., float], script: str) -> None:
-    """Tune, or measure one config for the tuner: `script` is what does."""
+def main() -> None:
+    """Tune, or measure one config for the tuner."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    parser = argparse.ArgumentParser(description="A plain Optuna loop over a framework's settings, on the CPU.")
+    parser = argparse.ArgumentParser(description="A plain Optuna loop over torch's settings, on the CPU.")
     parser.add_argument("model", help="name of a bundled model, e.g. vit")
     parser.add_argument("--minutes", type=float, default=20.0, help="how long to search (default: %(default)s)")
     parser.add_argument("--trials", type=int, help="at most so many (default: as many as there is time for)")
@@ -133,12 +131,9 @@ def main(suggest: Callable[..., dict[str, Any]], measure: Callable[..., float], 
     if given.measure is not None:
         print(measure(given.model, given.measure, given.tolerance))
         return
-    study = tune(
-        given.model, given.folder, given.tolerance,
-        minutes=given.minutes, trials=given.trials, suggest=suggest, script=script,
-    )  # fmt: skip
+    study = tune(given.model, given.folder, given.tolerance, minutes=given.minutes, trials=given.trials)
     print(f"{len(study.trials)} trials; best {1e3 * study.best_value:.2f} ms: {study.best_trial.user_attrs['config']}")
 
 
 if __name__ == "__main__":
-    main(suggest, measure, __file__)
+    main()

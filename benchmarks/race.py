@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import optuna
 
-from benchmarks import plain_loop, plain_loop_mindspore
+from benchmarks import plain_loop
 from benchmarks.evidence import Goal, percent, table
 
 WITHIN = 0.02
@@ -40,21 +39,6 @@ SCATTER = 0.018
 """Of the medians of two processes of one config, where no loop repeated one (a run of 69 trials that did)."""
 MOST_TRIALS = 400
 """Of a simulated loop."""
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A framework's plain loop."""
-
-    framework: str
-    script: Path
-    suggest: Callable[..., dict[str, Any]]
-
-
-LOOPS = {
-    "torch": Loop("PyTorch", Path(plain_loop.__file__), plain_loop.suggest),
-    "mindspore": Loop("MindSpore", Path(plain_loop_mindspore.__file__), plain_loop_mindspore.suggest),
-}
 
 
 @dataclass(frozen=True)
@@ -99,7 +83,6 @@ def simulated_s(
     loops: Sequence[Sequence[LoopTrial]],
     target_s: float,
     *,
-    framework: str = "torch",
     num_runs: int = 60,
     seed: int = 0,
 ) -> list[float]:
@@ -109,7 +92,7 @@ def simulated_s(
     """
     known, scatter = _known(loops), scatter_of(loops)
     half = any(each.config.get("precision") is not None for each in known.values())
-    suggest = partial(LOOPS[framework].suggest, half=half)
+    suggest = partial(plain_loop.suggest, half=half)
     return sorted(_one_run(known, target_s, suggest, scatter, seed=seed + number) for number in range(num_runs))
 
 
@@ -212,7 +195,6 @@ class LoopRun:
     kind: Literal["loop"]
     trials: list[LoopTrial]
     seconds: float
-    framework: str = "torch"
 
 
 Run = ToolRun | LoopRun
@@ -261,7 +243,7 @@ class Race:
     def simulated_s(self, within: float = WITHIN) -> list[float]:
         """When loops like these would have had a config so near to the best, ascending."""
         trials, target_s = [loop.trials for loop in self.loops], self.target_s(within)
-        return simulated_s(trials, target_s, framework=self.framework, num_runs=SIMULATED_LOOPS)
+        return simulated_s(trials, target_s, num_runs=SIMULATED_LOOPS)
 
     @property
     def scatter(self) -> float:
@@ -273,10 +255,6 @@ class Race:
         """The border of the goal: one below the scatter would ask for a trial's luck, not for a config."""
         borders = (WITHIN, *ALSO_WITHIN)
         return next((border for border in borders if border >= self.scatter), borders[-1])
-
-    @property
-    def framework(self) -> str:
-        return self.loops[0].framework if self.loops else "torch"
 
     @property
     def tool_s(self) -> float:
@@ -322,10 +300,9 @@ def judge(records: Sequence[Run]) -> list[Goal]:
 def section(records: Sequence[Run]) -> str:
     """Each side's times."""
     race = Race.of(records)
-    loop = LOOPS[race.framework]
     about = (
-        f"`tune --process-settings` on the CPU with {loop.framework}, otherwise with default settings, to its verdict, "
-        f"and `benchmarks/{loop.script.name}`: Optuna's default sampler over the same knobs, a process for each trial, "
+        f"`tune --process-settings` on the CPU with PyTorch, otherwise with default settings, to its verdict, "
+        f"and `benchmarks/plain_loop.py`: Optuna's default sampler over the same knobs, a process for each trial, "
         "as a good engineer writes it by hand. The loop counts until the trial that is within 2 % of the best config "
         "that any run has found (a config's latency is the median of its trials); it does not know that it may stop "
         f"there, and proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the "

@@ -31,7 +31,6 @@ from benchmarks import plain_loop
 from benchmarks.evidence import Benchmark
 from benchmarks.processes import Document, Product, ProductError, export_in
 from benchmarks.race import (
-    LOOPS,
     ORACLE_BLOCKS,
     PROVEN_WITHIN,
     LoopRun,
@@ -53,7 +52,6 @@ class Case:
 
     kind: Literal["tool", "loop"]
     model: str
-    framework: str
     number: int
     minutes: float
     is_quick: bool
@@ -78,13 +76,12 @@ def read_loop(folder: Path, began: datetime) -> list[LoopTrial]:
 def config_of(loop_config: Mapping[str, Any]) -> dict[str, Any]:
     """The loop's config in the product's words: compiled by inductor, and inactive settings left out."""
     config = {name: value for name, value in loop_config.items() if value is not None}
-    return {**config, "backend": "inductor"} if config["execution"] == "compile" else config  # MindSpore has no such.
+    return {**config, "backend": "inductor"} if config["execution"] == "compile" else config
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     parser.add_argument("--model", default="vit", help="a bundled model (default: %(default)s)")
-    parser.add_argument("--framework", choices=sorted(LOOPS), default="torch", help="default: %(default)s")
     parser.add_argument("--minutes", type=float, default=15.0, help="of each plain loop (default: %(default)s)")
     parser.add_argument("--loops", type=int, default=1, help="runs of the plain loop (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="studies of the product (default: %(default)s)")
@@ -97,7 +94,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
     minutes = 0.5 if given.quick else given.minutes
 
     def case(kind: Literal["tool", "loop"], number: int) -> Case:
-        return Case(kind, given.model, given.framework, number, minutes, given.quick, given.keep, loops)
+        return Case(kind, given.model, number, minutes, given.quick, given.keep, loops)
 
     return [*(case("loop", n) for n in range(given.loops)), *(case("tool", seed) for seed in range(given.seeds))]
 
@@ -115,13 +112,13 @@ def _loop(case: Case) -> LoopRun:
         began, start = datetime.now(), time.perf_counter()
         subprocess.run(
             [
-                sys.executable, str(LOOPS[case.framework].script), case.model,
+                sys.executable, plain_loop.__file__, case.model,
                 "--minutes", str(case.minutes), "--folder", folder,
             ],
             check=True,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        return LoopRun("loop", read_loop(Path(folder), began), time.perf_counter() - start, case.framework)
+        return LoopRun("loop", read_loop(Path(folder), began), time.perf_counter() - start)
 
 
 def _tool(case: Case) -> ToolRun:
@@ -132,7 +129,7 @@ def _tool(case: Case) -> ToolRun:
             budget.write_text("confirmation: {first_look: 2, num_looks: 1, num_rounds: 3}\n")
         start = time.perf_counter()
         document = product.tune(
-            case.model, case.framework, study="race", seed=case.number, trials=2 if case.is_quick else None,
+            case.model, "torch", study="race", seed=case.number, trials=2 if case.is_quick else None,
             budget=budget, process_settings=True,
         )  # fmt: skip
         seconds = time.perf_counter() - start
@@ -197,7 +194,7 @@ def _measured(document: Document) -> list[dict[str, Any]]:
 
 def _export(product: Product, case: Case) -> Path | None:
     """The study's YAML; None: it has no answer."""
-    exported = export_in(case.keep or product.folder, _name(case.model, case.framework), case.number).resolve()
+    exported = export_in(case.keep or product.folder, case.model, case.number).resolve()
     try:
         product.export("race", exported)
     except ProductError:
@@ -217,14 +214,10 @@ def _over_loop(product: Product, case: Case) -> float | None:
     return float(product.compare(theirs, exported)["speedup"]["median"])
 
 
-def _name(model: str, framework: str) -> str:
-    return model if framework == "torch" else f"{model}_{framework}"
-
-
-def benchmark_of(model: str, framework: str = "torch") -> Benchmark[Case, Run]:
-    """Each model has a section of its own in each framework."""
-    title = f"The same answer, in how long: {model}" + ("" if framework == "torch" else ", MindSpore")
-    return Benchmark(f"wall_time_{_name(model, framework)}", title, __doc__, Run, cases, run, judge, section, options)
+def benchmark_of(model: str) -> Benchmark[Case, Run]:
+    """Each model has a section of its own."""
+    title = f"The same answer, in how long: {model}"
+    return Benchmark(f"wall_time_{model}", title, __doc__, Run, cases, run, judge, section, options)
 
 
 BENCHMARK = benchmark_of("vit")
@@ -233,7 +226,7 @@ BENCHMARK = benchmark_of("vit")
 def main() -> None:
     """The section of the model that was asked for."""
     given = BENCHMARK.parser().parse_args()
-    benchmark_of(given.model, given.framework).execute(given, shlex.join(["wall_time.py", *sys.argv[1:]]))
+    benchmark_of(given.model).execute(given, shlex.join(["wall_time.py", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from autotune import doors
 from autotune.answer.result import StudyResult
 from autotune.backends import registry
 from autotune.bench import probe, supervisor_process
@@ -527,26 +528,26 @@ def cli_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, str], None]]:
+def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Installs a package that adds a framework, here and in all child processes, as pip would leave it on disk.
 
-    Called with the framework's name, the name of the package's module, and the module's source, which has `ENTRY`.
+    Called with the framework's name, the name of the package's module, the module's source, which has `ENTRY`, and the
+    group of another door.
     """
     folder = tmp_path / "site-packages"
     modules: set[str] = set()
 
-    def install(framework: str, module: str, source: str) -> None:
+    def install(name: str, module: str, source: str, group: str = registry.DOOR.group) -> None:
         info = folder / f"{module}-1.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{framework} = {module}:ENTRY\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:ENTRY\n")
         (folder / f"{module}.py").write_text(source)
         modules.add(module)
         forget_installed_backends()
 
     def forget_installed_backends() -> None:
-        registry._installed_backends.cache_clear()
-        registry._loaded_entry.cache_clear()
+        doors.forget()
         for module in modules:
             sys.modules.pop(module, None)
 

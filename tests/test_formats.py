@@ -23,11 +23,11 @@ from pydantic import TypeAdapter
 from autotune.answer.result import EXPORTED_CACHE
 from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS
 from autotune.measure.measurement import Outcome
+from autotune.plugins.postgres.database import Driver
 from autotune.schema import Format
 from autotune.study.earlier import STUDY
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home, Marker
-from autotune.study.shared.database import Driver
 from autotune.study.slots import Slot
 from autotune.study.stored_trials import Lease
 from autotune.study.study import Study

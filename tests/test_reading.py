@@ -22,6 +22,7 @@ LISTED = ("answer/sections/", "integrations/", "models/")
 SMALL = {
     "autotune.backends.mindspore.compile_cache": "a capability is a module",
     "autotune.backends.mindspore.plain": "each backend has a module of this name, which imports no framework",
+    "autotune.doctor.machine": "an answer, which `cli` prints and does not hold",
     "autotune.backends.torch.toolchain": "a program, which is started by its path",
 }
 """Module with one importer that is small for a reason -> the reason."""

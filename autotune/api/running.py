@@ -6,29 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autotune.answer.result import StudyResult
 from autotune.backends.registry import entry_of
+from autotune.bench.elsewhere import elsewhere
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
-from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.measurement import Failure
 from autotune.planning.manifest import require_same_question
 from autotune.question.question import Question
 from autotune.study.budget import Budget, duration_s
 from autotune.study.study import Studies, Study
 from autotune.trial.deadline import Deadline
-from autotune.trial.processes import code_sha256
 from autotune.trial.request import Limits
 from autotune.tuning.events import DeviceTaken, Notify
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import PriorSource, read_prior
 from autotune.tuning.rerun import rerun_trial
-
-if TYPE_CHECKING:
-    from autotune.bench.ray.bench import RayBench
 
 BudgetLike = Budget | str | float | PathLike[str]
 """A budget, a time (`10m`, or seconds as a number), or the path of a YAML file with a budget."""
@@ -99,14 +95,6 @@ def terms_of(question: Question, begun: float, studies: Studies, before: Budget 
     return Terms(budget, Deadline.after(budget.wall_s, begun), sources)
 
 
-def require_cluster(on: str | None) -> None:
-    """Raises InputError, before anything is measured, for a cluster that cannot be used."""
-    if on is not None:
-        from autotune.bench.ray.cluster import require_known
-
-        require_known(on)
-
-
 def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
     """What runs the trials of a study on this machine; a context manager."""
     return LocalBench(
@@ -120,31 +108,8 @@ def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
 def search(study: Study, terms: Terms, notify: Notify, *, on: str | None = None) -> None:
     """Search and prove, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
     recorded stays."""
-    with bench_here(study, notify) if on is None else bench_on(on, study, terms.budget, notify) as bench:
+    with bench_here(study, notify) if on is None else elsewhere(on).bench(on, study, terms.budget, notify) as bench:
         Tuner(study, terms.budget, bench, notify, terms.time).run(terms.sources)
-
-
-def bench_on(on: str, study: Study, budget: Budget, notify: Notify) -> RayBench:
-    """What runs the trials of a study on a cluster; a context manager. Raises InputError without Ray."""
-    from autotune.bench.messages import WorkerSettings
-    from autotune.bench.ray.bench import RayBench
-    from autotune.bench.ray.cluster import cluster_for
-
-    manifest, untuned = study.manifest, study.untuned_record()
-    settings = WorkerSettings(
-        frameworks=(manifest.framework,),
-        device=manifest.workload.device,
-        variables=study.variables,
-        versions={manifest.framework: manifest.framework_version},
-        code_sha256=code_sha256(),
-    )
-    return RayBench(
-        cluster_for(on),
-        settings,
-        untuned.outcome if untuned is not None and isinstance(untuned.outcome, Measurement) else None,
-        budget.trials_per_sentinel,
-        notify,
-    )
 
 
 def profile_best(study: Study) -> dict[int, Failure]:

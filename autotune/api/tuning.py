@@ -14,7 +14,7 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model, split_inputs
 from autotune.api.result import TuneResult, answer_so_far
-from autotune.api.running import Terms, profile_best, reopen, require_cluster, search, terms_of
+from autotune.api.running import Terms, profile_best, reopen, search, terms_of
 from autotune.api.studies import studies_at
 from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
@@ -89,7 +89,6 @@ def tune(
     begun = time.monotonic()
     file, live_inputs = split_inputs(inputs, more_inputs)
     given = Question.of({**question, "inputs": file})
-    require_cluster(given.on)
     studies = studies_at(given.studies_dir, given.storage)
     terms = terms_of(given, begun, studies)
     with _audience(callbacks, progress=progress) as tell:
@@ -120,7 +119,6 @@ def resume(
     """
     begun = time.monotonic()
     given = Question.of(question)
-    require_cluster(given.on)
     studies = studies_at(given.studies_dir, given.storage)
     opened, before = reopen(studies, study, given.env)
     with _audience(callbacks, progress=progress) as tell:

@@ -7,7 +7,7 @@ that sets one of them is invalid.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -533,3 +533,28 @@ class PlainCalls:
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step
         return called
+
+
+class Offers(Protocol):
+    """Each capability, and None, or what does nothing, where a framework has none."""
+
+    training: Training | None = None
+    generates: Generates | None = None
+    generation: Generation | None = None
+    shapes: ShapeStrategies | None = None
+    regions: Regions | None = None
+    versions: PerShape | None = None
+    compile_cache: CompileCache | None = None
+    shared_kernels: SharedKernels | None = None
+    answered_probes: AnsweredProbes | None = None
+    profile: Profiler | None = None
+    program: Fingerprint | None = None
+    capture_despite: BreakCapture | None = None
+    proxies: ModelProxies = PlainCalls()
+    calls_file: CallsFile | None = None
+    watch_calls: CallWatch | None = None
+    watch_components: ComponentWatch | None = None
+    rehearse: Rehearse | None = None
+    watching_recompiles: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Within: what is made ready to compile, for a job, refuses calls once it was compiled for too many values of one
+    thing, or the framework gives up compiling it."""

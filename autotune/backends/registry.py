@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from packaging.version import Version
 from autotune.backends.protocol import Backend, PlainCode, Reports, SavedModels
 from autotune.command_line import asked
 from autotune.config import Config, Scalar
+from autotune.doors import Door
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.workload.workload import Device, Task
@@ -118,8 +117,8 @@ class BackendEntry:
         return any(config.matches(settings) for settings in self.picks_by_timing)
 
 
-GROUP = "autotune.backends"
-"""Group of the entry points by which a package adds a framework."""
+DOOR = Door("autotune.backends", "backend", BackendEntry)
+"""Where a package adds a framework."""
 
 BACKENDS: dict[str, BackendEntry] = {
     "torch": BackendEntry(
@@ -183,50 +182,24 @@ def bundled_names() -> tuple[str, ...]:
 
 def framework_names() -> tuple[str, ...]:
     """All frameworks that a user can choose, the bundled ones first. Raises InputError where two have one name."""
-    return (*bundled_names(), *_installed_backends())
+    for name in filter(DOOR.has, BACKENDS):
+        raise InputError(f"a package adds a backend {name!r}, which is autotune's own", tip="uninstall that package")
+    return (*bundled_names(), *DOOR.names())
 
 
 def is_framework(name: str) -> bool:
     """There is a framework of this name."""
-    return name in BACKENDS or name in _installed_backends()
+    return name in BACKENDS or DOOR.has(name)
 
 
 def entry_of(framework: str) -> BackendEntry:
     """What is known of a framework. Raises InputError for an unknown name, and for a package that is broken."""
     if framework in BACKENDS:
         return BACKENDS[framework]
-    if framework in _installed_backends():
-        return _loaded_entry(framework)
+    found = DOOR.find(framework)
+    if found is not None:
+        return found
     raise InputError(f"{asked('framework', framework)}: unknown", tip=f"choose one of: {', '.join(framework_names())}")
-
-
-@cache
-def _installed_backends() -> Mapping[str, metadata.EntryPoint]:
-    """Framework -> the entry point of the package that adds it."""
-    found: dict[str, metadata.EntryPoint] = {}
-    for point in metadata.entry_points(group=GROUP):
-        taken = "autotune itself" if point.name in BACKENDS else found.get(point.name)
-        if taken is not None:
-            owners = " and ".join(owner if isinstance(owner, str) else _owner(owner) for owner in (taken, point))
-            raise InputError(f"two backends are called {point.name!r}: of {owners}", tip="uninstall one of the two")
-        found[point.name] = point
-    return found
-
-
-@cache
-def _loaded_entry(framework: str) -> BackendEntry:
-    point = _installed_backends()[framework]
-    try:
-        entry = point.load()
-    except Exception as error:
-        raise InputError(f"the backend {framework!r} of {_owner(point)} cannot be loaded: {error}") from error
-    if not isinstance(entry, BackendEntry):
-        raise InputError(f"the backend {framework!r} of {_owner(point)}: {point.value} is no BackendEntry")
-    return entry
-
-
-def _owner(point: metadata.EntryPoint) -> str:
-    return point.value if point.dist is None else point.dist.name
 
 
 def framework_version(framework: str) -> str:
@@ -292,8 +265,8 @@ def imported_frameworks() -> Iterator[str]:
     does not use it."""
     yield from (name for name in bundled_names() if is_imported(name))
     with suppress(InputError):
-        for name in _installed_backends():
-            if _loaded_entry(name).preload in sys.modules:
+        for name in DOOR.names():
+            if entry_of(name).preload in sys.modules:
                 yield name
 
 

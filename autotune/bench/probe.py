@@ -20,7 +20,8 @@ from typing import Any
 
 from autotune.apply.compile_model import place_of
 from autotune.backends.capabilities import require
-from autotune.backends.protocol import Backend, DeviceReport
+from autotune.backends.contracts.runtime import DeviceReport
+from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench

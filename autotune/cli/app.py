@@ -17,11 +17,15 @@ from typer.core import TyperGroup
 
 from autotune.cli.team_defaults import use_files
 from autotune.command_line import answering_the_command_line, command
+from autotune.doors import Door
 from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
 
 if TYPE_CHECKING:
     from autotune.answer.result import StudyResult
 
+COMMANDS: Door[Callable[..., int]] = Door("autotune.commands", "command", Callable)  # type: ignore[arg-type]
+"""Functions with the annotations of typer, whose value is the exit status: `autotune NAME`. The help does not name
+them: looking for them takes as long as there are packages."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """Click's, or that of the copy of click in newer releases of typer, which has no public name."""
 
@@ -43,6 +47,14 @@ class Commands(TyperGroup):
             with formatter.section(title):
                 shown = {name: self.commands[name].get_short_help_str(formatter.width) for name in names}
                 formatter.write_dl([(f"{name:<8}", about) for name, about in shown.items()])
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is not None or not COMMANDS.has(cmd_name):
+            return found
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(cmd_name)(with_exit_status(COMMANDS.require(cmd_name)))
+        return typer.main.get_command(alone)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         self._as_json = "--json" in args

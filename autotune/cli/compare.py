@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import app, print_result, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import COMMANDS, app, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, ReportFlag, Storage, StudiesDir, variables_of
 from autotune.cli.report import require_report, write_result
 from autotune.command_line import asked
@@ -34,7 +34,6 @@ Against = Annotated[
         help="Another virtual environment, or its Python, e.g. with the next release of torch: what changes?",
     ),
 ]
-Retune = Annotated[bool, typer.Option("--retune", help="With --against: search there too for a better config.")]
 
 
 @app.command()
@@ -44,9 +43,6 @@ def verify(
     budget: BudgetFlag = None,
     max_loss: MaxLoss = 0.0,
     against: Against = None,
-    retune: Retune = False,
-    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
-    storage: Storage = None,
     env: EnvAgain = None,
     report: ReportFlag = None,
     as_json: AsJson = False,
@@ -58,14 +54,9 @@ def verify(
     if against is not None:
         if report is not None:
             raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
-        more = {"max_loss": max_loss, "retune": retune, "studies_dir": studies_dir, "storage": storage}
-        more["env"] = variables_of(env)
-        return _verify_against(file, against, budget, more, as_json=as_json)
-    if retune:
-        raise InputError(
-            f"{asked('retune', True)} searches in another environment",
-            tip=f"add {asked('against', 'ENVIRONMENT')}",
-        )
+        measure = COMMANDS.require("verify-against")
+        status: int = measure(file, against, max_loss=max_loss, budget=budget, env=env, as_json=as_json)
+        return status
     from autotune.api.side_by_side import verify as verify_export
     from autotune.render.json import verification_document
     from autotune.render.side_by_side import verification_lines
@@ -76,23 +67,6 @@ def verify(
     print_result(verification_document(verification), verification_lines(verification), as_json=as_json)
     write_result(verification, report)
     return verification.exit_code
-
-
-def _verify_against(file: Path, against: Path, budget: str | None, more: dict[str, Any], *, as_json: bool) -> int:
-    from autotune.answer.objectives import shown
-    from autotune.api.events import BothMeasured
-    from autotune.api.upgrading import verify_against
-    from autotune.render.json import upgrade_document
-    from autotune.render.side_by_side import upgrade_lines
-
-    def say_values(event: Event) -> None:
-        if isinstance(event, BothMeasured):
-            say("  " + ", ".join(f"{name} {shown(event.objective, value)}" for name, value in event.values.items()))
-
-    stop_on_sigterm()
-    found = verify_against(file, against, budget=budget, callbacks=say_values, **more)
-    print_result(upgrade_document(found), upgrade_lines(found), as_json=as_json)
-    return found.exit_code
 
 
 @app.command()

@@ -125,9 +125,9 @@ def doctor(
 
     Frameworks, devices and compilers.
     """
-    from autotune.doctor.machine import examine, examine_cluster
+    from autotune.doctor.machine import examine
 
-    findings = examine(studies_dir) if on is None else examine_cluster(on)
+    findings = examine(studies_dir, on)
     if as_json:
         print_json([finding.model_dump() for finding in findings])
     else:

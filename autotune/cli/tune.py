@@ -40,14 +40,13 @@ def tune(context: typer.Context, question: Question) -> int:
     An existing study of the same name is resumed.
     """
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.api.running import require_cluster, terms_of
+    from autotune.api.running import terms_of
     from autotune.api.studies import studies_at
     from autotune.planning.manifest import make_manifest
 
     for sentence in ignored_lines(context):
         say(sentence)
     require_report(question.report)
-    require_cluster(question.on)
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun, studies)
     if question.deadline is not None:
@@ -144,10 +143,9 @@ def _print_both(found: BothResult, *, as_json: bool) -> None:
 def resume(study: StudyName, question: Question) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
-    from autotune.api.running import reopen, require_cluster, terms_of
+    from autotune.api.running import reopen, terms_of
     from autotune.api.studies import studies_at
 
-    require_cluster(question.on)
     studies = studies_at(question.studies_dir, question.storage)
     opened, before = reopen(studies, study, question.env)
     return run_study(opened, terms_of(question, begun, studies, before), question)

@@ -23,7 +23,8 @@ from functools import partial
 from typing import Any
 
 from autotune.apply.warm_start import WarmStart
-from autotune.backends.protocol import Backend, EffectsOf
+from autotune.backends.contracts.compiler import EffectsOf
+from autotune.backends.protocol import Backend
 from autotune.command_line import asked
 from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.admission import Admission, Refusal

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends.protocol import Backend
+from autotune.backends.contracts.values import Values
 from autotune.job.fallback import raise_interruption
 from autotune.measure.limits import InputLimits, Span
 
@@ -81,7 +81,7 @@ _BY_PLACE = re.compile(r"argument (\d+)(.*)", re.DOTALL)
 class WholeNumbers:
     """What is known of one input. Threads may share it: what is known is replaced as a whole."""
 
-    def __init__(self, backend: Backend, name: str, limits: Slices | None = None) -> None:
+    def __init__(self, backend: Values, name: str, limits: Slices | None = None) -> None:
         """`limits`: what the file says; None: nothing, and all is learned from the untuned model."""
         self.name = name
         self.num_learned = 0

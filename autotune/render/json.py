@@ -8,8 +8,6 @@ from autotune.answer.format import ABOUT_THE_SECOND
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.verification.comparison import ComparisonResult
-from autotune.verification.retune import Retuned
-from autotune.verification.upgrade import Upgrade
 from autotune.verification.verify import Verification
 
 
@@ -56,37 +54,4 @@ def verification_document(verification: Verification) -> dict[str, Any]:
         "why": verification.why,
         "promised": verification.promised and verification.promised.model_dump(),
         "today": None if result is None else comparison_document(result, ("untuned", "tuned")),
-    }
-
-
-def upgrade_document(upgrade: Upgrade) -> dict[str, Any]:
-    """What another environment changes for an exported answer."""
-    measured = upgrade.measured or {}
-    here, there = upgrade.gains
-    return {
-        "outcome": upgrade.outcome,
-        "why": upgrade.why,
-        "here": upgrade.here,
-        "there": upgrade.there,
-        "objective": upgrade.objective.name,
-        "untuned": upgrade.untuned and upgrade.untuned.model_dump(),
-        "tuned": upgrade.tuned and upgrade.tuned.model_dump(),
-        "gain_here": here and here.model_dump(),
-        "gain_there": there and there.model_dump(),
-        "values": upgrade.values and dict(upgrade.values),
-        "measured": {name: outcome.model_dump(mode="json") for name, outcome in measured.items()},
-        "retuned": upgrade.retuned and _retuned_document(upgrade.retuned),
-    }
-
-
-def _retuned_document(found: Retuned) -> dict[str, Any]:
-    """What a search in the other environment found."""
-    return {
-        "study": found.study,
-        "why": found.why,
-        "verdict": found.verdict,
-        "config": found.config and found.config.root,
-        "is_other": found.is_other,
-        "gain": found.gain and found.gain.model_dump(),
-        "over_exported": found.over_exported and found.over_exported.model_dump(),
     }

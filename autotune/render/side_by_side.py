@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.answer.content import Figure, Intervals, Part, Table
-from autotune.answer.format import ABOUT_THE_SECOND, count, ends, percent, seconds, short_interval, times
+from autotune.answer.format import ABOUT_THE_SECOND, count, ends, percent, times
 from autotune.answer.objectives import as_good_as, gain, shown
 from autotune.answer.sections.confirmation import by_block
 from autotune.answer.sections.environment import accelerator_facts, environment_part, machine_rows
-from autotune.command_line import asked
 from autotune.config import Config
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.render.html.page import Rows, render
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
-from autotune.verification.upgrade import Upgrade
-from autotune.verification.verify import EXIT_CODES, Verification
+from autotune.verification.verify import Verification
 
 Names = tuple[str, str]
 ORIGIN = "Made by autotune from what was measured for this page."
@@ -53,59 +50,6 @@ def verification_lines(verification: Verification) -> list[str]:
         lines.append(f"  today     {gain(result.objective, result.speedup)}")
         lines.append(f"  untuned   {untuned}, tuned {tuned}")
     return lines
-
-
-def upgrade_lines(upgrade: Upgrade) -> list[str]:
-    """What another environment changes, as a table of both."""
-    lines = [f"{upgrade.outcome}: {upgrade.why}"]
-    if upgrade.values is None or upgrade.measured is None:
-        return [*lines, *_retuned_lines(upgrade)]
-    objective, values, measured = upgrade.objective, upgrade.values, upgrade.measured
-
-    def row(what: str, words: Callable[[str], str], change: str = "") -> tuple[str, str, str, str]:
-        return what, words(""), words("-there"), change
-
-    def interval(speedup: Speedup | None) -> str:
-        return "" if speedup is None else short_interval(speedup)
-
-    def number(things: Sequence[object] | None) -> str:
-        return "-" if things is None else str(len(things))
-
-    last = "tuned" if "tuned" in values else "untuned"
-    of_last = {place: measured[f"{last}{place}"] for place in ("", "-there")}
-    rows = [
-        ("", upgrade.here, upgrade.there, "change"),
-        row("untuned", lambda place: shown(objective, values[f"untuned{place}"]), interval(upgrade.untuned)),
-    ]
-    if last == "tuned":
-        here, there = (interval(gain) for gain in upgrade.gains)
-        rows.append(row("tuned", lambda place: shown(objective, values[f"tuned{place}"]), interval(upgrade.tuned)))
-        rows.append(("gain", here, there, ""))
-    rows += [
-        row("compile", lambda place: seconds(of_last[place].compile_s)),
-        row("graph breaks", lambda place: number(of_last[place].diagnosis.graph_breaks)),
-        row("recompiles", lambda place: number(of_last[place].diagnosis.recompiles)),
-    ]
-    programs = {each.program for each in of_last.values()}
-    if None not in programs:
-        rows.append(("program", "", "", "the same" if len(programs) == 1 else "another"))
-    widths = [max(len(each[column]) for each in rows) for column in range(4)]
-    for cells in rows:
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"  {'  '.join(padded)}".rstrip())
-    return [*lines, *_retuned_lines(upgrade)]
-
-
-def _retuned_lines(upgrade: Upgrade) -> list[str]:
-    """What a search there found, or how to have one made where the old answer is none any more."""
-    found = upgrade.retuned
-    if found is None:
-        is_lost = upgrade.exit_code == EXIT_CODES["regressed"] and upgrade.failed != "untuned-there"
-        return [f"  {asked('retune', True)} searches there for a config that is better"] if is_lost else []
-    lines = [f"  search    {found.why}"]
-    if found.gain is not None:
-        lines.append(f"            over the untuned model there: {gain(upgrade.objective, found.gain)}")
-    return [*lines, f"            {found.command or f'study {found.study}'}"]
 
 
 def value_words(objective: Objective, value: float) -> str:

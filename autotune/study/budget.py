@@ -27,6 +27,10 @@ class BusyMachinePlan(Record):
     """Disturbed trials that one run repeats, once each."""
 
 
+LONGEST_LOOK_S = 1800.0
+"""Where no time was given: if the blocks up to the next look take longer, nobody is made to wait for them unasked."""
+
+
 class BlockPlan(Record):
     """How much is measured in a block, and how many blocks there may be."""
 
@@ -39,7 +43,8 @@ class BlockPlan(Record):
     num_looks: PositiveInt = 3
     """The data are looked at this often at most; what is not clear then stays undecided."""
     max_s: PositiveFloat = 240.0
-    """After the first look and this time no further block begins."""
+    """After the first look and this time no further block begins that only tells which of proven configs is the best.
+    What is not proven has all the time that the run has."""
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -50,6 +55,17 @@ class BlockPlan(Record):
     def most_blocks(self) -> int:
         """After the last look."""
         return self.looks[-1]
+
+    def beyond(self, num_blocks: int) -> BlockPlan:
+        """This plan, with as many looks as it takes to have one after more than so many blocks."""
+        plan = self
+        while plan.most_blocks <= num_blocks:
+            plan = plan.model_copy(update={"num_looks": plan.num_looks + 1})
+        return plan
+
+    def seconds_to_look(self, num_blocks: int, block_s: float) -> float:
+        """What the blocks up to the next look take; 0 after the last."""
+        return block_s * min((look - num_blocks for look in self.looks if look > num_blocks), default=0)
 
     def fit_for(self, objective: Objective) -> BlockPlan:
         """One turn a block where the duration of steady calls does not matter."""

@@ -8,6 +8,7 @@ machine affects all of them.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.measure.sampling import Reading, middle_of
 from autotune.measure.statistics import Comparison
 from autotune.own_folders import absolute
-from autotune.study.budget import BlockPlan
+from autotune.study.budget import LONGEST_LOOK_S, BlockPlan
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -54,7 +55,7 @@ class BlockedRun:
     leaves the run, and a base that does ends the run with the blocks before; `failures` says why. All others take part
     to the end, those that cannot win as well: how they scatter says how much the blocks prove
     (docs/decisions/0005-verdict-in-blocks.md). No block begins that is unlikely to end before the `deadline`, and one
-    in which the deadline ended a process is dropped; `was_cut_short` is set then.
+    in which the deadline ended a process is dropped. Without a deadline none begins towards a look that is too far off.
 
     Where a worker is lost all begins anew, since the figures of two machines cannot be compared. That ends: a worker
     that is lost twice gets no further work.
@@ -75,7 +76,6 @@ class BlockedRun:
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
     mishaps: list[tuple[str, Failure]] = field(default_factory=list)
-    was_cut_short: bool = False
     was_lost: bool = False
     """A worker was lost with a process of the latest block."""
     _longest_block_s: float = 0.0
@@ -118,16 +118,16 @@ class BlockedRun:
             if num_blocks == self.plan.most_blocks or self._is_late(begun):
                 comparison = replace(comparison, is_final=True)
                 break
-        self.was_cut_short = self._is_over() and len(self.blocks) < self.plan.most_blocks
         return comparison
 
     def _is_late(self, begun: float) -> bool:
-        """The base failed or all was lost, the deadline is near, or the plan's time is used up and the blocks can be
-        looked at."""
+        """The base failed or all was lost, the deadline is near, or there is none and the next look is too far off."""
         if self.was_lost or self.base.name in self.failures:
             return True
-        is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
-        return self._is_over() or (is_pair and self.deadline.clock() - begun > self.plan.max_s)
+        if math.isfinite(self.deadline.left_s()) or len(self.blocks) < self.plan.first_look:
+            return self._is_over()
+        block_s = (self.deadline.clock() - begun) / len(self.blocks)
+        return self.plan.seconds_to_look(len(self.blocks), block_s) > LONGEST_LOOK_S
 
     def _is_over(self) -> bool:
         """There is no time for one more block."""

@@ -97,6 +97,8 @@ class _Verdict:
             self.notes.append(f"trial {candidate.number} does not look faster, and is {most}")
         self._note_programs()
         self.notes += filter(None, [clocks_note(self.field.seen)])
+        if self.field.num_contradicted:
+            self.notes.append(f"{self.field.num_contradicted} blocks of earlier runs tell of another machine: left out")
         is_cut = self._is_cut(verdict)
         return self._confirmation(
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
@@ -109,7 +111,7 @@ class _Verdict:
             margins=tuple(map(comparison.margin_of, range(len(evidence.finalists)))),
             confidence=comparison.confidence(winner, margin) if verdict is Verdict.UNDECIDED else None,
             compile_warm_s=self._compile_warm_s(candidate),
-            why=self._why() if is_cut else None,
+            why=self._why(candidate) if is_cut or verdict is Verdict.UNDECIDED else None,
             cut_short=is_cut,
         )
 
@@ -120,18 +122,25 @@ class _Verdict:
         """The run did not come to its end: more blocks could still say more. A proven answer may have a better one."""
         if self.is_interim or self.field.lost is not None:
             return True
-        return not self.standing.is_decided and verdict is not Verdict.FASTER
+        if self.standing.is_decided or verdict is Verdict.FASTER:
+            return False
+        return verdict is Verdict.UNDECIDED or not self.standing.has_used_its_time
 
     def _is_ended_by_clock(self) -> bool:
         """Whether the run ends here does not depend on what its blocks show."""
         return not self.is_interim and self.field.lost is None and self.standing.is_ended_by_clock
 
-    def _why(self) -> str | None:
-        """What kept the run from its end."""
+    def _why(self, candidate: TrialRecord | None = None) -> str:
+        """What kept the run from its end, or its end from a verdict."""
         if self.is_interim:
             return "the run has not come to its end"
         if (lost := self.field.lost) is not None:
             return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {lost.reason}: {lost.error}"
+        standing = self.standing
+        if candidate is not None and standing.is_decided:
+            return f"this machine is too noisy to tell by {self.evidence.num_blocks(candidate)} blocks"
+        if standing.has_used_its_time:
+            return f"no time was given, and the next look takes {standing.seconds_to_look / 60:.0f} min more"
         return self._did_not_fit("another block")
 
     def _without_blocks(self) -> Confirmation:

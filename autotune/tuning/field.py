@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from autotune.bench.bench import Running
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import Reading
 from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state_of, widest
-from autotune.measure.statistics import spread_of_pairs
+from autotune.measure.statistics import FIRST_LOOK, Verdict, spread_of_pairs
 from autotune.own_folders import remove
 from autotune.study.own_files import clear_runs
 from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of, together_in
@@ -23,6 +25,11 @@ from autotune.tuning.session import Session
 from autotune.user_folders import is_remembered, remember
 
 _UNTUNED = "untuned"
+CALMER = 9.0
+"""Variance of log ratios in an earlier run over that in this one: by chance so much in one case of twenty of the fewest
+blocks."""
+APART = 4.0
+"""Standard errors by which the mean log ratios of two runs differ."""
 
 
 class Field:
@@ -46,6 +53,12 @@ class Field:
         """Causes of scatter that were told of."""
         self.finalists: Sequence[TrialRecord] = ()
         """Those of the open block, or of the last one."""
+        earlier = session.study.confirmation
+        is_open = earlier is not None and earlier.verdict is Verdict.UNDECIDED and not earlier.cut_short
+        self._num_before = len(session.study.blocks) if is_open else 0
+        """Rows of earlier runs, of which all looks have left it undecided."""
+        self.num_contradicted = 0
+        """Rows of earlier runs that those of this run have taken the place of."""
 
     @property
     def lost(self) -> Failure | None:
@@ -63,11 +76,16 @@ class Field:
         """What this run's blocks measured, by trial."""
         return [{self._number(name): measured for name, measured in block.items()} for block in self._seen]
 
+    @property
+    def num_measured(self) -> int:
+        """Blocks of this run."""
+        return len(self._seen)
+
     def open(self, finalists: Sequence[TrialRecord], control: Running | None, second: Running | None = None) -> None:
         """Begin a block of these and the untuned model; `control` is another process of the latter, `second` one of
         the second baseline."""
         session, self.finalists = self._session, finalists
-        number = len(session.study.blocks) + 1
+        number = max((row.number for row in session.study.blocks), default=0) + 1
         run = self._begin(number)
         for record in finalists:
             if record.number not in self._contestants:
@@ -91,7 +109,7 @@ class Field:
         measured = self._run.close_block(block)
         if self._run.was_lost:
             # Its worker was lost: what was measured on another machine cannot stand beside what comes now.
-            study.blocks = []
+            study.blocks, self._num_before = [], 0
         self._note_failures(names)
         if measured is None:
             return None
@@ -107,6 +125,7 @@ class Field:
         )
         row = BlockRow(number=block.number, values=values, control=control, second=second, states=states)
         study.blocks = [*study.blocks, row]
+        self._drop_contradicted()
         self._note_noise(untuned)
         others = {number: value for number, value in values.items() if number != first}
         self._session.notify(BlockMeasured(values[first], others))
@@ -150,6 +169,14 @@ class Field:
             self.has_room = False
         self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
 
+    def _drop_contradicted(self) -> None:
+        """Rows of an undecided run stay evidence, unless those of this one tell of another machine."""
+        study = self._session.study
+        before, now = study.blocks[: self._num_before], study.blocks[self._num_before :]
+        if contradict(before, now, self._number(_UNTUNED)):
+            study.blocks = now
+            self.num_contradicted, self._num_before = len(before), 0
+
     def _explain_scatter(self) -> None:
         """Tell why processes of one config differ, once for each cause."""
         session = self._session
@@ -182,6 +209,23 @@ class Field:
         if name != _UNTUNED:
             return int(name.removeprefix("trial-"))
         return self._session.untuned.number
+
+
+def contradict(before: Sequence[BlockRow], now: Sequence[BlockRow], untuned: int) -> bool:
+    """Whether earlier rows do not tell of the machine as later ones show it: a config scattered far more in them, or
+    gained something else. Pure."""
+    for trial in {number for row in now for number in row.values} - {untuned}:
+        early, late = (
+            [math.log(row.values[untuned] / row.values[trial]) for row in rows if trial in row.values]
+            for rows in (before, now)
+        )
+        if min(len(early), len(late)) < FIRST_LOOK:
+            continue
+        was, is_now = statistics.variance(early), statistics.variance(late)
+        apart = abs(statistics.fmean(early) - statistics.fmean(late))
+        if was > CALMER * is_now or apart > APART * math.sqrt(was / len(early) + is_now / len(late)):
+            return True
+    return False
 
 
 def _comparable(control: Reading | None, untuned: ProcessState | None) -> Reading | None:

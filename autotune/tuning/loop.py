@@ -10,6 +10,7 @@ Nothing here prints. One callback receives what happens as events, and the comma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -72,7 +73,8 @@ class Tuner:
     ) -> None:
         self._study = study
         self._sampler = Sampler(study)
-        self._budget = budget
+        self._given = budget
+        self._budget = budget = _with_further_looks(study, budget)
         session = Session(study, budget, bench, notify, deadline or Deadline.after(budget.wall_s))
         self._begun = session.deadline.clock()
         self._time = TimeBudget(session)
@@ -105,12 +107,10 @@ class Tuner:
         """
         study = self._study
         with study.writing() as given_back, self._session.caches.open():
-            study.budget = self._budget
+            study.budget = self._given
             study.stop_reason = None
             self._notify(self._start(given_back))
             earlier = study.confirmation
-            if earlier is not None and earlier.verdict is Verdict.UNDECIDED and not earlier.cut_short:
-                study.blocks = []  # They proved nothing: this is another hour.
             plan_second_baseline(study)
             priors.enqueue_priors(study, sources, self._notify)
             goes_on = self._wants_more() or earlier is None or not _stands(earlier, study)
@@ -287,7 +287,7 @@ class Tuner:
         if simpler is not None:
             self._num_extra += 1
             return simpler
-        if standing.is_decided:
+        if standing.is_over:
             return None
         finalists = self._time.fitting(standing.field)
         if not finalists and standing.answer is None and standing.is_within_reach:
@@ -368,7 +368,9 @@ class Tuner:
         plan = self._budget.confirmation.fit_for(self._session.objective)
         evidence = evidence_of(self._study, plan, without=list(self._field.failed))
         assert evidence is not None, "the untuned model is measured first"
-        return Standing(evidence, self._field.most_finalists, self._blocks_s)
+        has_deadline = math.isfinite(self._time.left_s)
+        block_s = 0.0 if has_deadline else self._blocks_s / max(self._field.num_measured, 1)
+        return Standing(evidence, self._field.most_finalists, self._blocks_s, block_s)
 
     def _wants_more(self) -> bool:
         num_tried = self._study.num_recorded() + len(self._queue)
@@ -401,6 +403,14 @@ class Tuner:
         if not len(self._queue):  # What is not measured yet may show more.
             study.early_stop = forecast
         return True
+
+
+def _with_further_looks(study: Study, budget: Budget) -> Budget:
+    """The budget, with a look more where the blocks of an undecided run have had all of them: they stay evidence."""
+    earlier = study.confirmation
+    if earlier is None or earlier.verdict is not Verdict.UNDECIDED:
+        return budget
+    return budget.model_copy(update={"confirmation": budget.confirmation.beyond(len(earlier.pairs))})
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measure.early_look import EARLY_GAINS
+from autotune.study.budget import LONGEST_LOOK_S
 from autotune.study.records import TrialRecord
 from autotune.tuning.evidence import Evidence
 
@@ -56,6 +57,8 @@ class Standing:
     """Fewer where there is no room for more processes."""
     blocks_s: float = 0.0
     """Seconds that this run's blocks have taken."""
+    block_s: float = 0.0
+    """Seconds of one of them, where no time was given; with a time its deadline alone ends them."""
 
     @property
     def answer(self) -> TrialRecord | None:
@@ -117,29 +120,42 @@ class Standing:
         if compared is None or self._have_too_few([record for record in evidence.others if record in field]):
             return False
         num_blocks, plan = [evidence.num_blocks(record) for record in field], evidence.plan
-        if self.has_used_its_time:
-            return True
         if answer is not None:
             # One that joined late, and may be better, has had blocks of its own then.
             is_settled = min(num_blocks[:2]) >= SETTLED
             is_best = evidence.regret(answer) <= WORTH_KNOWING and not self._may_be_simpler(answer)
-            return evidence.num_blocks(answer) >= self.fewest_blocks and (is_settled or is_best)
+            has_enough = evidence.num_blocks(answer) >= self.fewest_blocks
+            return self.has_used_its_time or (has_enough and (is_settled or is_best))
         if num_blocks[0] >= plan.most_blocks:
             return True
         return min(num_blocks) in plan.looks and compared.is_clear()
 
     @property
     def has_used_its_time(self) -> bool:
-        """The plan's seconds for blocks are over, and each config has had a look."""
-        plan = self.evidence.plan
-        return self.blocks_s > plan.max_s and all(
-            self.evidence.num_blocks(record) >= plan.first_look for record in self.field
-        )
+        """Each config has had a look. With a proven answer, the plan's seconds are over; without one, the next look is
+        too far off for a run that was given no time."""
+        evidence = self.evidence
+        if any(evidence.num_blocks(record) < evidence.plan.first_look for record in self.field):
+            return False
+        if self.answer is not None:
+            return self.blocks_s > evidence.plan.max_s
+        return self.seconds_to_look > LONGEST_LOOK_S
+
+    @property
+    def seconds_to_look(self) -> float:
+        """What the blocks up to the next look at the leader take; 0 where a time was given."""
+        num_blocks = self.evidence.num_blocks(self.field[0]) if self.field else 0
+        return self.evidence.plan.seconds_to_look(num_blocks, self.block_s)
 
     @property
     def is_ended_by_clock(self) -> bool:
         """A run that ends now does so for lack of time alone: by its figures it would go on."""
         return self.has_used_its_time or not self.is_decided
+
+    @property
+    def is_over(self) -> bool:
+        """No further block is measured, whatever time is left."""
+        return self.is_decided or self.has_used_its_time
 
     @property
     def fewest_blocks(self) -> int:

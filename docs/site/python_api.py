@@ -24,9 +24,8 @@ from autotune.job.tiers.model import LoadedTiers, TieredModel
 from autotune.job.tiers.selector import TieredStats
 from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
+from autotune.plugins.upgrade.upgrade import Upgrade
 from autotune.study.records import TrialRecord
-from autotune.verification.retune import Retuned
-from autotune.verification.upgrade import Upgrade
 
 GROUPS: dict[str, list[Any]] = {
     "Tune": [
@@ -43,7 +42,6 @@ GROUPS: dict[str, list[Any]] = {
         Verification,
         autotune.verify_against,
         Upgrade,
-        Retuned,
         autotune.compare,
         Comparison,
         autotune.diagnose,

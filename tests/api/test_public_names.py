@@ -65,7 +65,7 @@ def test_a_job_pays_for_the_job_alone(tmp_path):
 def test_importing_the_api_loads_no_framework_and_no_cluster(tmp_path):
     """A notebook's own framework is its own affair, and most runs use no cluster."""
     calls = "import autotune; autotune.tune; autotune.verify; autotune.diagnose"
-    assert not loaded_by(f"{calls}; assert not [n for n in sys.modules if 'bench.ray' in n]", tmp_path) & FRAMEWORKS
+    assert not loaded_by(f"{calls}; assert not [n for n in sys.modules if 'plugins.ray' in n]", tmp_path) & FRAMEWORKS
 
 
 def test_diagnose_asks_for_what_was_given(monkeypatch, tmp_path, notebook):

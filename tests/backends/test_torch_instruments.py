@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from autotune.backends.protocol import DeviceReport
+from autotune.backends.contracts.runtime import DeviceReport
 from autotune.doctor import machine
 from autotune.measure.device_state import HARD, POWER_CAP
 

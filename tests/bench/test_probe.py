@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.backends.protocol import DeviceReport
+from autotune.backends.contracts.runtime import DeviceReport
 from autotune.bench.probe import find_devices, read_declaration
 from autotune.errors import InputError, MissingDeviceError, SetupError
 from autotune.planning import manifest

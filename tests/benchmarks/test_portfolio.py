@@ -1,4 +1,4 @@
-"""How the portfolio is made from records, and how searches that begin with one are judged."""
+"""How the portfolio is made from records."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from autotune.study.early_stop import StopRule
 from benchmarks import portfolio
 from benchmarks.portfolio import DESIGN, HALF, MODELS, WRAPPED, design, readings_of, space_for, table_of, text_of
-from benchmarks.portfolio_replay import Step, arrival, end, portfolio_without, truths
 
 
 @pytest.mark.parametrize(("framework", "task"), DESIGN, ids="-".join)
@@ -70,32 +68,3 @@ def test_a_table_names_the_models_on_which_a_config_was_best(known):
     made = table_of("torch", "infer", known(row(WRAPPED, 0.5), row({"execution": "compile"}, 0.6), row(half, 0.2)))
     best = {text_of(entry.config.root): entry.best_on for entry in made.entries}
     assert best == {text_of(WRAPPED): ("vit",), text_of({"execution": "compile"}): (), text_of(half): ("vit",)}
-
-
-def test_a_question_is_asked_of_a_portfolio_that_does_not_know_its_kind(monkeypatch):
-    """Leaving one model out is not enough where another of its kind stays."""
-    truth = truths()["vit_torch, tolerance 0.001"]
-    seen = []
-    monkeypatch.setattr("benchmarks.portfolio_replay.portfolio_for", lambda *given: seen.append(given[-1]))
-    portfolio_without(truth)
-    assert seen[0]
-    assert all(truth.kind not in table.kinds for table in seen[0])
-    assert all(len(entry.gains) == len(table.kinds) for table in seen[0] for entry in table.entries)
-
-
-def steps(*regrets, expected_gain=0.0):
-    idle = [0, *range(len(regrets) - 1)]
-    return [
-        Step(regret=regret, seen_s=None if regret is None else 1 + regret, trial_s=2.0, expected_gain=expected_gain,
-             num_idle=number)
-        for regret, number in zip(regrets, idle, strict=True)
-    ]  # fmt: skip
-
-
-def test_when_a_search_arrives_and_where_a_rule_ends_it():
-    search = steps(0.5, None, 0.04, 0.2, 0.0, 0.3)
-    assert (arrival(search, 0.05).trials, arrival(search, 0.05).seconds) == (3, 6.0)
-    assert not arrival(search[:4], 0.02).is_there
-    ended = end(search, StopRule(fewest_trials=4, fewest_idle=2, worth_a_trial=0.01))
-    assert (ended.trials, ended.seconds, ended.regret) == (4, 8.0, pytest.approx(0.04))
-    assert end(steps(0.5, 0.1, 0.0, expected_gain=0.5), StopRule(fewest_trials=1, fewest_idle=0)).trials == 3

@@ -14,8 +14,8 @@ from benchmarks import __main__ as all_of_them
 from benchmarks.evidence import DOCS, REPOSITORY, RESULTS, Benchmark, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
-KEPT = ("aa", "delivered", "loader", "overhead", "planted", "portfolio_replay", "replay", "shapes_bert_small",
-        "shapes_box_decoding", "warm_start", "zoo")  # fmt: skip
+KEPT = ("aa", "delivered", "loader", "overhead", "planted", "replay", "warm_start",
+        "zoo")  # fmt: skip
 """Sections that are made anew here; those of `wall_time.py` take a minute of simulated loops each, and that of
 `device.py` has tests of its own."""
 
@@ -29,7 +29,7 @@ def benchmarks_of(script: str) -> list[Benchmark]:
 
 
 def script_of(section: str) -> str:
-    return re.sub(r"^(shapes|wall_time|device)_.*", r"\1", section)
+    return re.sub(r"^(wall_time|device)_.*", r"\1", section)
 
 
 @pytest.mark.parametrize("name", KEPT)

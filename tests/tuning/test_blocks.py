@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import statistics
@@ -15,6 +16,7 @@ from autotune.bench.bench import Bench
 from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study.budget import BlockPlan
+from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.tuning.attempts import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS
@@ -465,11 +467,14 @@ class TestPlan:
         assert comparison.num_looks == 3
         assert comparison.is_final is (clear_at == 99)
 
-    def test_after_its_time_no_further_look_is_begun(self, make_request, measurement):
-        """The first look always comes; those after it only within the contest's time."""
-        _, contest = self.contest(make_request, measurement, {"untuned": 8, "a": 4}, first_look=2, max_s=1e-9)
+    @pytest.mark.parametrize(("wall_s", "num_blocks"), [(None, 2), (1e6, 8)])
+    def test_without_a_time_no_look_is_begun_that_takes_long(self, make_request, measurement, wall_s, num_blocks):
+        """The first look always comes; those after it where a time was given, or nobody waits half an hour for one."""
+        _, contest = self.contest(make_request, measurement, {"untuned": 8, "a": 4}, first_look=2)
+        seconds = itertools.count(step=600.0)
+        contest.deadline = Deadline.after(wall_s, clock=lambda: next(seconds))
         comparison = contest.run(lambda _: False)
-        assert (len(comparison.values), comparison.is_final) == (2, True)
+        assert (len(comparison.values), comparison.is_final) == (num_blocks, True)
 
     @pytest.mark.parametrize(("max_sampling_s", "num_turns"), [(60.0, 7), (1e-9, 4)])
     def test_rounds_are_cut_short_by_time_but_never_below_the_fewest(

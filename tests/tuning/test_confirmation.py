@@ -273,7 +273,20 @@ class TestConfirmation:
         again = tune(latencies)
         assert tune.blocks == 4
         assert again.verdict is Verdict.FASTER
+        assert "16 blocks of earlier runs tell of another machine: left out" in again.note
         assert study.confirmation == again
+
+    @pytest.mark.parametrize(("later", "verdict"), [([7.6, 8.6], "faster"), ([8.1, 10.7], "undecided")])
+    def test_blocks_of_an_undecided_run_stay_evidence(self, study, tune, later, verdict):
+        """A run that goes on adds to them, has one look more at all together, and says at which it ended."""
+        scatter = dict(enumerate([8.1, 10.7] * 8 + later * 8, start=1))
+        latencies = {UNTUNED: 10, compiled("b"): 9}
+        confirmation = tune(latencies, {compiled("b"): scatter.get})
+        assert (confirmation.verdict, len(study.blocks)) == (Verdict.UNDECIDED, 16)
+        assert confirmation.why == "this machine is too noisy to tell by 16 blocks"
+        again = tune(latencies, {compiled("b"): scatter.get})
+        assert (again.verdict, len(study.blocks), tune.blocks) == (Verdict(verdict), 32, 16)
+        assert again.why == (None if verdict == "faster" else "this machine is too noisy to tell by 32 blocks")
 
     @pytest.mark.parametrize("speed", [5, 10, 10.5], ids=["faster", "tie", "keep_untuned"])
     def test_a_decided_verdict_stands(self, study, tune, speed):

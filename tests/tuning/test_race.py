@@ -248,12 +248,15 @@ class TestDecided:
         assert standing((10, 8), wild).is_decided
 
     def test_what_is_not_decided_is_ended_by_the_clock_alone(self, standing):
-        """That, and the plan's time for blocks, says nothing of the figures; what is proven, or clear, does."""
+        """What is proven, or clear, is not. Without a time that was given a next look half an hour away ends it."""
+        wild = [{0: 10, 1: ms} for ms in [4, 16, 7, 30]]
         assert standing((10, 5), [{0: 10, 1: 5}]).is_ended_by_clock
         assert not standing((10, 5), [{0: 10, 1: 5}] * 2).is_ended_by_clock
         clear = standing((10, 9.5), [{0: 10, 1: 10}] * 4)
         assert not clear.is_ended_by_clock
-        assert dataclasses.replace(clear, blocks_s=1e9).is_ended_by_clock
+        for block_s, is_over in ((450.0, False), (451.0, True)):
+            opened = dataclasses.replace(standing((10, 8), wild[:4]), blocks_s=4 * block_s, block_s=block_s)
+            assert (opened.is_decided, opened.is_over, opened.is_ended_by_clock) == (False, is_over, True)
 
     def test_a_last_look_by_the_clock_spends_what_is_left(self, standing):
         """The verdict that is stored on the way does not."""

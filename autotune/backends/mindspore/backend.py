@@ -18,6 +18,7 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.backends.contracts.runtime import DeviceReport, python_random_state
 from autotune.backends.mindspore import ascend, compile_cache, proxy, regions, shapes, tensors, training
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
 from autotune.backends.mindspore.compiled_cell import FunctionCell, compiled_cell, records_gradients
@@ -28,7 +29,7 @@ from autotune.backends.mindspore.knobs import TARGETS
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of, tensor_like
-from autotune.backends.protocol import Backend, DeviceReport, python_random_state
+from autotune.backends.protocol import Backend
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError

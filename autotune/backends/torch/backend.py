@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.protocol import Backend, DeviceReport, python_random_state
+from autotune.backends.contracts.runtime import DeviceReport, python_random_state
+from autotune.backends.protocol import Backend
 from autotune.backends.torch import (
     compile_cache,
     counters,

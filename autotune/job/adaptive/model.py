@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 
 from autotune.backends.capabilities import Versions
-from autotune.backends.protocol import Backend, EffectsOf
+from autotune.backends.contracts.compiler import EffectsOf
+from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Ledger, ShapeAccount
 from autotune.job.admission import Admission, Refusal

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from autotune.backends.protocol import Backend
+from autotune.backends.contracts.runtime import Runtime
 from autotune.backends.registry import entry_of
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import Clock
@@ -55,7 +55,7 @@ class DeviceLock:
         self._waited_s = 0.0
 
     @classmethod
-    def of(cls, request: TrialRequest, backend: Backend, progress: StageReporter) -> DeviceLock:
+    def of(cls, request: TrialRequest, backend: Runtime, progress: StageReporter) -> DeviceLock:
         """For the device that the backend has selected. A compiler that locks what it times itself compiles the rest
         beside other trials."""
         folder = os.environ.get(FOLDER_VARIABLE) or str(FOLDER)
@@ -136,7 +136,7 @@ class DeviceLock:
         return descriptor
 
 
-def device_key(request: TrialRequest, backend: Backend) -> str:
+def device_key(request: TrialRequest, backend: Runtime) -> str:
     """Names a device among those of the machine; the CPU is one as a whole."""
     device = request.workload.device
     if device == "cpu":

@@ -37,7 +37,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.backends.protocol import Backend
+from autotune.backends.contracts.runtime import Runtime
 from autotune.measure.measurement import Growth
 from autotune.measure.objective import PAGE_BYTES
 
@@ -59,7 +59,7 @@ _RESET_PEAK = "5"
 class PeakMemory:
     """Create it before the model is built; call `restart()` at the start of a stage and `peak_bytes()` at its end."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Runtime) -> None:
         self._backend = backend
         self._start_bytes = psutil.Process().memory_info().rss
         self._resettable = True
@@ -158,7 +158,7 @@ def _counted(file: Path, name: str) -> int | None:
     return None if found is None else int(found.split()[1]) * 1024
 
 
-def growth_of(calls: Sequence[Callable[[], None]], pass_s: float, longest_s: float, backend: Backend) -> Growth | None:
+def growth_of(calls: Sequence[Callable[[], None]], pass_s: float, longest_s: float, backend: Runtime) -> Growth | None:
     """What calls keep, which were made before and take `pass_s` a pass; None where so many would take too long."""
     fewest, most = (max(1, math.ceil(number / len(calls))) for number in (FEWEST_CALLS, MOST_CALLS))
     num_passes = min(max(int(GROWTH_S / WINDOWS / pass_s), fewest), most)
@@ -181,7 +181,7 @@ def growth_of(calls: Sequence[Callable[[], None]], pass_s: float, longest_s: flo
     )
 
 
-def _held_bytes(backend: Backend) -> tuple[int, int]:
+def _held_bytes(backend: Runtime) -> tuple[int, int]:
     """Memory in use of the device's allocator, where there is one, else resident, counted exactly where the system can;
     and that of Python objects that were made since they are traced."""
     gc.collect()

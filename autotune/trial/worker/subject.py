@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from autotune.backends.capabilities import USUAL_LEARNING_RATE, require
+from autotune.backends.contracts.models import Models
 from autotune.backends.protocol import Backend
 from autotune.backends.read_around import variables_read
 from autotune.command_line import asked
@@ -256,7 +257,7 @@ def why_unrepeatable(subject: Subject, backend: Backend, changed: Sequence[str])
     return kept_state(subject.model, changed, has_reset=subject.reset is not None)
 
 
-def describe_dropouts(subject: Subject, backend: Backend) -> str | None:
+def describe_dropouts(subject: Subject, backend: Models) -> str | None:
     """Subject and verb of a sentence about the model's active dropout; None if there is none."""
     dropouts = backend.active_dropout(subject.model)
     if not dropouts:

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import VaryingAxis, Versions
-from autotune.backends.protocol import Backend, DeviceReport
+from autotune.backends.contracts.runtime import DeviceReport
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError

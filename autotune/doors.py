@@ -1,0 +1,104 @@
+"""`Door`: where packages add something of one kind by name, a group of entry points. What no core needs stands behind
+one too (`plugins`), declared in `pyproject.toml` as a stranger's package declares it.
+
+Entry points are looked up when a name is asked for and loaded one by one: who asks for none does not pay for what is
+installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from autotune.errors import InputError, quoted
+
+T = TypeVar("T")
+DISTRIBUTION = "autotune-compile"
+"""The one that holds this package."""
+
+
+@dataclass(frozen=True)
+class Door(Generic[T]):
+    """One group: its name, the noun for what is behind it, and the type of that."""
+
+    group: str
+    noun: str
+    kind: type[T]
+
+    def names(self) -> tuple[str, ...]:
+        """The names that installed packages give. Raises InputError where two packages give the same."""
+        for name in _points(self.group):
+            self._point(name)
+        return tuple(_points(self.group))
+
+    def has(self, name: str) -> bool:
+        """A package gives this name."""
+        return name in _points(self.group)
+
+    def find(self, name: str) -> T | None:
+        """The object of this name; None where no package gives it. Raises InputError where it cannot be used."""
+        point = self._point(name)
+        if point is None:
+            return None
+        try:
+            found = _loaded(point)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the {self.noun} {name!r} of {owner(point)} cannot be loaded: {quoted(error)}",
+                tip=f"install {owner(point)} anew with what it needs, or uninstall it",
+            ) from error
+        if not isinstance(found, self.kind):
+            raise InputError(f"the {self.noun} {name!r} of {owner(point)}: {point.value} is no {self.kind.__name__}")
+        return found
+
+    def require(self, name: str) -> T:
+        """The object of a name that this package itself declares. Raises InputError where it is not installed."""
+        found = self.find(name)
+        if found is None:
+            raise InputError(f"the {self.noun} {name!r} is not installed", tip=self.tip())
+        return found
+
+    def tip(self, *others: str) -> str:
+        """Which names can be given, beside others; or that this package's own are missing, as from a checkout that was
+        never installed."""
+        if not any(
+            point.dist is not None and owner(point) == DISTRIBUTION for (point, *_) in _points(self.group).values()
+        ):
+            return "autotune is not installed as it is now: run `pip install -e .`, or `make setup`, in its folder"
+        return f"choose one of: {', '.join((*others, *_points(self.group)))}"
+
+    def _point(self, name: str) -> metadata.EntryPoint | None:
+        points = _points(self.group).get(name, ())
+        if len(points) > 1:
+            owners = " and ".join(sorted(map(owner, points)))
+            raise InputError(f"the {self.noun} {name!r} is of two packages: {owners}", tip="uninstall one of them")
+        return points[0] if points else None
+
+
+def owner(point: metadata.EntryPoint) -> str:
+    """The distribution that declares an entry point."""
+    return point.value if point.dist is None else point.dist.name
+
+
+def forget() -> None:
+    """Look at the installed packages again, which have changed."""
+    _points.cache_clear()
+    _loaded.cache_clear()
+
+
+@cache
+def _points(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
+    found: dict[str, tuple[metadata.EntryPoint, ...]] = {}
+    for point in metadata.entry_points(group=group):
+        found[point.name] = (*found.get(point.name, ()), point)
+    return found
+
+
+@cache
+def _loaded(point: metadata.EntryPoint) -> Any:
+    return point.load()

@@ -1,0 +1,1 @@
+"""`verify --against ENVIRONMENT`: what another release changes for an exported config."""
