@@ -2,18 +2,20 @@
 
 import os
 import signal
+import time
 
 
 def main() -> None:
     """Run the command line. An interrupt before a command has begun, while modules are imported, or after it has ended
     leaves the process at once: nothing is under way that would have to be undone."""
+    begun = time.monotonic()  # A time budget is that of the whole command, imports included.
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # A shell's background job ignores it.
     if handled:
         signal.signal(signal.SIGINT, _leave)
     from autotune.cli import run
 
     try:
-        run(_interrupt if handled else None)
+        run(_interrupt if handled else None, begun)
     finally:
         if handled:
             signal.signal(signal.SIGINT, _leave)

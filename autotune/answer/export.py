@@ -72,14 +72,16 @@ def figures_of(record: TrialRecord) -> Figures:
 
 
 def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
-    """What is exported: the best config, or another trial that was compared with the untuned model. Before there is a
-    verdict, any trial that the user names and that keeps every constraint.
+    """What is exported: the best config, or another trial that was compared with the untuned model. Where nothing is
+    decided, any trial that the user names and that keeps every constraint.
 
     Raises InputError if there is no verdict yet and no trial named, or nothing usable.
     """
     answer = StudyResult(study)
     confirmation = answer.confirmation
     if answer.verdict is None or confirmation is None:
+        return _tuned(study, answer, _unproven(study, answer, trial))
+    if trial is not None and answer.verdict is Verdict.UNDECIDED and trial not in confirmation.compared:
         return _tuned(study, answer, _unproven(study, answer, trial))
     if trial is not None and (answer.best is None or trial != answer.best.number):
         return _tuned(study, answer, _chosen(study, confirmation, trial))
@@ -102,7 +104,7 @@ class _Exported:
 
 
 def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported:
-    """The trial that the user chose before anything was proven. Raises InputError for one that cannot be exported."""
+    """The trial that the user chose, where nothing is proven. Raises InputError for one that cannot be exported."""
     resume = f"run: {study.command('resume')}" if study.manifest.is_of_this_schema else study.written
     if trial is None:
         leader = None if answer.best is answer.untuned else answer.best

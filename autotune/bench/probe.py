@@ -32,7 +32,7 @@ from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
 from autotune.own_folders import TemporaryFolder
 from autotune.space.declared import Declaration
-from autotune.trial.deadline import LimitsNow
+from autotune.trial.deadline import SHORTEST_S, LimitsNow
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.worker.components import ComponentRecord, repeated_in, require_regions
@@ -61,7 +61,7 @@ def find_devices(framework: str, limits: LimitsNow = Limits) -> DeviceReport:
     """The devices that `framework` finds. Raises MissingFrameworkError, or SetupError if it cannot be imported."""
     framework_version(framework)
     try:
-        content = _ask(framework, {}, limits(), "devices", framework)
+        content = _ask(framework, {}, limits, "devices", framework)
     except NoAnswerError as error:
         raise SetupError(
             f"{framework} is installed but does not work: {error}", tip=f"try: python -c 'import {framework}'"
@@ -76,12 +76,12 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     region does not fit the model, and SetupError where it fails or takes longer than a trial may take to build it.
     """
     try:
-        content = _ask(workload.framework, variables, limits(), "declaration", workload.model_dump_json())
+        content = _ask(workload.framework, variables, limits, "declaration", workload.model_dump_json())
     except NoAnswerError as error:
         raise SetupError(
             f"{workload.model} could not be built: {error}",
-            tip=f"mend that, or give it more time with {asked('budget')}, and run the same command again; full log: "
-            f"{error.log}",
+            tip=f"mend that, or let it take longer (`limits` in a file of {asked('budget')}), and run the same command "
+            f"again; full log: {error.log}",
         ) from None
     return Declaration.model_validate(content)
 
@@ -92,18 +92,23 @@ def require_options(
     """Check knobs that are options of the compiler, and all their values, against the installed release. Raises
     InputError for the first that no config may set so, and SetupError where that cannot be told."""
     try:
-        _ask(framework, variables, limits(), "options", json.dumps([framework, values]))
+        _ask(framework, variables, limits, "options", json.dumps([framework, values]))
     except NoAnswerError as error:
         raise SetupError(
             f"{framework} did not say which options it has: {error}", tip=f"try: {command('doctor')}"
         ) from None
 
 
-def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question: str) -> Any:
-    """The child's answer. Raises InputError for what it finds wrong, and NoAnswerError, whose log stays."""
+_OVER = {"devices": "the devices were found", "declaration": "the model was built", "options": "its options were read"}
+"""What a child is asked -> before what the run's time was over."""
+
+
+def _ask(framework: str, variables: Mapping[str, str], limits: LimitsNow, *question: str) -> Any:
+    """The child's answer. Raises InputError for what it finds wrong, and where the run's time was over; NoAnswerError,
+    whose log stays."""
     with _own_folder() as folder:
         write_whole(folder.path / _QUESTION, json.dumps(question))
-        how_it_ended = _run_child(framework, variables, limits, folder)
+        how_it_ended = _run_child(framework, variables, limits(), folder)
         answer: dict[str, Any] = {}
         with suppress(OSError):
             answer = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
@@ -111,6 +116,11 @@ def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question
             what, tip = answer["problem"]
             raise InputError(what, tip=tip)
         if "said" not in answer:
+            if limits().total <= SHORTEST_S:
+                raise InputError(
+                    f"the time of the run was over before {_OVER[question[0]]}",
+                    tip=f"give more with {asked('budget')}, e.g. {asked('budget', '10m')}",
+                )
             raise NoAnswerError(answer.get("failed", how_it_ended), folder.stderr)
         return answer["said"]
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from autotune.cli.app import app, at_begin, explained, say_error
+from autotune.cli.app import app, at_begin, explained, program_begun, say_error
 from autotune.command_line import command
 from autotune.errors import OUTPUT, naming
 
@@ -22,12 +22,15 @@ for _commands in ("tune", "show", "studies", "report", "compare", "studies_folde
     importlib.import_module(f"autotune.cli.{_commands}")
 
 
-def run(begin: Callable[[], None] | None = None) -> None:
-    """Run the command that was typed, and exit. `begin` is called when it begins, after flags and files are read."""
+def run(begin: Callable[[], None] | None = None, begun: float | None = None) -> None:
+    """Run the command that was typed, and exit. `begin` is called when it begins, after flags and files are read;
+    `begun`: when the program did, on the monotonic clock."""
     if sys.stdout is None:  # Started with it closed.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as we run)
     if begin is not None:
         at_begin.append(begin)
+    if begun is not None:
+        program_begun.append(begun)
     try:
         with naming(OUTPUT):
             app(prog_name=command())

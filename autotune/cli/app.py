@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec
@@ -89,6 +90,8 @@ app = typer.Typer(
 
 at_begin: list[Callable[[], None]] = []
 """Called when a command begins."""
+program_begun: list[float] = []
+"""When the program that runs the command began, on the monotonic clock; empty where there is none but the command."""
 P = ParamSpec("P")
 
 
@@ -150,6 +153,11 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
         raise typer.Exit(code or 0)
 
     return run
+
+
+def begun() -> float:
+    """When the command began, on the monotonic clock."""
+    return next(iter(program_begun), time.monotonic())
 
 
 _OF_THE_DISK = {

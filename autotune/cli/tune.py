@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import app, begun, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.compare import say_block
 from autotune.cli.flags import ENV_AGAIN, GroupedCommand, StudyName, asks, examples
 from autotune.cli.report import require_report, write_result
@@ -39,7 +38,6 @@ def tune(context: typer.Context, question: Question) -> int:
 
     An existing study of the same name is resumed.
     """
-    begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.api.running import terms_of
     from autotune.api.studies import studies_at
     from autotune.planning.manifest import make_manifest
@@ -48,7 +46,7 @@ def tune(context: typer.Context, question: Question) -> int:
         say(sentence)
     require_report(question.report)
     studies = studies_at(question.studies_dir, question.storage)
-    terms = terms_of(question, begun, studies)
+    terms = terms_of(question, begun(), studies)
     if question.deadline is not None:
         from autotune.cli.tune_tiers import tune_tiers
 
@@ -142,10 +140,9 @@ def _print_both(found: BothResult, *, as_json: bool) -> None:
 )
 def resume(study: StudyName, question: Question) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
-    begun = time.monotonic()
     from autotune.api.running import reopen, terms_of
     from autotune.api.studies import studies_at
 
     studies = studies_at(question.studies_dir, question.storage)
     opened, before = reopen(studies, study, question.env)
-    return run_study(opened, terms_of(question, begun, studies, before), question)
+    return run_study(opened, terms_of(question, begun(), studies, before), question)

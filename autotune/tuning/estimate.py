@@ -25,6 +25,8 @@ from autotune.study.records import NoiseFloor, TrialRecord
 WARM_SHARE = 0.5
 """Share of the time of compiling and checking that is paid again in a process that finds the caches of an earlier one:
 between 0.37 and 0.67 in torch.compile, by config, 0.38 or all of it in MindSpore (docs/decisions/0024-time-left.md)."""
+CALLS_OF_CHECK = 4
+"""Calls of the check and of the warm-up, after the first one, at the least."""
 LARGE_GAIN = 3.0
 """A gain in the search beyond which a slow call is timed once in a block."""
 
@@ -37,6 +39,20 @@ def trial_s(record: TrialRecord) -> float:
 def typical_trial_s(records: Sequence[TrialRecord]) -> float:
     """The median over the trials that said something about their config. Raises StatisticsError without any."""
     return statistics.median(trial_s(record) for record in records if record.counts)
+
+
+def proof_s(ready_s: float, call_s: float, budget: Budget, objective: Objective) -> float:
+    """Seconds of a run that can prove a large gain, by the untuned model's first call: until then its process took
+    `ready_s`, and the call `call_s`. That trial and that of a config, and a block of both, all of them as slow; what
+    compiling takes nobody knows yet."""
+    plan, sampling = budget.confirmation.fit_for(objective), budget.sampling
+    is_slow = call_s > sampling.slow_call_s
+    # A large gain of a slow model is proven by one turn.
+    num_rounds = 1 if is_slow else plan.fewest_rounds
+    turn_s = call_s if is_slow else call_s + max(sampling.turn_s, sampling.fewest_in_turn * call_s)
+    warm_s = ready_s + (1 + CALLS_OF_CHECK) * call_s
+    samples_s = max(sampling.fewest_samples * call_s, sampling.min_sampling_s)
+    return 2 * (warm_s + samples_s) + 2 * (warm_s + num_rounds * turn_s)
 
 
 def process_start_s(untuned: TrialRecord, floor: NoiseFloor | None = None) -> float:

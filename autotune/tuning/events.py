@@ -207,11 +207,14 @@ class AnswerProven:
 
 @dataclass(frozen=True)
 class BudgetShort:
-    """The time of the run is not expected to hold a single block: nothing can be proven in it."""
+    """The time of the run is not expected to hold a single block: nothing can be proven in it. Told after the first
+    call of the untuned model, if that shows it, else after its trial."""
 
     needed_s: float
     """What a run would take that can prove a large gain."""
     wall_s: float
+    call_s: float | None = None
+    """Seconds of an untuned call."""
 
 
 @dataclass(frozen=True)

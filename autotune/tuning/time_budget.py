@@ -10,10 +10,17 @@ from collections.abc import Sequence
 
 from autotune.command_line import asked
 from autotune.errors import InputError
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.study.early_stop import count_idle
 from autotune.study.records import TrialRecord
-from autotune.tuning.estimate import block_times, confirmation_times, process_start_s, trial_s, typical_trial_s
+from autotune.tuning.estimate import (
+    block_times,
+    confirmation_times,
+    process_start_s,
+    proof_s,
+    trial_s,
+    typical_trial_s,
+)
 from autotune.tuning.events import (
     AnswerProven,
     BlockMeasured,
@@ -22,6 +29,7 @@ from autotune.tuning.events import (
     Event,
     NoiseFloorMeasured,
     SearchEnded,
+    StageEntered,
     TimeLeftEstimated,
     TrialEnded,
     TrialStarted,
@@ -60,6 +68,8 @@ class TimeBudget:
         self._session = session
         self._pace = SAFETY
         """How many times as long as estimated blocks take: a guess until one was measured."""
+        self._is_told = False
+        """That the time is short."""
 
     @property
     def left_s(self) -> float:
@@ -130,11 +140,21 @@ class TimeBudget:
     def shortage(self) -> BudgetShort | None:
         """Said once the untuned model is measured: the time is not expected to hold a trial and a block."""
         untuned = self._session.study.untuned_record()
-        if untuned is None or math.isinf(self.left_s):
+        if untuned is None or self._is_told or math.isinf(self.left_s):
             return None
         needed_s = trial_s(untuned) + self.block_s([untuned])
-        wall_s = self._session.budget.wall_s or 0.0
-        return BudgetShort(needed_s + wall_s - self.left_s, wall_s) if needed_s > self.left_s else None
+        return self._short(needed_s, untuned.measurement.steady_call_s) if needed_s > self.left_s else None
+
+    def shortage_by_call(self, ready_s: float, call_s: float) -> BudgetShort | None:
+        """Said once the untuned model has made its first call, `ready_s` after its trial began."""
+        session = self._session
+        # What was spent so far is paid once, and `proof_s` counts it.
+        needed_s = proof_s(ready_s, call_s, session.budget, session.objective) - ready_s - call_s
+        return self._short(needed_s, call_s) if needed_s > self.left_s else None
+
+    def _short(self, needed_s: float, call_s: float) -> BudgetShort:
+        self._is_told, wall_s = True, self._session.budget.wall_s or 0.0
+        return BudgetShort(needed_s + wall_s - self.left_s, wall_s, call_s)
 
     def has_time_for_beside(self) -> bool:
         """Another process of the untuned model takes no more than its share of what is left."""
@@ -153,9 +173,13 @@ class TimeBudget:
 
     def require_untuned(self) -> None:
         """Raises InputError where the time was up before the untuned model was measured: there is no answer then."""
-        if self._session.study.untuned_record() is None:
+        study = self._session.study
+        if study.untuned_record() is None:
+            cut = [record.outcome for record in study.records() if isinstance(record.outcome, Failure)]
+            was_built = not cut or cut[-1].stage not in (Stage.START, Stage.BUILD)
+            rest = "" if was_built else ": it was over before the model was built"
             raise InputError(
-                f"the time of {self._session.budget.wall_s:g} s does not hold one trial of the untuned model",
+                f"the time of {self._session.budget.wall_s:g} s does not hold one trial of the untuned model{rest}",
                 tip=f"give more with {asked('budget')}, e.g. {asked('budget', '10m')}; what was measured is kept",
             )
 
@@ -184,7 +208,7 @@ class TimeLeft:
 
     Trials to come take the mean of those of this run. Blocks take what they are expected to, and once some were
     measured the mean of the later ones; `BLOCKS_EXPECTED` are. Nothing is decided by it. How good it is:
-    docs/decisions/0024-time-left.md.
+    docs/decisions/0024-time-left.md. It also tells of a time that is too short, as soon as one call shows it.
     """
 
     def __init__(self, session: Session, time: TimeBudget) -> None:
@@ -197,12 +221,16 @@ class TimeLeft:
         self._block_s: list[float] = []
         self._is_searching = True
         self._is_proven = False
+        self._first_call = 0.0
+        """When the untuned model's first call began."""
 
     def __call__(self, event: Event) -> None:
         self._session.notify(event)
         match event:
             case TrialStarted() | BlockStarted():
                 self._since = self._since or self._clock()
+            case StageEntered() if self._session.study.untuned_record() is None:
+                self._note_stage(event.stage)
             case NoiseFloorMeasured():
                 self._since = self._clock()
             case TrialEnded():
@@ -219,6 +247,16 @@ class TimeLeft:
             case AnswerProven():
                 self._is_proven = True
                 self._tell()
+
+    def _note_stage(self, stage: Stage) -> None:
+        """A stage of the untuned model's trial: its first call lies between two of them."""
+        if stage is Stage.COMPILE:
+            self._first_call = self._clock()
+        elif stage is Stage.CHECK and self._first_call:
+            ready_s, call_s = self._first_call - self._since, self._clock() - self._first_call
+            self._first_call = 0.0
+            if (short := self._time.shortage_by_call(ready_s, call_s)) is not None:
+                self._session.notify(short)
 
     def _lap(self) -> float:
         since, self._since = self._since, self._clock()

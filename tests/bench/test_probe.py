@@ -157,10 +157,11 @@ def test_it_takes_no_longer_than_a_trial_may(home, ask, limit, seconds):
 
 
 def test_the_time_that_is_left_is_looked_at_when_it_starts(ask):
-    """A run whose time is up gives it none."""
+    """A run whose time is up gives it none, and says that it was the time, not the model."""
     deadline = Deadline(ends=10.0, clock=lambda: 20.0)
-    with pytest.raises(SetupError, match=r"stopped after the 0\.1 s"):
+    with pytest.raises(InputError, match=r"the time of the run was over before the model was built") as refused:
         ask("leaves", partial(deadline.cap, Limits()))
+    assert refused.value.tip.startswith("give more with budget, e.g. budget='10m'")
 
 
 def test_a_run_with_a_time_gives_the_probe_what_is_left(cli, home, space_file, monkeypatch):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import typer
 
 import autotune
 from autotune.cli import app, flags, running
+from autotune.cli.app import begun, program_begun
 from autotune.errors import InputError
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.records import Confirmation
@@ -183,3 +185,14 @@ def test_ctrl_c_names_what_goes_on_and_the_answer_so_far(make_study, measurement
     assert f"  {study.command('export')}\n" in said
     assert f"  {study.command('resume')}\n" in said
     study.close()
+
+
+def test_the_time_of_a_command_begins_with_its_program():
+    """With the first line of the program, imports included; without a program, with the command."""
+    before = time.monotonic()
+    assert begun() >= before
+    program_begun.append(before - 60.0)
+    try:
+        assert begun() == before - 60.0
+    finally:
+        program_begun.clear()

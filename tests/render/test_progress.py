@@ -267,14 +267,17 @@ def test_a_log_tells_each_answer_and_what_it_replaces(measurement):
     for event in (BlockStarted(4, (record(measurement, 3),)), BlockMeasured(0.01, {3: 0.008}), first):
         display(event)
     display(proven(record(measurement, 5), first.step))
-    display(BudgetShort(128.0, 30.0))
+    display(BudgetShort(128.0, 30.0, 0.02))
+    display(BudgetShort(640.0, 300.0, 17.0))
     assert file.getvalue().splitlines() == [
         " 0:00  block   4     10 ms untuned; trial 3 1.25x",
         " 0:00  proven after 31 s: trial 3 1.21x (1.12x to 1.30x), by 2 blocks; the run goes on, Ctrl-C keeps it",
         " 0:00  proven after 31 s: trial 5 1.21x (1.12x to 1.30x), by 2 blocks, better than trial 3 (1.21x); "
         "the run goes on, Ctrl-C keeps it",
-        " 0:00  short       30 s hold trials, but are not expected to hold a block, without which nothing is proven; "
-        f"{asked('budget', '3m')} is",
+        " 0:00  short       a call takes 20 ms here: a proof needs about 3m, and the run has 30 s; give "
+        f"{asked('budget', '3m')}",
+        " 0:00  short       a call takes 17 s here: a proof needs about 11m, and the run has 5 min 0 s; give "
+        f"smaller inputs, such as a smaller batch, or {asked('budget', '11m')}",
     ]
 
 

@@ -23,8 +23,10 @@ from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
 from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
-from autotune.tuning.events import BlockMeasured, BlockStarted, BudgetShort, SearchEnded, TrialStarted
+from autotune.tuning.events import BlockMeasured, BlockStarted, BudgetShort, SearchEnded, StageEntered, TrialStarted
 from autotune.tuning.loop import Tuner
+from autotune.tuning.session import Session
+from autotune.tuning.time_budget import TimeBudget, TimeLeft
 from tests.conftest import OneByOne, fake_space, reopened, summary_of
 
 SPACE = """
@@ -305,6 +307,37 @@ class TestTooLittle:
         assert text.startswith("undecided: trial 1 looks 1.11x by its trial alone, unconfirmed")
         assert study.stop_reason is StopReason.TIME
         assert tune.clock.now <= 40
+        assert "export s -o best.yaml --trial 1" in " ".join(text.split())
+        assert tuned_config(study, 1).verdict is Verdict.CHOSEN
+
+    @pytest.mark.parametrize(("wall_s", "is_told"), [(300.0, True), (3600.0, False)])
+    def test_one_call_of_the_untuned_model_shows_it(self, study, measurement, wall_s, is_told):
+        """It is said when the call has ended, before more is spent, and once."""
+        clock, events = Clock(), []
+        trials = TimedTrials(clock, measurement, usual)
+        deadline = Deadline.after(wall_s, clock=clock)
+        session = Session(study, Budget(wall_s=wall_s), trials, events.append, deadline)
+        time = TimeBudget(session)
+        told = TimeLeft(session, time)
+        told(TrialStarted(0, UNTUNED))
+        for stage, seconds in ((Stage.BUILD, 5.0), (Stage.COMPILE, 17.0), (Stage.CHECK, 60.0)):
+            told(StageEntered(stage))
+            clock.now += seconds
+        short = [event for event in events if isinstance(event, BudgetShort)]
+        assert [(each.wall_s, each.call_s) for each in short] == ([(300.0, 17.0)] if is_told else [])
+        assert all(300 < each.needed_s < 900 for each in short)
+        study.tell(study.ask(UNTUNED, 60.0), measurement)
+        clock.now = wall_s - 1
+        assert (time.shortage() is None) is is_told
+
+    @pytest.mark.parametrize(("stage", "is_built"), [("start", False), ("build", False), ("compile", True)])
+    def test_a_time_that_ended_before_the_model_was_built(self, study, measurement, stage, is_built):
+        """It is named: nothing is wrong with the model."""
+        study.tell(study.ask(UNTUNED, 60.0), Failure(reason="out_of_time", stage=stage, error="stopped"))
+        session = Session(study, Budget(wall_s=9.0), TimedTrials(Clock(), measurement, usual), lambda _: None)
+        with pytest.raises(InputError, match="the time of 9 s does not hold") as refused:
+            TimeBudget(session).require_untuned()
+        assert str(refused.value).endswith("before the model was built") is not is_built
 
     def test_time_that_holds_trials_and_no_block_is_for_trials(self, study, tune):
         """A block that does not fit reserves nothing; that nothing can be proven is said before the first config."""

@@ -57,6 +57,9 @@ class ConfirmationSection(Section):
             if answer.confirmation is not None and answer.confirmation.candidate is None and not self._was_cut:
                 resume, how = answer.command("resume", trials="N"), "tries further configs"
             yield self._what_decides() or f"{resume}     ({how})"
+            if answer.confirmation is not None and answer.confirmation.candidate is not None:
+                chosen = answer.command("export", "-o", "best.yaml", trial=str(answer.confirmation.candidate))
+                yield f"{chosen}     (unproven, as chosen)"
         elif answer.verdict is Verdict.INFEASIBLE:
             relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
             more = f"{answer.command('resume', trials='N')}     (tries further configs), or "

@@ -15,6 +15,8 @@ from autotune.study.records import StopReason, TrialRecord
 from autotune.study.study import Study
 from autotune.tuning.events import BudgetShort, Event, SearchEnded
 
+LONG_CALL_S = 1.0
+"""Seconds of an untuned call of which a trial consists."""
 LEFT_SHARE = 0.1
 """Share of a run's time that was left: from here on `show` says so."""
 
@@ -30,9 +32,10 @@ class SearchSection(Section):
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             yield f"the search ends: {why}"
         elif isinstance(event, BudgetShort):
-            short = f"{seconds(event.wall_s)} hold trials, but are not expected to hold a block"
-            enough = asked("budget", as_budget(event.needed_s))
-            yield f"short       {short}, without which nothing is proven; {enough} is"
+            call = "" if event.call_s is None else f"a call takes {seconds(event.call_s)} here: "
+            needed = f"{call}a proof needs about {as_budget(event.needed_s)}, and the run has {seconds(event.wall_s)}"
+            smaller = "smaller inputs, such as a smaller batch, or " if (event.call_s or 0.0) >= LONG_CALL_S else ""
+            yield f"short       {needed}; give {smaller}{asked('budget', as_budget(event.needed_s))}"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer
