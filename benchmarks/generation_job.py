@@ -23,7 +23,7 @@ import torch
 import yaml
 
 import autotune
-from autotune.models.torch.hugging_face_generation import build
+from autotune.plugins.hubs.torch.hugging_face_generation import build
 
 WAYS = ("untuned", "forward", "transformers", "tuned")
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.plain import call_for, function_of, sizes_of
 
-HUBS = {"hf": "autotune.models.torch.hugging_face", "timm": "autotune.models.torch.timm_models"}
+HUBS = {"hf": "autotune.plugins.hubs.torch.hugging_face", "timm": "autotune.plugins.hubs.torch.timm_models"}
 Call = Callable[[], object]
 
 

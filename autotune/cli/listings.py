@@ -67,7 +67,7 @@ def _say_step(event: Event) -> None:
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
     from autotune.models import BUNDLED, FRAMEWORKS
-    from autotune.models.hub import EXAMPLES, MINDCV_EXAMPLES, MINDONE_EXAMPLES, TIMM_EXAMPLES
+    from autotune.workload.hubs import HUBS
 
     if as_json:
         print_line(
@@ -77,12 +77,9 @@ def models(as_json: AsJson = False) -> None:
     width = max(map(len, BUNDLED))
     for name, bundled in BUNDLED.items():
         print_line(f"{name:<{width}} {', '.join(FRAMEWORKS):<18} {bundled.description}")
-    hub = f"{'hf:TYPE':<{width}} {'torch':<18} any model type of Hugging Face transformers"
-    print_line(f"{hub}: {', '.join(EXAMPLES)}, ...")
-    print_line(f"{'timm:NAME':<{width}} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")
-    print_line(f"{'mindcv:NAME':<{width}} {'mindspore':<18} any model of MindCV: {', '.join(MINDCV_EXAMPLES)}, ...")
-    print_line(f"{'mindone:NAME':<{width}} {'mindspore':<18} models of MindOne: {', '.join(MINDONE_EXAMPLES)}, ...")
-    print_line(f"{'mindyolo:FILE':<{width}} {'mindspore':<18} a configuration file of MindYOLO")
+    for name in HUBS.names():
+        hub = HUBS.require(name)
+        print_line(f"{f'{name}:NAME':<{width}} {hub.framework:<18} {hub.about}")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

@@ -14,8 +14,8 @@ from autotune.backends.registry import is_framework
 from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
-from autotune.models import hub
 from autotune.workload.function_digest import digest_of
+from autotune.workload.hubs import HUBS, hub_of, hub_reference
 from autotune.workload.workload import Device, Task, Workload, file_reference, split_reference
 
 
@@ -53,8 +53,9 @@ def make_workload(
     search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
     inputs = None if inputs is None else inputs.expanduser().resolve()
-    if hub.is_hub(model):
-        arguments = {**arguments, "name": hub.name_of(model, search_path)}
+    hub = hub_of(model)
+    if hub is not None:
+        arguments = {**arguments, "name": hub.name_of(model.partition(":")[2], search_path)}
     return Workload(
         model=model,
         reference=reference,
@@ -94,15 +95,16 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
                 f"{asked('task', task)} {asked('build', model)}: it has no {lacks}", tip=f"bundled to {what}: {known}"
             )
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
-    if hub.is_hub(model):
-        return hub.reference(model, framework, task)
+    hub = hub_of(model)
+    if hub is not None:
+        return hub_reference(hub, model, framework, task)
     if ":" not in model:
         if (functions := _functions_of(model, search_path)) is not None:
             raise InputError(f"{asked('build', model)}: names no function", tip=functions)
         raise InputError(
             f"{asked('build', model)}: unknown",
-            tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
-            "timm:NAME, mindcv:NAME, mindone:NAME, mindyolo:FILE, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give "
+            f"{''.join(f'{name}:NAME, ' for name in HUBS.names())}FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
     if place.endswith(".py"):

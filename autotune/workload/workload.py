@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from autotune.command_line import asked, command
 from autotune.config import Scalar
@@ -14,6 +15,7 @@ from autotune.errors import InputError
 from autotune.files import read_file
 from autotune.schema import Record
 from autotune.workload.function_digest import digest_of
+from autotune.workload.hubs import builder_of_today
 from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
@@ -50,6 +52,15 @@ class Workload(Record):
     """Folder from which `package.module` is importable: where the user started the tool."""
     source_sha256: str | None = None
     """Digest of the function with what it uses from its file, where it is known without an import."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_the_builder_of_today(cls, given: Any) -> Any:
+        """A study of an earlier release names the builder of a hub's model where it was then."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("model"), str):
+            return given
+        reference = builder_of_today(given["model"], str(given.get("task", "infer")), given.get("reference"))
+        return {**given, "reference": reference}
 
     def is_of_same_model(self, other: Workload) -> bool:
         """Its function makes the same kind of model: the arguments that are text are the same too, since `name` or

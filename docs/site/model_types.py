@@ -91,7 +91,7 @@ def tried(name: str) -> Refusal | None:
 
 def _try(name: str, sender: Connection) -> None:
     from autotune.errors import InputError
-    from autotune.models.torch.hugging_face import build
+    from autotune.plugins.hubs.torch.hugging_face import build
 
     signal.alarm(LIMIT_S)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))

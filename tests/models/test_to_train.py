@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from autotune.errors import InputError
-from autotune.models import hub
 from autotune.planning.models import make_workload
+from autotune.plugins.hubs import hubs
 from autotune.trial.worker.subject import build_subject
 from autotune.workload.build import own_loss
 from tests.conftest import REPOSITORY
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(scope="module")
 def build():
-    return importlib.import_module("autotune.models.torch.hugging_face").build_to_train
+    return importlib.import_module("autotune.plugins.hubs.torch.hugging_face").build_to_train
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_has_no_loss_is_said_in_a_sentence(build, name, arguments, words, t
 def test_timm_trains_by_smoothed_cross_entropy():
     """Its models return scores; what has no classes is told how to get them."""
     pytest.importorskip("timm")
-    build = importlib.import_module("autotune.models.torch.timm_models").build_to_train
+    build = importlib.import_module("autotune.plugins.hubs.torch.timm_models").build_to_train
     made = build("test_vit", image_size=64, num_classes=5)
     assert made["model"].training
     assert made["targets"].shape == (4,)
@@ -118,7 +118,7 @@ def test_mindcv_trains_by_smoothed_cross_entropy():
     """As timm's models do."""
     pytest.importorskip("mindspore")
     pytest.importorskip("mindcv")
-    made = importlib.import_module("autotune.models.mindspore.mindcv_models").build_to_train(
+    made = importlib.import_module("autotune.plugins.hubs.mindspore.mindcv_models").build_to_train(
         "mobilenet_v3_small_100", image_size=32, num_classes=5
     )
     assert made["model"].training
@@ -129,7 +129,7 @@ def test_mindcv_trains_by_smoothed_cross_entropy():
 @pytest.mark.parametrize("name", ["hf:bert", "timm:test_vit"])
 def test_a_name_becomes_a_training_step(monkeypatch, name):
     """The command's words give another function than for inference, and other code is another model."""
-    monkeypatch.setattr(hub, "package_version", lambda _: "1.0")
+    monkeypatch.setattr(hubs, "package_version", lambda _: "1.0")
     train, infer = (make_workload(name, {}, "torch", "cpu", 0, task=task) for task in ("train", "infer"))
     assert train.reference == infer.reference + "_to_train"
     assert train.source_sha256 != infer.source_sha256
@@ -214,4 +214,4 @@ def test_a_model_by_name_is_tuned_and_a_job_trains_with_it(cli_process, tmp_path
 
 def test_hub_references_need_no_framework():
     """What is imported for a name is known without importing it."""
-    assert hub.reference("hf:bert", "torch", "train")[0].endswith("hugging_face:build_to_train")
+    assert hubs.HF.builder("train").endswith("hugging_face:build_to_train")

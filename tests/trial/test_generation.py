@@ -39,7 +39,7 @@ def workload(name: str = "llama") -> Workload:
     """Two prompts, of which neither reaches a multiple of 64 while it is continued."""
     return Workload(
         model=f"hf:{name}",
-        reference="autotune.models.torch.hugging_face_generation:build",
+        reference="autotune.plugins.hubs.torch.hugging_face_generation:build",
         arguments={"name": name, **SIZES},
         framework="torch",
         device="cpu",

@@ -12,8 +12,8 @@ from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
-from autotune.models.hub import TIMM, TIMM_EXAMPLES, require_count, what_it_refuses
 from autotune.models.torch.training import cross_entropy
+from autotune.plugins.hubs.hubs import TIMM, TIMM_EXAMPLES, require_count, what_it_refuses
 
 __all__ = ["build", "build_to_train"]
 

@@ -17,11 +17,12 @@ from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
-from autotune.models import hub
 from autotune.planning.models import make_workload
+from autotune.plugins.hubs import hubs
 from autotune.trial.folder import TrialFolder
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import build as build_workload
+from autotune.workload.workload import Workload
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.
 
@@ -29,7 +30,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
-BY_NAME = [name.removeprefix(hub.SCHEME) for name in hub.EXAMPLES]
+BY_NAME = [name.removeprefix(hubs.SCHEME) for name in hubs.EXAMPLES]
 each_example = pytest.mark.parametrize("name", BY_NAME)
 
 Build = Callable[..., tuple[Any, dict[str, Any]]]
@@ -37,7 +38,7 @@ Build = Callable[..., tuple[Any, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def build() -> Build:
-    built: Build = importlib.import_module("autotune.models.torch.hugging_face").build
+    built: Build = importlib.import_module("autotune.plugins.hubs.torch.hugging_face").build
     return built
 
 
@@ -237,20 +238,29 @@ def test_a_name_becomes_a_workload():
     assert named.arguments == {"name": "bert"}, "--model-arg name=... does not make another model of it"
 
 
+def test_a_study_of_an_earlier_release_names_its_builder_where_it_is_now():
+    """Builders were in `autotune.models`; what is no hub's stays, and is not looked for."""
+    made = make_workload("hf:bert", {}, "torch", "cpu", 0)
+    stored = {**made.model_dump(), "reference": "autotune.models.torch.hugging_face:build"}
+    assert Workload.model_validate(stored).reference == made.reference
+    bundled = {**stored, "model": "vit", "reference": "autotune.models.torch.vit:vit"}
+    assert Workload.model_validate(bundled).reference == bundled["reference"]
+
+
 def test_a_folder_is_seen_from_where_the_user_stands(tmp_path, monkeypatch):
     """A trial runs in a folder of its own; a name that is no folder is one of the Hub."""
     (tmp_path / "models" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert hub.name_of("hf:models/mine", tmp_path) == str(tmp_path.resolve() / "models" / "mine")
-    assert hub.name_of("hf:models/other", tmp_path) == "models/other"
-    assert hub.name_of("hf:models", tmp_path) == "models"
+    assert hubs.HF.name_of("models/mine", tmp_path) == str(tmp_path.resolve() / "models" / "mine")
+    assert hubs.HF.name_of("models/other", tmp_path) == "models/other"
+    assert hubs.HF.name_of("models", tmp_path) == "models"
 
 
 def test_another_release_of_transformers_is_another_model(monkeypatch):
     """The models' code is in that package: a study does not go on under another release."""
-    _, here = hub.reference("hf:vit", "torch")
-    monkeypatch.setattr(hub, "package_version", lambda _: "0.1")
-    assert hub.reference("hf:vit", "torch")[1] != here
+    here = hubs.HF.digest("infer")
+    monkeypatch.setattr(hubs, "package_version", lambda _: "0.1")
+    assert hubs.HF.digest("infer") != here
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 from autotune.backends.outputs import output_arrays
 from autotune.backends.registry import load_backend
 from autotune.errors import InputError
-from autotune.models import hub
 from autotune.planning.models import make_workload
+from autotune.plugins.hubs import hubs
 from autotune.workload.arguments import Arguments
 
 ms = pytest.importorskip("mindspore")
@@ -50,14 +50,14 @@ network:
 def one():
     """The builder for MindOne."""
     pytest.importorskip("mindone")
-    return importlib.import_module("autotune.models.mindspore.mindone_models").build
+    return importlib.import_module("autotune.plugins.hubs.mindspore.mindone_models").build
 
 
 @pytest.fixture
 def yolo():
     """The builder for MindYOLO."""
     pytest.importorskip("mindyolo")
-    return importlib.import_module("autotune.models.mindspore.mindyolo_models").build
+    return importlib.import_module("autotune.plugins.hubs.mindspore.mindyolo_models").build
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_configuration_file_of_mindyolo_is_a_model(yolo, config):
 )
 def test_a_mistake_with_mindyolo_is_a_sentence(config, name, arguments, words, tip):
     """Found before the library is imported."""
-    build = importlib.import_module("autotune.models.mindspore.mindyolo_models").build
+    build = importlib.import_module("autotune.plugins.hubs.mindspore.mindyolo_models").build
     (config.parent / "no_network.yaml").write_text("img_size: 64\n")
     (config.parent / "lost.yaml").write_text("__BASE__: [gone.yaml]\n")
     path = config.parent / f"{name}.yaml"
@@ -151,14 +151,14 @@ def test_a_mistake_with_mindyolo_is_a_sentence(config, name, arguments, words, t
 
 def test_a_file_is_seen_from_where_the_user_stands(config):
     """A trial runs in a folder of its own."""
-    assert hub.name_of("mindyolo:tiny.yaml", config.parent) == str(config.resolve())
-    assert hub.name_of("mindone:bert", config.parent) == "bert"
+    assert hubs.MINDYOLO_HUB.name_of("tiny.yaml", config.parent) == str(config.resolve())
+    assert hubs.MINDONE_HUB.name_of("bert", config.parent) == "bert"
 
 
 @pytest.mark.parametrize(("model", "install"), [("mindone:bert", "mindone==0.3.0"), ("mindyolo:a.yaml", "pycocotools")])
 def test_what_is_missing_is_said(monkeypatch, model, install):
     """How to install it, and that there is no training by these names."""
-    monkeypatch.setattr(hub, "package_version", lambda _: None)
+    monkeypatch.setattr(hubs, "package_version", lambda _: None)
     with pytest.raises(Exception, match="is not installed") as caught:
         make_workload(model, {}, "mindspore", "cpu", 0)
     assert install in str(caught.value.tip)

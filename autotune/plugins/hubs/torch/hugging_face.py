@@ -22,11 +22,11 @@ from huggingface_hub.errors import StrictDataclassError
 from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean, quoted
-from autotune.models.hub import EXAMPLES, SCHEME, require_count
-from autotune.models.torch.hugging_face_inputs import InputMaker, Shape
-from autotune.models.torch.hugging_face_labels import PAIRED, labelled, require_loss
-from autotune.models.torch.hugging_face_parts import Whole, called, modules_of, wholes_of
-from autotune.models.torch.hugging_face_sizes import MAX_PARAMETERS, STEPS, fields_of
+from autotune.plugins.hubs.hubs import EXAMPLES, SCHEME, require_count
+from autotune.plugins.hubs.torch.hugging_face_inputs import InputMaker, Shape
+from autotune.plugins.hubs.torch.hugging_face_labels import PAIRED, labelled, require_loss
+from autotune.plugins.hubs.torch.hugging_face_parts import Whole, called, modules_of, wholes_of
+from autotune.plugins.hubs.torch.hugging_face_sizes import MAX_PARAMETERS, STEPS, fields_of
 
 __all__ = ["build", "build_to_train"]
 

@@ -16,7 +16,7 @@ from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, did_you_mean, quoted
 from autotune.models import weights
-from autotune.models.hub import MINDONE, MINDONE_EXAMPLES, require_count, what_it_refuses
+from autotune.plugins.hubs.hubs import MINDONE, MINDONE_EXAMPLES, require_count, what_it_refuses
 
 __all__ = ["build"]
 

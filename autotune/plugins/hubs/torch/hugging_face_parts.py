@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from autotune.models.torch.hugging_face_sizes import parts_of
+from autotune.plugins.hubs.torch.hugging_face_sizes import parts_of
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.models import hub
 from autotune.planning.models import make_workload
+from autotune.plugins.hubs import hubs
 from autotune.workload.build import build as build_workload
 
 SMALL = "test_resnet"
@@ -19,7 +19,7 @@ SMALL = "test_resnet"
 @pytest.fixture
 def build():
     pytest.importorskip("timm", reason="the extra timm is not installed")
-    return importlib.import_module("autotune.models.torch.timm_models").build
+    return importlib.import_module("autotune.plugins.hubs.torch.timm_models").build
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def build():
 )
 def test_without_the_package_it_is_said_how_to_install_it(monkeypatch, model, framework, package, install):
     """The package is an extra, and no import fails for want of it."""
-    monkeypatch.setattr(hub, "package_version", lambda _: None)
+    monkeypatch.setattr(hubs, "package_version", lambda _: None)
     with pytest.raises(MissingFrameworkError, match=f"the package {package} is not installed") as caught:
         make_workload(model, {}, framework, "cpu", 0)
     assert install in str(caught.value.tip)
@@ -42,7 +42,7 @@ def test_without_the_package_it_is_said_how_to_install_it(monkeypatch, model, fr
     ("model", "framework", "words"),
     [
         ("timm:", "torch", "timm:': names no model"),
-        ("timm:vgg11", "mindspore", "models of timm are written in torch"),
+        ("timm:vgg11", "mindspore", "its models are written in torch"),
         ("mindcv:resnet50", "torch", "written in mindspore, and this is a study of torch"),
         ("hf:", "torch", "hf:': names no model"),
         ("hf:vit", "mindspore", "written in torch, and this is a study of mind"),

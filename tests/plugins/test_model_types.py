@@ -71,7 +71,7 @@ def test_a_type_runs_as_the_page_says(name):
 @pytest.mark.parametrize("name", random.Random(43).sample(REFUSED, 6))
 def test_a_type_is_refused_in_a_sentence(name):
     """No exception of transformers gets through, and a tip says what to do."""
-    build = importlib.import_module("autotune.models.torch.hugging_face").build
+    build = importlib.import_module("autotune.plugins.hubs.torch.hugging_face").build
     with pytest.raises(InputError, match=f"hf:{name}': ") as caught:
         build(name)
     assert caught.value.tip

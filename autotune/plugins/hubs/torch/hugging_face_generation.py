@@ -9,8 +9,8 @@ import transformers
 from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.models.hub import SCHEME, require_count
-from autotune.models.torch.hugging_face import build as build_to_call
+from autotune.plugins.hubs.hubs import SCHEME, require_count
+from autotune.plugins.hubs.torch.hugging_face import build as build_to_call
 
 PROMPTS = "16,64,200"
 NEW_TOKENS = 64

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from autotune.models import weights
-from autotune.models.torch.hugging_face_sizes import IMAGE_SIZE, parts_of
+from autotune.plugins.hubs.torch.hugging_face_sizes import IMAGE_SIZE, parts_of
 
 Inputs = dict[str, torch.Tensor]
 _MEL, _WIDE_MEL, _FRAMES, _WAVEFORM, _VIDEO = 80, 128, 200, 4000, 4

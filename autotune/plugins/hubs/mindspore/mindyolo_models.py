@@ -16,7 +16,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean, quoted
 from autotune.files import read_yaml
 from autotune.models import weights
-from autotune.models.hub import MINDYOLO, require_count, what_it_refuses
+from autotune.plugins.hubs.hubs import MINDYOLO, require_count, what_it_refuses
 
 __all__ = ["build"]
 

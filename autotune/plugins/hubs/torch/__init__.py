@@ -1,0 +1,1 @@
+"""Builders of models that are written in PyTorch."""
