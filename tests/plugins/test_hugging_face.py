@@ -288,5 +288,5 @@ def test_a_model_that_cannot_be_loaded_on_the_command_line(cli):
 
 
 def test_the_list_of_models_says_how(cli):
-    """`models` names the scheme beside the bundled ones."""
-    assert "hf:TYPE" in cli("models").stdout
+    """`models` names each hub beside the bundled ones."""
+    assert "hf:NAME" in cli("models").stdout
