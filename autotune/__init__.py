@@ -15,7 +15,7 @@ the command line would still have a traceback (`autotune.__main__`)."""
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
-    from typing import Any, overload
+    from typing import Any
 
     from autotune.api import events
     from autotune.api.callbacks import CallbackError
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
     from autotune.job.recording import Recording
-    from autotune.job.stats import Stats
-    from autotune.job.tiers.model import LoadedTiers, TieredModel
-    from autotune.job.tiers.selector import TieredStats
     from autotune.tuned.tuned_config import AdaptivePolicy
 
+    expose: Callable[..., None]
+    load_tiers: Callable[..., Any]
     verify_against: Callable[..., Any]
 
 __all__ = [
@@ -88,24 +87,6 @@ def load(path: str | PathLike[str]) -> Loaded:
     return load_answer(path)
 
 
-def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
-    """The tiers in the YAML file that `tune --deadline` wrote, ready to `.apply({NAME: MODEL, ...})`.
-
-    Never raises, like `load`.
-    """
-    from autotune.job.tiers.model import load_tiers as load_all
-
-    return load_all(path)
-
-
-if TYPE_CHECKING:
-
-    @overload
-    def stats(model: TieredModel) -> TieredStats: ...
-    @overload
-    def stats(model: Any) -> Stats | None: ...
-
-
 def stats(model: Any) -> Any:
     """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
     from autotune.job.stats import recorder_of
@@ -143,24 +124,6 @@ def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:
     return watch(model, path, calls)
 
 
-def expose(model: Any, name: str) -> None:
-    """Give the statistics of a model that `apply` gave to Prometheus, under the label `model=name`, for as long as the
-    model lives.
-
-    Raises InputError for any other model, for a name that another model has, and where the package `prometheus-client`
-    is missing.
-    """
-    from autotune.errors import InputError
-
-    try:
-        from autotune.job.prometheus import expose as register
-    except ImportError:
-        raise InputError(
-            "Prometheus needs the package prometheus-client", tip="run: pip install 'autotune-compile[prometheus]'"
-        ) from None
-    register(model, name)
-
-
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
@@ -180,10 +143,9 @@ def _behind_the_door(name: str) -> Any:
 
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
         return None
-    from autotune.doors import Door
+    from autotune.doors import USES
 
-    uses: Door[Any] = Door("autotune.uses", "use", object)
-    return uses.require(name) if name in __all__ else uses.find(name)
+    return USES.require(name) if name in __all__ else USES.find(name)
 
 
 def __dir__() -> list[str]:

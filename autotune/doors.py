@@ -80,6 +80,10 @@ class Door(Generic[T]):
         return points[0] if points else None
 
 
+USES: Door[Any] = Door("autotune.uses", "use", object)
+"""Functions for jobs and programs: `autotune.NAME`."""
+
+
 def owner(point: metadata.EntryPoint) -> str:
     """The distribution that declares an entry point."""
     return point.value if point.dist is None else point.dist.name

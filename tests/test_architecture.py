@@ -76,7 +76,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("study/sqlite.py", "plugins/postgres/"),
     "psycopg": ("plugins/postgres/",),
     "ray": ("plugins/ray/cluster.py",),
-    "prometheus_client": ("job/prometheus.py",),
+    "prometheus_client": ("plugins/serving/prometheus.py",),
     "yaml": ("files.py",),
     "typer": ("cli/", "plugins/upgrade/command.py"),
     "rich": ("render/", "cli/"),

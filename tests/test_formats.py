@@ -24,6 +24,8 @@ from autotune.answer.result import EXPORTED_CACHE
 from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS
 from autotune.measure.measurement import Outcome
 from autotune.plugins.postgres.database import Driver
+from autotune.plugins.serving.tail_latency import _TAIL
+from autotune.plugins.serving.tier_file import TIERS, Tiers
 from autotune.schema import Format
 from autotune.study.earlier import STUDY
 from autotune.study.manifest import Manifest
@@ -31,10 +33,8 @@ from autotune.study.marker import Home, Marker
 from autotune.study.slots import Slot
 from autotune.study.stored_trials import Lease
 from autotune.study.study import Study
-from autotune.tuned.tier_file import TIERS, Tiers
 from autotune.tuned.tuned_config import EXPORT, TunedConfig
 from autotune.tuning.priors import _GIVEN
-from autotune.tuning.tail_latency import _TAIL
 
 KEYS = Path(__file__).with_name("formats.json")
 OLDER = Path(__file__).parent / "study" / "older"

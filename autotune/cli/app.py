@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import json
 import os
 import signal
@@ -24,9 +25,9 @@ from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
 if TYPE_CHECKING:
     from autotune.answer.result import StudyResult
 
-COMMANDS: Door[Callable[..., int]] = Door("autotune.commands", "command", Callable)  # type: ignore[arg-type]
-"""Functions with the annotations of typer, whose value is the exit status: `autotune NAME`. The help does not name
-them: looking for them takes as long as there are packages."""
+COMMANDS: Door[Callable[..., Any]] = Door("autotune.commands", "command", Callable)  # type: ignore[arg-type]
+"""Functions with the annotations of typer, or of one `question` that stands for all flags of `tune`, whose value is the
+exit status: `autotune NAME`. The help does not name them: looking for them takes as long as there are packages."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """Click's, or that of the copy of click in newer releases of typer, which has no public name."""
 
@@ -50,11 +51,16 @@ class Commands(TyperGroup):
                 formatter.write_dl([(f"{name:<8}", about) for name, about in shown.items()])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found is not None or not COMMANDS.has(cmd_name):
-            return found
+        known = super().get_command(ctx, cmd_name)
+        if known is not None or not COMMANDS.has(cmd_name):
+            return known
+        from autotune.cli.flags import asks
+
+        function = COMMANDS.require(cmd_name)
+        if "question" in inspect.signature(function).parameters:
+            function = asks()(function)
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(cmd_name)(with_exit_status(COMMANDS.require(cmd_name)))
+        alone.command(cmd_name)(with_exit_status(function))
         return typer.main.get_command(alone)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from autotune.cli.app import app, begun, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import (
+    COMMANDS,
+    app,
+    begun,
+    print_json,
+    print_line,
+    print_result,
+    say,
+    stop_on_sigterm,
+    with_exit_status,
+)
 from autotune.cli.compare import say_block
 from autotune.cli.flags import ENV_AGAIN, GroupedCommand, StudyName, asks, examples
 from autotune.cli.report import require_report, write_result
@@ -45,12 +55,11 @@ def tune(context: typer.Context, question: Question) -> int:
     for sentence in ignored_lines(context):
         say(sentence)
     require_report(question.report)
+    if question.deadline is not None:
+        status: int = COMMANDS.require("tune-tiers")(question)
+        return status
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun(), studies)
-    if question.deadline is not None:
-        from autotune.cli.tune_tiers import tune_tiers
-
-        return tune_tiers(question, terms, studies)
     if is_both(question.framework):
         return _tune_both(question, terms, studies)
     manifest = make_manifest(question, terms.limits)

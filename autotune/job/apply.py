@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,8 @@ from autotune.backends.registry import entry_of, framework_of, framework_that, l
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
+from autotune.doors import USES
 from autotune.errors import AutotuneError, InputError, quoted
-from autotune.job.adaptive.ledger import Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.board import Answer
 from autotune.job.fallback import Fallback, MismatchError, Together, put_back
 from autotune.job.generation import GuardedGeneration, stats_of
@@ -35,6 +33,7 @@ from autotune.job.output_check import OutputCheck
 from autotune.job.ranks import (
     DECISION_S,
     Agreement,
+    Content,
     JointCalls,
     Pact,
     Rehearsal,
@@ -43,12 +42,11 @@ from autotune.job.ranks import (
     pact_for,
     stays_untuned,
 )
-from autotune.job.stats import AdaptiveStats, CallTimes, StatsRecorder, expect_calls, register, weakly
+from autotune.job.stats import CallTimes, StatsRecorder, expect_calls, register, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
 from autotune.measure.parts import AuthorsWord, Compare
-from autotune.tuned.tier_file import Tiers
 from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig, TunedTexts
 from autotune.workload.build import Apply, TrainingRecipe, Variants
 
@@ -363,7 +361,7 @@ class Application:
 
     def _adaptive_model(
         self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: GuardTerms
-    ) -> AdaptiveModel | None:
+    ) -> Callable[..., Any] | None:
         """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
         limits = self._limits(tuned)
         if limits is None or self._recipe is not None:
@@ -372,18 +370,17 @@ class Application:
             why = "ranks that each decide by their own clocks would not decide alike"
             self._recorder.note("version", f"{self._loaded.path}: {why}: not adaptive", self._pact.level)
             return None
+        adapt = USES.require("adaptive_model")
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             put_back(self._changes.undo, self._recorder)
             why = "what this config compiles cannot be kept apart by shape"
             self._recorder.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
-        ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
-        check, effects, admission = terms.check if self._policy.check else None, terms.effects, terms.admission
-        adaptive = AdaptiveModel(
-            backend, versions, ledger, fallback, self._recorder, admission=admission, check=check, effects=effects
+        check = terms.check if self._policy.check else None
+        adaptive: Callable[..., Any] = adapt(
+            limits, tuned, versions, backend, recorder=self._recorder, fallback=fallback, terms=terms, check=check
         )
-        self._recorder.adaptive = weakly(partial(_decisions, ledger), fallback)
         return adaptive
 
     def _limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
@@ -518,7 +515,7 @@ class Application:
         return call if self._recorder.calls is None else self._recorder.calls.around(call)
 
 
-def agreement_on(draft: Answer, content: TunedConfig | Tiers | None, model: Any, policy: Policy) -> Agreement:
+def agreement_on(draft: Answer, content: Content | None, model: Any, policy: Policy) -> Agreement:
     """What is to be decided about the content of a file that is applied to a model."""
     pact = pact_for(None if content is None else content.framework, model, policy.ranks)
     return Agreement(pact, draft, partial(told_of, policy), DECISION_S)
@@ -549,27 +546,8 @@ def _diagnosis(backend: Backend, config: Config, model: Any | None) -> Diagnosis
     return None if model is None else backend.diagnose(model, config)
 
 
-def _decisions(ledger: Ledger, fallback: Fallback | None) -> AdaptiveStats:
-    """What an adaptive model decided, also one that is gone: nothing changes it any more."""
-    with nullcontext() if fallback is None else fallback.lock:
-        return ledger.stats()
-
-
 def _hint(tuned: TunedConfig) -> str:
     return f"to tune here: {retune_command(tuned)}"
-
-
-def _expected(tuned: TunedConfig) -> Expected:
-    """What the evidence promises of any shape: nobody has measured another one than the study's."""
-    evidence = tuned.evidence
-    ratio = evidence.best.latency_s.p50 / evidence.untuned.latency_s.p50
-    if evidence.speedup is not None and tuned.workload.objective == "latency":
-        ratio = 1 / evidence.speedup.median
-    cold_s = evidence.best.compile_cold_s
-    warm_s = cold_s / 2 if evidence.compile_warm_s is None else min(evidence.compile_warm_s, cold_s)
-    # Some of what caches spare is made once as well, such as precompiled headers (up to 80 %, measured): half of it is
-    # taken for the shape's own.
-    return Expected(compile_s=cold_s, ratio=ratio, fixed_s=(cold_s + warm_s) / 2)
 
 
 def _authors(tuned: TunedConfig, policy: Policy) -> AuthorsWord | None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from autotune.backends.capabilities import Ranks
 from autotune.backends.protocol import Backend
@@ -34,7 +34,6 @@ from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.board import Answer, Board, Decision, pauses
 from autotune.job.fallback import Fallback, MismatchError, raise_interruption
 from autotune.job.stats import StatsRecorder, recorder_of
-from autotune.tuned.tier_file import Tiers
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.version import __version__
 
@@ -202,6 +201,15 @@ class Agreement:
         return None if why is None else MismatchError(why)
 
 
+class Content(Protocol):
+    """What is in a file that is applied: a tuned config, or several."""
+
+    @property
+    def framework(self) -> str: ...
+
+    def model_dump_json(self) -> str: ...
+
+
 def stays_untuned(what: str, pact: Pact | None) -> str:
     """The consequence of what keeps all ranks from a config."""
     return f"{what} untuned" if pact is None else f"{what} untuned on all of the {len(pact.members)} ranks"
@@ -212,7 +220,7 @@ def level_of(pact: Pact | None) -> int:
     return logging.WARNING if pact is None else pact.level
 
 
-def draft_of(kind: str, path: str, content: TunedConfig | Tiers | None, *more: TunedConfig | None) -> Answer:
+def draft_of(kind: str, path: str, content: Content | None, *more: TunedConfig | None) -> Answer:
     """The answer of a rank that nothing keeps from what is in a file; `more`: what is in the files that it names."""
     if content is None:
         return Answer(None, kind, path)

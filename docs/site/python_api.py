@@ -20,10 +20,10 @@ from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.job.load import Loaded
 from autotune.job.recording import Recording
 from autotune.job.stats import Stats
-from autotune.job.tiers.model import LoadedTiers, TieredModel
-from autotune.job.tiers.selector import TieredStats
 from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
+from autotune.plugins.serving.selector import TieredStats
+from autotune.plugins.serving.tiered_model import LoadedTiers, TieredModel
 from autotune.plugins.upgrade.upgrade import Upgrade
 from autotune.study.records import TrialRecord
 

@@ -12,10 +12,10 @@ from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
-from autotune.job.adaptive.ledger import Expected, Ledger  # noqa: E402
-from autotune.job.adaptive.model import AdaptiveModel  # noqa: E402
 from autotune.job.fallback import Fallback  # noqa: E402
 from autotune.job.stats import StatsRecorder  # noqa: E402
+from autotune.plugins.serving.adaptive_model import AdaptiveModel  # noqa: E402
+from autotune.plugins.serving.ledger import Expected, Ledger  # noqa: E402
 from autotune.tuned.tuned_config import AdaptivePolicy  # noqa: E402
 
 AOT = {"execution": "compile", "backend": "aot_eager"}

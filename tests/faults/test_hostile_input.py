@@ -17,9 +17,9 @@ import autotune
 from autotune import files
 from autotune.errors import AutotuneError, InputError
 from autotune.files import read_yaml
+from autotune.plugins.serving.tier_file import read_tiers
 from autotune.render.console import PlainConsole
 from autotune.study.manifest import read_manifest
-from autotune.tuned.tier_file import read_tiers
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import read_traffic
 from tests.conftest import MODEL_FILE, REPOSITORY, SPACE_FILE, cli_command, cli_environment

@@ -591,7 +591,7 @@ def scraped(model) -> str:
     """What Prometheus reads of a model."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from autotune.job.prometheus import expose
+    from autotune.plugins.serving.prometheus import expose
 
     registry = CollectorRegistry()
     expose(model, "tiny", registry)
@@ -620,7 +620,7 @@ def test_prometheus_of_several_models(write):
     from prometheus_client.openmetrics.exposition import generate_latest
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-    from autotune.job.prometheus import expose
+    from autotune.plugins.serving.prometheus import expose
 
     registry, models = CollectorRegistry(), {}
     for name in ("one", "two", "three"):
@@ -653,7 +653,7 @@ def test_prometheus_and_what_it_cannot_show(monkeypatch):
     pytest.importorskip("prometheus_client")
     with pytest.raises(InputError, match="a Model that autotune's apply"):
         autotune.expose(Model(), "tiny")
-    monkeypatch.setitem(sys.modules, "autotune.job.prometheus", None)
+    monkeypatch.setitem(sys.modules, "autotune.plugins.serving.prometheus", None)
     with pytest.raises(InputError, match="needs the package prometheus-client"):
         autotune.expose(Model(), "tiny")
 

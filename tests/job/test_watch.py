@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from autotune.backends.undo import UndoLog
-from autotune.job.adaptive.ledger import Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.admission import Admission
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import MAX_LEFT_OUT, Guard, GuardTerms
 from autotune.job.stats import StatsRecorder
+from autotune.plugins.serving.adaptive_model import AdaptiveModel
+from autotune.plugins.serving.ledger import Expected, Ledger
 from autotune.tuned.tuned_config import AdaptivePolicy
 from autotune_fake.backend import FakeBackend
 

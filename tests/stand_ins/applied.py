@@ -15,7 +15,7 @@ from autotune.backends.registry import load_backend
 from autotune.integrations.hugging_face import tuned_model
 from autotune.measure.measurement import structure_sha256
 from autotune.measure.statistics import Verdict
-from autotune.tuned.tier_file import TIERS, Tail, Tier, Tiers
+from autotune.plugins.serving.tier_file import TIERS, Tail, Tier, Tiers
 from tests.stand_ins.exports import export
 
 CONFIG = {"execution": "compile", "backend": "aot_eager"}

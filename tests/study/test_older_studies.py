@@ -19,9 +19,9 @@ from autotune.backends.capabilities import require
 from autotune.backends.registry import load_backend
 from autotune.errors import StoreError
 from autotune.measure.statistics import Verdict
+from autotune.plugins.serving.tier_file import read_tiers
 from autotune.study.earlier import STUDY
 from autotune.study.folder import FolderStudies
-from autotune.tuned.tier_file import read_tiers
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.priors import read_prior
 

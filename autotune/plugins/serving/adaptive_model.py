@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,12 +19,13 @@ from autotune.backends.capabilities import Versions
 from autotune.backends.contracts.compiler import EffectsOf
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
-from autotune.job.adaptive.ledger import Ledger, ShapeAccount
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, raise_interruption
-from autotune.job.guard import Watch
+from autotune.job.guard import GuardTerms, Watch
 from autotune.job.output_check import Finding, OutputCheck
-from autotune.job.stats import AdaptiveStats, StatsRecorder
+from autotune.job.stats import AdaptiveStats, StatsRecorder, weakly
+from autotune.plugins.serving.ledger import Expected, Ledger, ShapeAccount
+from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig
 from autotune.workload.arguments import Arguments
 
 
@@ -290,3 +292,42 @@ class _Attempt:
 
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
+
+
+def adaptive_model(
+    limits: AdaptivePolicy,
+    tuned: TunedConfig,
+    versions: Versions,
+    backend: Backend,
+    *,
+    recorder: StatsRecorder,
+    fallback: Fallback,
+    terms: GuardTerms,
+    check: OutputCheck | None,
+) -> AdaptiveModel:
+    """What decides for each shape on its own, by what the file promises."""
+    ledger = Ledger(limits, expected_of(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
+    adaptive = AdaptiveModel(
+        backend, versions, ledger, fallback, recorder, admission=terms.admission, check=check, effects=terms.effects
+    )
+    recorder.adaptive = weakly(partial(_decisions, ledger), fallback)
+    return adaptive
+
+
+def _decisions(ledger: Ledger, fallback: Fallback | None) -> AdaptiveStats:
+    """What an adaptive model decided, also one that is gone: nothing changes it any more."""
+    with nullcontext() if fallback is None else fallback.lock:
+        return ledger.stats()
+
+
+def expected_of(tuned: TunedConfig) -> Expected:
+    """What the evidence promises of any shape: nobody has measured another one than the study's."""
+    evidence = tuned.evidence
+    ratio = evidence.best.latency_s.p50 / evidence.untuned.latency_s.p50
+    if evidence.speedup is not None and tuned.workload.objective == "latency":
+        ratio = 1 / evidence.speedup.median
+    cold_s = evidence.best.compile_cold_s
+    warm_s = cold_s / 2 if evidence.compile_warm_s is None else min(evidence.compile_warm_s, cold_s)
+    # Some of what caches spare is made once as well, such as precompiled headers (up to 80 %, measured): half of it is
+    # taken for the shape's own.
+    return Expected(compile_s=cold_s, ratio=ratio, fixed_s=(cold_s + warm_s) / 2)

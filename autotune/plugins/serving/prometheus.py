@@ -16,7 +16,7 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
 from autotune.job.stats import AdaptiveStats, HasStats, Stats, recorder_of
-from autotune.job.tiers.selector import TieredStats
+from autotune.plugins.serving.selector import TieredStats
 
 _LABELS = ("model",)
 _STATES = ("tuned", "untuned", "settling", "adaptive")

@@ -11,11 +11,11 @@ from autotune.answer.format import seconds
 from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.units import seconds_of
+from autotune.plugins.serving.tier_file import TIERS, Tail, Tier, Tiers
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study
 from autotune.trial.deadline import Deadline
-from autotune.tuned.tier_file import TIERS, Tail, Tier, Tiers
 
 FILE = "tiers.yaml"
 TAIL_SHARE = 0.2

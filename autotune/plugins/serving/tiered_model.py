@@ -28,8 +28,8 @@ from autotune.job.apply import Policy, agreement_on, told_of
 from autotune.job.load import load
 from autotune.job.ranks import Pact, draft_of, level_of, stays_untuned
 from autotune.job.stats import StatsRecorder, recorder_of, register
-from autotune.job.tiers.selector import TieredStats, TierSelector
-from autotune.tuned.tier_file import Tiers, read_tiers
+from autotune.plugins.serving.selector import TieredStats, TierSelector
+from autotune.plugins.serving.tier_file import Tiers, read_tiers
 
 _log = logging.getLogger("autotune")
 
@@ -209,7 +209,10 @@ class _Statistics:
 
 
 def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
-    """The tiers in a YAML file. Never raises: what is wrong with the file is for `apply` to deal with."""
+    """The tiers in the YAML file at `path` that `tune --deadline` wrote, ready to `.apply({NAME: MODEL, ...})`.
+
+    Never raises, like `load`: what is wrong with the file is for `apply` to deal with.
+    """
     try:
         return LoadedTiers(fspath(path), read_tiers(path))
     except InputError as problem:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from autotune.job.tiers.selector import FEWEST_SEEN, LONGEST_WAIT, SHORTEST_WAIT, WINDOW, TierSelector
+from autotune.plugins.serving.selector import FEWEST_SEEN, LONGEST_WAIT, SHORTEST_WAIT, WINDOW, TierSelector
 
 FULL, HALF, SMALL = range(3)
 PROMISES = [("full", 0.040), ("half", 0.020), ("small", 0.010)]

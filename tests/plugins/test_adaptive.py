@@ -13,12 +13,12 @@ import yaml
 import autotune
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError
-from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.output_check import OutputCheck
-from autotune.job.prometheus import expose
 from autotune.job.stats import StatsRecorder
+from autotune.plugins.serving.adaptive_model import AdaptiveModel
+from autotune.plugins.serving.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
+from autotune.plugins.serving.prometheus import expose
 from autotune.tuned.tuned_config import AdaptivePolicy
 from autotune.workload.traffic import Load, Traffic
 from autotune_fake.backend import FakeBackend

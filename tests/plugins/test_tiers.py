@@ -16,19 +16,19 @@ import pytest
 import yaml
 
 import autotune
-from autotune.answer.tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.bench.probe import read_declaration
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest, tier_questions
 from autotune.planning.models import make_workload
+from autotune.plugins.serving.tail_latency import confirm_tail
+from autotune.plugins.serving.tier_file import TIERS, Tail, Tier, Tiers, read_tiers
+from autotune.plugins.serving.tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.question.question import Question
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
-from autotune.tuned.tier_file import TIERS, Tail, Tier, Tiers, read_tiers
 from autotune.tuning.session import Session
-from autotune.tuning.tail_latency import confirm_tail
 from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials
 from tests.stand_ins.exports import export
@@ -442,7 +442,7 @@ class TestInTheJob:
         pytest.importorskip("prometheus_client")
         from prometheus_client import CollectorRegistry, generate_latest
 
-        from autotune.job.prometheus import expose
+        from autotune.plugins.serving.prometheus import expose
 
         model = autotune.load_tiers(write_tiers(full=(1, 40.0), small=(1, 10.0))).apply(models("full", "small"))
         model.warm_up(INPUT)

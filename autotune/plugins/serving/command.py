@@ -5,28 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.app import print_json, print_line, say, stop_on_sigterm
+from autotune.cli.app import begun, print_json, print_line, say, stop_on_sigterm
 from autotune.cli.running import interrupted, live_display, print_summary, profile, search
 from autotune.errors import AutotuneError, NoUsableTrialError, SetupError
+from autotune.question.question import Question
 
 if TYPE_CHECKING:
     from autotune.api.running import Terms
-    from autotune.question.question import Question
+    from autotune.plugins.serving.tier_file import Tail, Tier, Tiers
     from autotune.study.budget import Budget
     from autotune.study.manifest import Manifest
-    from autotune.study.study import Studies, Study
+    from autotune.study.study import Study
     from autotune.trial.deadline import Deadline
-    from autotune.tuned.tier_file import Tail, Tier, Tiers
 
 
-def tune_tiers(question: Question, terms: Terms, studies: Studies) -> int:
+def tune_tiers(question: Question) -> int:
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
     from autotune.answer.result import StudyResult
-    from autotune.answer.tiers import deadline_s, folder_of, share_of, write_tiers
-    from autotune.api.running import Terms
+    from autotune.api.running import Terms, terms_of
+    from autotune.api.studies import studies_at
+    from autotune.plugins.serving.tiers import deadline_s, folder_of, share_of, write_tiers
 
-    assert question.deadline is not None
-    limit_s = deadline_s(question.deadline)
+    limit_s = deadline_s(question.deadline or "")
+    studies = studies_at(question.studies_dir, question.storage)
+    terms = terms_of(question, begun(), studies)
     manifests, left_out = _manifests(question, terms)
     folder = folder_of(studies.folder, manifests)
     stop_on_sigterm()
@@ -70,7 +72,7 @@ def _manifests(question: Question, terms: Terms) -> tuple[dict[str, Manifest], d
 
 def _tuned(study: Study, name: str, terms: Terms, all_time: Deadline, folder: Path, question: Question) -> Tier:
     """Tune one tier and export it. Raises an AutotuneError."""
-    from autotune.answer.tiers import export_tier
+    from autotune.plugins.serving.tiers import export_tier
 
     search(study, terms, quiet=question.quiet)
     if question.profile:
@@ -92,8 +94,8 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bo
     """Raises NoUsableTrialError."""
     from autotune.answer.result import StudyResult
     from autotune.api.running import bench_here
+    from autotune.plugins.serving.tail_latency import confirm_tail
     from autotune.tuning.session import Session
-    from autotune.tuning.tail_latency import confirm_tail
 
     best = StudyResult(study).best
     if best is None:
@@ -103,10 +105,10 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bo
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:
-    from autotune.answer.tiers import FILE, tiers_table
+    from autotune.plugins.serving.tier_file import NOISY
+    from autotune.plugins.serving.tiers import FILE, tiers_table
     from autotune.render.console import console
     from autotune.render.terminal import drawn
-    from autotune.tuned.tier_file import NOISY
 
     noisy = [tier.name for tier in tiers.tiers if tier.evidence.spread > NOISY]
     if noisy:

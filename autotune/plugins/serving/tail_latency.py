@@ -11,11 +11,11 @@ from autotune.command_line import asked
 from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.own_folders import absolute, remove
+from autotune.plugins.serving.tier_file import NOISY, Tail
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
 from autotune.study.slots import value_slot
 from autotune.trial.folder import TrialFolder
-from autotune.tuned.tier_file import NOISY, Tail
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.session import Session, trial_request
 

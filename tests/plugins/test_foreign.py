@@ -1,0 +1,50 @@
+"""Packages of somebody else: a hub and a bench, installed as pip leaves them; docs/architecture.md shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.bench.elsewhere import BENCHES
+from autotune.workload.hubs import HUBS
+
+FOREIGN = Path(__file__).with_name("foreign")
+
+
+@pytest.fixture
+def tune(cli, space_file, budget_file):
+    """A short study of the fake framework: its document."""
+
+    def run(*arguments):
+        done = cli(
+            "tune", *arguments, "--framework", "fake", "--device", "cpu", "--space", str(space_file), "--study", "s",
+            "--budget", str(budget_file), "--trials", "2", "--json",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_a_hub_of_another_package(install_backend, cli, tune):
+    """Its models are listed, tuned by name, and refused in its own words."""
+    install_backend("shelf", "shelf", (FOREIGN / "shelf.py").read_text(), HUBS.group)
+    assert "shelf:NAME" in cli("models").stdout
+    document = tune("shelf:small")
+    assert document["model"] == "shelf:small"
+    assert [trial["state"] for trial in document["trials"]] == ["measured"] * 2
+    refused = cli("tune", "shelf:huge", "--framework", "fake", "--device", "cpu")
+    assert refused.returncode == 2
+    assert "shelf:huge: the shelf has no 'huge'" in refused.stderr
+
+
+def test_a_bench_of_another_package(install_backend, cli, tune, model_file):
+    """`--on NAME` runs the trials there, and `doctor --on NAME` says what is there."""
+    install_backend("sandbox", "sandbox", (FOREIGN / "sandbox.py").read_text(), BENCHES.group)
+    document = tune("--model", f"{model_file}:tiny", "--on", "sandbox")
+    assert [trial["state"] for trial in document["trials"]] == ["measured"] * 2
+    assert cli("doctor", "--on", "sandbox").stdout == "ok      sandbox: empty\n"
+    refused = cli("doctor", "--on", "sandbox://elsewhere")
+    assert (refused.returncode, "there is one sandbox alone" in refused.stderr) == (2, True)
