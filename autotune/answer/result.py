@@ -121,11 +121,13 @@ class StudyResult:
 
     @property
     def not_varied(self) -> tuple[str, ...]:
-        """What the inputs of all trials leave as it is, each as a sentence."""
+        """What the inputs of all trials leave as it is, or those of the answer's longer use, each as a sentence."""
         if self.untuned is None:
             return ()
-        measured = self.untuned.measurement
-        return (*measured.not_varied, ONE_SHAPE) if measured.has_one_shape else measured.not_varied
+        measured, best = self.untuned.measurement, self.best
+        used = [use.not_varied for use in Study.uses.read(self) if best is not None and use.trial == best.number]
+        not_varied = used[0] if used else measured.not_varied
+        return (*not_varied, ONE_SHAPE) if measured.has_one_shape else not_varied
 
     @cached_property
     def confirmation(self) -> Confirmation | None:

@@ -37,6 +37,8 @@ class Observed:
     parts: list[Part] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
     """Names and classes of what cannot be looked into."""
+    tensors: dict[str, Any] = field(default_factory=dict)
+    """The tensors themselves, by the names of their parts; empty unless they are asked for."""
 
 
 def flatten(outputs: Any) -> list[Any]:
@@ -44,17 +46,20 @@ def flatten(outputs: Any) -> list[Any]:
     return [leaf for _, leaf in leaves(outputs)]
 
 
-def observed(backend: Backend, value: Any, *, inputs: Arguments | None = None, reads: bool = False) -> Observed:
+def observed(
+    backend: Backend, value: Any, *, inputs: Arguments | None = None, reads: bool = False, holds: bool = False
+) -> Observed:
     """Take apart what a call returned.
 
     Args:
         inputs: What the call was given: the form of a tensor that is a view of one of these says so.
         reads: Iterators are read, and their items compared. Not where they are the job's.
+        holds: The tensors are kept beside their parts, which are copies.
     """
     seen = Observed()
     storages = ((backend.storage(leaf), name) for name, leaf in (inputs.named_leaves() if inputs else ()))
     views = {storage: name for storage, name in storages if storage is not None}
-    _Walk(backend, seen, views, reads).look_at("output", value, DEEPEST)
+    _Walk(backend, seen, views, reads, holds).look_at("output", value, DEEPEST)
     return seen
 
 
@@ -84,11 +89,12 @@ def _plain(name: str, value: Any) -> Part | None:
 class _Walk:
     """One walk through one value."""
 
-    def __init__(self, backend: Backend, seen: Observed, views: Mapping[object, str], reads: bool) -> None:
+    def __init__(self, backend: Backend, seen: Observed, views: Mapping[object, str], reads: bool, holds: bool) -> None:
         self._backend = backend
         self._seen = seen
         self._views = views
         self._reads = reads
+        self._holds = holds
         self._known: dict[int, Any] = {}
         """Containers and objects that were met, held so that no other gets the id."""
 
@@ -97,6 +103,8 @@ class _Walk:
         part = part_of(self._backend, name, value) if opened is None else None
         if part is not None:
             self._seen.parts.append(self._with_view(part, value))
+            if self._holds and part.is_tensor:
+                self._seen.tensors[name] = value
             return
         if id(value) in self._known:
             return

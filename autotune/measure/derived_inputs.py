@@ -39,7 +39,7 @@ def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | No
 def _derived(array: Array, order: Array, generator: np.random.Generator) -> Array:
     if not array.size:
         return array
-    if _is_mask(array):
+    if is_mask(array):
         return _in_order(array, order)
     return _floats(array, order) if np.issubdtype(array.dtype, np.inexact) else _integers(array, order, generator)
 
@@ -51,7 +51,7 @@ def _floats(array: Array, order: Array) -> Array:
         moved = np.flip(array, axis=-1)
     is_signed = np.iscomplexobj(array) or bool((array < 0).any() and (array > 0).any())
     sign = -1 if is_signed and not (is_ordered or is_special) else 1
-    return np.asarray(moved * array.dtype.type(sign * (1 if _is_normalised(array) else _SCALE)))
+    return np.asarray(moved * array.dtype.type(sign * (1 if is_normalised(array) else _SCALE)))
 
 
 def _integers(array: Array, order: Array, generator: np.random.Generator) -> Array:
@@ -78,7 +78,7 @@ def _in_order(array: Array, order: Array) -> Array:
     return array[order] if array.ndim and len(order) > 1 and len(array) == len(order) else array
 
 
-def _is_mask(array: Array) -> bool:
+def is_mask(array: Array) -> bool:
     """Flags, or a mask: nothing but 0, 1, -1 and what stands for infinity."""
     if array.dtype == np.bool_:
         return True
@@ -116,7 +116,7 @@ def _is_square(array: Array) -> bool:
     return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
 
 
-def _is_normalised(array: Array) -> bool:
+def is_normalised(array: Array) -> bool:
     """Distributions, whose rows add up to 1, or directions and rotations, whose rows have a norm of 1."""
     if array.ndim < 2 or array.shape[-1] < 2:
         return False

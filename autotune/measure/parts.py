@@ -215,6 +215,11 @@ class AuthorsWord:
         found.append(_compare_only(rest, part, output, tolerance))
         return max(found, key=lambda one: (one.wrong is not None, one.error))
 
+    def leaves_out(self, name: str) -> bool:
+        """An output is not compared by its own value."""
+        rules = [rule for rule in self.rules if rule.is_about(name)]
+        return self.function is not None or any(rule.tolerance is None and rule.mask is None for rule in rules)
+
     def described(self) -> dict[str, float | None] | Literal["function"]:
         """The rules as data. A function stays a word, and so do masks, since no file holds them."""
         if self.function is not None or any(rule.mask is not None for rule in self.rules):

@@ -97,6 +97,16 @@ class BlockRow(Record):
     """What is known of each process beside its value, by trial; nothing on a device."""
 
 
+class LongerUse(Record):
+    """What became of a finalist that was used as a job will use it, longer than in its trial."""
+
+    trial: int
+    failure: Failure | None = None
+    """Why it is wrong then, and cannot win; None: it is right."""
+    not_varied: tuple[str, ...] = ()
+    """See `Checked.not_varied`: what is left after the longer use."""
+
+
 class AnswerStep(Record):
     """A config that was proven to be faster and became the answer, while the run went on."""
 

@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -36,10 +36,12 @@ from autotune.study.early_stop import FEWEST_MODELS, ExpectedGain, StopRule
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
 from autotune.study.records import (
+    OK,
     AnswerStep,
     BlockRow,
     Confirmation,
     DriftCheck,
+    LongerUse,
     NoiseFloor,
     SecondBaseline,
     StopReason,
@@ -124,6 +126,8 @@ class Study:
     """Readings of the untuned model between the trials, in the order taken."""
     blocks = list_slot("blocks", BlockRow)
     """The blocks that were measured, in their order."""
+    uses = list_slot("uses", LongerUse)
+    """Finalists that were used longer than in their trials, and what that showed."""
     answers = list_slot("answers", AnswerStep)
     """How the answer came about: each config that was proven and stood until a better one was."""
     early_stop = value_slot("early_stop", ExpectedGain)
@@ -205,9 +209,19 @@ class Study:
         """Raises StoreError if nothing can be written in the study's folder. Reading needs no such right."""
         self.database.require_writable()
 
+    @property
+    def refused(self) -> set[int]:
+        """Trials whose configs were wrong in a longer use."""
+        return {use.trial for use in self.uses if use.failure is not None}
+
     def records(self) -> list[TrialRecord]:
-        """Every trial, by number."""
-        return [self._stored.record(trial) for trial in self._trials()]
+        """Every trial, by number. One whose config was wrong in a longer use has failed."""
+        failures = {use.trial: use.failure for use in self.uses if use.failure is not None}
+        found = [self._stored.record(trial) for trial in self._trials()]
+        return [
+            replace(one, outcome=failures[one.number], violations={}) if one.number in failures else one
+            for one in found
+        ]
 
     def ended(self) -> list[TrialRecord]:
         """Every trial that is not running, by number."""
@@ -276,7 +290,9 @@ class Study:
 
     def tried(self) -> list[Tried]:
         """What there is to be learned from the trials, by number. Those that ended without a result are left out."""
-        return [self._stored.tried(trial) for trial in self._trials() if trial.state in TAKEN]
+        refused = self.refused
+        found = [self._stored.tried(trial) for trial in self._trials() if trial.state in TAKEN]
+        return [replace(one, violations={OK: 1.0}) if one.number in refused else one for one in found]
 
     def enqueue(self, configs: Iterable[Config]) -> list[Config]:
         """Try these configs next, in order, after those already queued. The queue is stored with the study.

@@ -97,6 +97,8 @@ class TrialRequest(Record):
     """Whether steady calls keep memory is measured after the samples, unless they are taken in turns."""
     finds_limits: bool = False
     """Which whole numbers the untuned model takes is looked for, after everything else."""
+    is_used: bool = False
+    """After everything else the model is used as a job will use it, longer than in a trial (see `use`)."""
     without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True
@@ -117,6 +119,10 @@ class TrialRequest(Record):
     def timed_alone_on(self, *what: Alone) -> TrialRequest:
         """Nothing else is timed there meanwhile; without arguments it is timed whatever others do."""
         return self.model_copy(update={"alone_on": what})
+
+    def used_longer(self, *, is_used: bool) -> TrialRequest:
+        """See `is_used`."""
+        return self.model_copy(update={"is_used": is_used})
 
     def limited_to(self, limits: Limits) -> TrialRequest:
         return self.model_copy(update={"limits": limits})

@@ -39,6 +39,10 @@ class Contestant:
     """Every second pair of blocks begins with a process that compiles from empty caches of its own: its compiler picks
     kernels by timing them, so that the choice of one compile would be compared in place of the config."""
 
+    def used_longer(self, *, is_used: bool) -> Contestant:
+        """Its process is used as a job will use it, once it was timed."""
+        return replace(self, request=self.request.used_longer(is_used=is_used))
+
     def request_in(self, block: int, folder: Path) -> TrialRequest:
         """The request of its process in a block; the caches that all other blocks share stay as they are."""
         if not (self.compiles_anew and block % 4 == 3):
@@ -294,11 +298,13 @@ class Block:
         self.warming.clear()
 
     def end(self) -> dict[str, Outcome]:
-        """End all processes, and drop those that are on their way. The outcomes of the others, by name."""
+        """End all processes, the untuned model's first, and drop those that are on their way. The outcomes of the
+        others, by name."""
         self._run.bench.drop(list(self.warming.values()))
         self.warming.clear()
         self.left.clear()
-        return {name: running.finish() for name, running in self.live.items()}
+        names = [contestant.name for contestant in self.contestants if contestant.name in self.live]
+        return {name: self.live[name].finish() for name in names}
 
     def _start(self, contestant: Contestant) -> Running:
         run, request = self._run, self._request(contestant)

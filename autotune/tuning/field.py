@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.bench.bench import Running
@@ -15,7 +15,7 @@ from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state
 from autotune.measure.statistics import FIRST_LOOK, Verdict, spread_of_pairs
 from autotune.own_folders import remove
 from autotune.study.own_files import clear_runs
-from autotune.study.records import BlockRow, NoiseFloor, TrialRecord, states_of, together_in
+from autotune.study.records import BlockRow, LongerUse, NoiseFloor, TrialRecord, states_of, together_in
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
@@ -49,6 +49,8 @@ class Field:
         """Fewer, once there was no room for more processes."""
         self.has_room = True
         """For several processes that become warm at the same time."""
+        self._used: set[int] = set()
+        """Trials whose config was right in a longer use in this run."""
         self._told: set[Cause] = set()
         """Causes of scatter that were told of."""
         self.finalists: Sequence[TrialRecord] = ()
@@ -96,7 +98,9 @@ class Field:
         # The objective of a control is that of its calls.
         control, second = (control, second) if session.objective.is_latency else (None, None)
         run.plan = block_plan([session.untuned, *finalists], session.objective, session.budget)
-        contestants = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
+        # The untuned model's process says what a longer use gives: `Block.end` lets it come to its end first.
+        chosen = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
+        contestants = [each.used_longer(is_used=self._number(each.name) not in self._used) for each in chosen]
         self.block = run.open_block(contestants, control, number, second)
 
     def close(self) -> BlockRow | None:
@@ -111,6 +115,7 @@ class Field:
             # Its worker was lost: what was measured on another machine cannot stand beside what comes now.
             study.blocks, self._num_before = [], 0
         self._note_failures(names)
+        self._note_uses(measured or {})
         if measured is None:
             return None
         self._seen.append(measured)
@@ -177,6 +182,17 @@ class Field:
             study.blocks = now
             self.num_contradicted, self._num_before = len(before), 0
 
+    def _note_uses(self, measured: Mapping[str, Measurement]) -> None:
+        """A finalist was used as a job will use it in its first block; one that was wrong is so in each later run."""
+        assert self._run is not None
+        study = self._session.study
+        for name, failure in self._run.failures.items():
+            if name != _UNTUNED and failure.reason is Reason.WRONG_RESULT:
+                note_use(study, LongerUse(trial=self._number(name), failure=failure))
+        for number in {self._number(name) for name in measured if name != _UNTUNED} - self._used:
+            self._used.add(number)
+            note_use(study, LongerUse(trial=number, not_varied=measured[_name(number)].not_varied))
+
     def _explain_scatter(self) -> None:
         """Tell why processes of one config differ, once for each cause."""
         session = self._session
@@ -226,6 +242,20 @@ def contradict(before: Sequence[BlockRow], now: Sequence[BlockRow], untuned: int
         if was > CALMER * is_now or apart > APART * math.sqrt(was / len(early) + is_now / len(late)):
             return True
     return False
+
+
+def note_use(study: Study, use: LongerUse) -> None:
+    """Keep what a longer use of a trial's config has shown. One that is wrong is no answer, whatever was proven of it,
+    and no part of any comparison."""
+    study.uses = [*(one for one in study.uses if one.trial != use.trial), use]
+    if use.failure is None:
+        return
+    values = [{trial: value for trial, value in row.values.items() if trial != use.trial} for row in study.blocks]
+    rows = zip(study.blocks, values, strict=True)
+    study.blocks = [row.model_copy(update={"values": kept}) for row, kept in rows]
+    study.answers = [step for step in study.answers if step.trial != use.trial]
+    if study.confirmation is not None and use.trial in study.confirmation.contestants:
+        study.confirmation = None
 
 
 def _comparable(control: Reading | None, untuned: ProcessState | None) -> Reading | None:

@@ -126,6 +126,8 @@ class Tuner:
                 self._beside.end()
                 self._second.end()
             study.stop_reason = self._reason
+            if earlier is not None and earlier.candidate in study.refused:
+                earlier = None
             if earlier is not None and _stands(earlier, study):
                 return earlier
             confirmation = self._conclude(self._standing())

@@ -99,7 +99,7 @@ def train_verdict(backend: Backend, workload: Workload, num_layers: int) -> dict
         changed = workload.model_copy(update={"arguments": arguments})
         subject = build_subject(changed, backend)
         task = Steps(changed, subject, backend)
-        step = task.compile(Config({"execution": _EAGER[workload.framework]}), UndoLog())
+        step = task.compile(EAGER[workload.framework], UndoLog())
         first = subject.inputs[0].call(step)
         return task, task.observe(step, first, reference_tolerance=1e-3 if is_reference else None)
 
@@ -116,13 +116,13 @@ def train_verdict(backend: Backend, workload: Workload, num_layers: int) -> dict
     return found
 
 
-_EAGER = {"torch": "eager", "mindspore": "pynative"}
+EAGER = {"torch": Config({"execution": "eager"}), "mindspore": Config({"execution": "pynative"})}
 
 
 def wrong_variants(num: int, seed: int = 0) -> Iterator[Variant]:
     """Of all kinds in turn."""
     generator = np.random.default_rng(seed)
-    kinds = [*_OF_OUTPUTS, *_OF_STATE]
+    kinds = [*OF_OUTPUTS, *_OF_STATE]
     for number in range(num):
         kind = kinds[number % len(kinds)]
         name = f"{number}: {kind.__name__.strip('_')}"
@@ -138,7 +138,7 @@ def right_variants(num: int, seed: int = 0) -> Iterator[Variant]:
     generator = np.random.default_rng(seed)
     for number in range(num):
         place = TENSORS[number % (len(TENSORS) - 1)]
-        yield Variant(f"{number}: rounded {place}", _changing(place, _rounded, int(generator.integers(1 << 30))))
+        yield Variant(f"{number}: rounded {place}", _changing(place, rounded, int(generator.integers(1 << 30))))
 
 
 def _changing(
@@ -152,7 +152,7 @@ def _changing(
             holder, name = _holder(outputs, place)
             tensor = holder[name] if isinstance(holder, dict) else getattr(holder, name)
             changed = change(backend.to_array(tensor).copy(), np.random.default_rng(seed))
-            made = None if changed is None else _tensor(backend, changed, tensor)
+            made = None if changed is None else tensor(backend, changed, tensor)
             if isinstance(holder, dict):
                 holder[name] = made
             else:
@@ -164,7 +164,7 @@ def _changing(
     return make
 
 
-def _tensor(backend: Backend, array: np.ndarray, like: Any) -> Any:
+def tensor(backend: Backend, array: np.ndarray, like: Any) -> Any:
     """In the type of the array where that was changed."""
     made = backend.like(array, like)
     if backend.to_array(like).dtype == array.dtype:
@@ -234,9 +234,10 @@ def _missing(array: np.ndarray, generator: np.random.Generator) -> None:
     del array, generator
 
 
-def _rounded(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def rounded(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Each element by up to 1e-5 of its channel's largest value."""
-    scale = np.abs(array).max(axis=tuple(each for each in range(array.ndim) if each != 1), keepdims=True)
+    finite = np.where(np.isfinite(array), np.abs(array), 0)
+    scale = finite.max(axis=tuple(each for each in range(array.ndim) if each != 1), keepdims=True)
     return (array + 1e-5 * scale * generator.uniform(-1, 1, array.shape)).astype(array.dtype)
 
 
@@ -307,7 +308,7 @@ def _restoring(name: str) -> Callable[[Backend, Any], Callable[..., Any]]:
     return make
 
 
-_OF_OUTPUTS = (_zero_slice, _swap_channels, _add_to_a_slice, _scale_a_slice, _stale_row, _other_type, _nan, _missing)
+OF_OUTPUTS = (_zero_slice, _swap_channels, _add_to_a_slice, _scale_a_slice, _stale_row, _other_type, _nan, _missing)
 _OF_STATE = (
     _input_not_written,
     _number_baked_in,

@@ -62,6 +62,35 @@ def build(seed=0):
     return model, calls[0], calls[1:]
 
 
+class Used(nn.Cell):
+    """For a longer use: see `planted_use`."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.keys = nn.Dense(16, 32), nn.Dense(32, 8)
+        self.table = ms.Parameter(ms.Tensor(np.random.default_rng(1).normal(size=(10, 4)), ms.float32))
+
+    def construct(self, x, mask, gain, power):
+        h = self.body(x) * gain * mask[..., None]
+        scores, order = ops.sort(x[:, :, 0], axis=1)
+        return {
+            "features": h * power,
+            "pooled": power * h.sum(1) / mask.sum(1, keepdims=True),
+            "keys": self.keys(h) * power,
+            "scores": scores,
+            "order": order.astype(ms.int64),
+            "table": self.table + 0,
+        }
+
+
+def build_used(seed=0):
+    ms.set_seed(seed)
+    model = Used()
+    model.set_train(False)
+    x = np.random.default_rng(seed).normal(size=(8, 10, 16)).astype(np.float32)
+    return model, (ms.Tensor(x), ops.ones((8, 10), ms.float32), ms.Tensor(np.full(32, 0.5, np.float32)), 1.5)
+
+
 class Layers(nn.Cell):
     """A layer's weights get no gradient (`stopped`), or one that is a fifth too large (`scaled`)."""
 

@@ -56,6 +56,32 @@ def build(seed=0):
     return model, calls[0], calls[1:]
 
 
+class Used(torch.nn.Module):
+    """For a longer use: see `planted_use`."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.keys = torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)
+        self.register_buffer("table", torch.randn(10, 4))
+
+    def forward(self, x, mask, gain, power):
+        h = self.body(x) * gain * mask[..., None]
+        scores, order = torch.sort(x[:, :, 0], dim=1, stable=True)
+        return {
+            "features": h * power,
+            "pooled": power * h.sum(1) / mask.sum(1, keepdim=True),
+            "keys": self.keys(h) * power,
+            "scores": scores,
+            "order": order,
+            "table": self.table + 0,
+        }
+
+
+def build_used(seed=0):
+    torch.manual_seed(seed)
+    return Used().eval(), (torch.randn(8, 10, 16), torch.ones(8, 10), torch.full((32,), 0.5), 1.5)
+
+
 class Layers(torch.nn.Module):
     """A layer's weights get no gradient (`stopped`), or one that is a fifth too large (`scaled`)."""
 

@@ -11,6 +11,7 @@ from autotune.backends.registry import load_backend
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 from tests.trial.planted import Judge, right_variants, train_verdict, wrong_variants
+from tests.trial.planted_use import UseJudge, right, wrong
 
 FRAMEWORKS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("torch", "mindspore")]
 NUMBERS = [17, pytest.param(210, marks=pytest.mark.slow)]
@@ -44,6 +45,32 @@ def test_no_right_variant_is_refused(judge, num):
     """Rounding in any of the outputs, at the scale of its channel; a time, a random float or a residual left behind."""
     refused = [(variant.name, why) for variant in right_variants(num) if (why := judge.verdict(variant)) is not None]
     assert refused == []
+
+
+@pytest.fixture
+def use_judge(framework, tmp_path):
+    backend = load_backend(framework)
+    return UseJudge(backend, workload_of(framework, "build_used", "infer"), tmp_path)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_finalist_passes_that_is_wrong_as_a_job_uses_it(use_judge, framework, every):
+    """In a later call, for a refilled buffer, beyond the example's range, where the mask hides something, for another
+    number or tensor of one value, with NaN or infinity, among equal values; or its outputs lie where others lie."""
+    variants = [*wrong(load_backend(framework))]
+    assert len(variants) > 300
+    chosen = [each for number, each in enumerate(variants) if number % every == 0 or each.words]
+    found = {each.name: (each.words, use_judge.verdict(each)[0]) for each in chosen}
+    assert [name for name, (_, said) in found.items() if said is None] == []
+    assert [(name, said) for name, (words, said) in found.items() if words not in said] == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_no_finalist_is_refused_that_is_right_as_a_job_uses_it(use_judge, framework):
+    """Whatever it rounds otherwise; and all inputs were varied."""
+    found = [(each.name, *use_judge.verdict(each)) for each in right(load_backend(framework))]
+    assert found == [(name, None, ()) for name, *_ in found]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -50,6 +50,11 @@ class Compiler(Protocol):
         outlives a call."""
         return None
 
+    def keeps_nan(self, config: Config) -> bool:
+        """Whether each kernel under a config gives NaN for NaN where the framework's own do. One that computes
+        max(x, 0) for a ReLU gives 0."""
+        return True
+
     def copies_outputs(self, model: Any, config: Config) -> Callable[[Any], Any] | None:
         """What is done to the outputs of each call under a config that replays captured graphs, whose next call would
         write over them: it copies them, so that a job may keep them. Such a graph is recorded by the second call of a

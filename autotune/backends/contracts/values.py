@@ -61,6 +61,19 @@ class Values(Protocol):
         """Equal for tensors that share memory; None where that cannot be told."""
         return None
 
+    def address(self, value: Any) -> Hashable | None:
+        """Where the memory of a tensor lies: two that are alive share it if this is equal. None: it cannot be told."""
+        return self.storage(value)
+
+    def is_contiguous(self, value: Any) -> bool:
+        """Whether a view of another shape can be made of a tensor, as of a new one."""
+        return True
+
+    def refill(self, value: Any, array: NDArray[Any]) -> bool:
+        """Write over the elements of a tensor where it lies, as a job does that has one buffer for all of its calls.
+        False where that cannot be done."""
+        return False
+
     def opened(self, value: Any) -> Sequence[Any] | None:
         """The tensors of which one consists that is no array, such as a nested one; None for any other value."""
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,17 @@ class MindSporeBackend(Backend):
 
     def spec(self, value: Any) -> TensorSpec | None:
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype)) if isinstance(value, ms.Tensor) else None
+
+    def address(self, value: Any) -> Hashable | None:
+        place: int | None = value.data_ptr() if value.size else None
+        return place
+
+    def is_contiguous(self, value: Any) -> bool:
+        return bool(value.is_contiguous())
+
+    def refill(self, value: Any, array: NDArray[Any]) -> bool:
+        value.copy_(tensors.tensor_like(array, value))
+        return True
 
     def is_model(self, value: Any) -> bool:
         return isinstance(value, ms.nn.Cell)

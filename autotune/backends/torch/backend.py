@@ -258,6 +258,25 @@ class TorchBackend(Backend):
             return None
         return value.untyped_storage().data_ptr() or None
 
+    def is_contiguous(self, value: Any) -> bool:
+        return value.layout is not torch.strided or value.is_contiguous()
+
+    def refill(self, value: Any, array: NDArray[Any]) -> bool:
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            return False
+        try:
+            with torch.no_grad():
+                value.copy_(tensor_like(array, value))
+        except RuntimeError:  # Its elements share memory, as those of an expanded dimension do.
+            return False
+        return True
+
+    def keeps_nan(self, config: Config) -> bool:
+        """Not where weights are frozen on a CPU, nor in another package's code: fused kernels of oneDNN, say, give 0
+        for a ReLU of NaN (docs/decisions/0101-used-as-a-job-uses-it.md)."""
+        settings = settings_of(config)
+        return not (settings.freezes or settings.is_third_party)
+
     def opened(self, value: Any) -> Sequence[Any] | None:
         return value.unbind() if isinstance(value, torch.Tensor) and value.is_nested else None
 

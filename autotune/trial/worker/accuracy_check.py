@@ -180,7 +180,7 @@ class OutputGate:
                 raise WrongResultError(
                     f"the untuned model itself gives NaN on its example inputs ({part.name})", float("nan")
                 )
-        if self._why_unlike(seen, tolerance) is not None:
+        if self.why_unlike(seen, tolerance) is not None:
             why = self.why_unrepeatable([part.name for part in seen.left if not part.name.endswith(EARLIER)])
             raise AutotuneError(
                 f"{self.model}: the untuned model gives another output when called again with the same input"
@@ -188,8 +188,9 @@ class OutputGate:
                 tip=None if why else "does it sample with a generator of its own, or keep state from call to call?",
             )
 
-    def errors(self, reference: Seen, seen: Seen, tolerance: float) -> tuple[float, ...]:
-        """Largest relative error of each output over all inputs."""
+    def errors(self, reference: Seen, seen: Seen, tolerance: float, way: str | None = None) -> tuple[float, ...]:
+        """Largest relative error of each output over all inputs. `way`: what a message says in place of which input it
+        was."""
         if len(seen.calls) != len(reference.calls):
             given, wanted = len(seen.calls) - 1, len(reference.calls) - 1
             raise WrongResultError(
@@ -204,9 +205,8 @@ class OutputGate:
             try:
                 found = parts.errors(expected.parts, got.parts, terms, spreads)
             except DisagreementError as error:
-                raise WrongResultError(
-                    f"{self._place(number, len(seen.calls))}, {error}", error.relative_error
-                ) from None
+                place = way or self._place(number, len(seen.calls))
+                raise WrongResultError(f"{place}, {error}", error.relative_error) from None
             for name, largest in found.items():
                 worst[name] = max(worst.get(name, 0.0), largest)
         left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
@@ -216,6 +216,10 @@ class OutputGate:
         except DisagreementError as error:
             raise WrongResultError(str(error), error.relative_error) from None
         return tuple(worst.values())
+
+    def leaves_out(self, name: str) -> bool:
+        """The author does not have this output compared, or compares all in a way of his own."""
+        return self.authors is not None and self.authors.leaves_out(name)
 
     def _place(self, number: int, num_calls: int) -> str:
         num_further = self.num_in_a_row - 1
@@ -229,7 +233,7 @@ class OutputGate:
         heading = {
             "num_inputs": len(seen.calls),
             "parts": [parts.heading_of(held) for held in lists],
-            "ignored": sorted(seen.ignored | _unlike(seen)),
+            "ignored": sorted(seen.ignored | unlike(seen)),
             "has_forms": seen.has_forms,
             "has_turns": seen.has_turns,
             "times": sorted(seen.times),
@@ -259,7 +263,7 @@ class OutputGate:
     def uncompared(self, seen: Seen) -> tuple[str, ...]:
         names = [*(name for call in seen.calls for name in call.not_compared), *seen.not_compared]
         return tuple(
-            dict.fromkeys([*names, *(f"{name} (another value in each call)" for name in sorted(_unlike(seen)))])
+            dict.fromkeys([*names, *(f"{name} (another value in each call)" for name in sorted(unlike(seen)))])
         )
 
     def settled(self, reference: Seen, seen: Seen, tolerance: float) -> Seen | None:
@@ -270,7 +274,7 @@ class OutputGate:
             return _with_forms_of(reference, seen)
         return None if left is None else reference
 
-    def _why_unlike(self, seen: Seen, tolerance: float) -> str | None:
+    def why_unlike(self, seen: Seen, tolerance: float) -> str | None:
         """How the tensors of two calls with the same inputs differ."""
         first, again = ([part for part in call.parts if part.is_tensor] for call in (seen.calls[0], seen.calls[-1]))
         try:
@@ -366,7 +370,7 @@ def _num_nan(found: Sequence[Part]) -> int:
     return sum(int(np.isnan(part.array).sum()) for part in found if part.array.dtype.kind in "fc")
 
 
-def _unlike(seen: Seen) -> frozenset[str]:
+def unlike(seen: Seen) -> frozenset[str]:
     """Names of the numbers and texts of Python that two calls with the same inputs do not share."""
     other = {part.name: part.array for part in seen.calls[-1].parts}
     return frozenset(

@@ -19,8 +19,8 @@ The order of events is part of what is measured. In each stage:
               what would disturb samples: events of the device's own clock, copies of outputs, further calls to see
               whether memory grows. The device is released, and what runs after that may be slow or spoil the model: a
               check that training is sound, the compiler's own reports, the profile, the nudged calls that complete a
-              reference, and last, when the outcome is written, calls with whole numbers that the untuned model may
-              refuse (`input_limits`).
+              reference; in a finalist's first block a longer use (`use`); and last, when the outcome is written, calls
+              with whole numbers that the untuned model may refuse (`input_limits`).
 
 docs/decisions/0030-device-locks.md tells about the device; `costs` what is spared, `memory`
 how it is read.
@@ -194,7 +194,23 @@ def _measure(trial: _Trial) -> Measurement:
             replay=calls.replay,
             generated=calls.generated,
         )
+        measured = _used(trial, step, measured) if request.is_used and request.judged else measured
         return _with_limits(trial, step, measured) if request.finds_limits else measured
+
+
+def _used(trial: _Trial, step: Step, measured: Measurement) -> Measurement:
+    """Used longer than a trial does (`use`). Raises WrongResultError for a finalist that is wrong then. The outcome of
+    the untuned model, which is asked for what nobody knows that it takes, is written before."""
+    request, calls = trial.request, trial.calls
+    trial.device.take()
+    if request.untuned:
+        trial.progress.folder.write_outcome(measured)
+        with little_to_lose(measured.steady_call_s):
+            calls.lead_use(request, step)
+    else:
+        calls.require_use(request, step)
+    trial.device.release()
+    return measured.model_copy(update={"not_varied": calls.not_varied})
 
 
 def _with_limits(trial: _Trial, step: Step, measured: Measurement) -> Measurement:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from autotune.command_line import asked
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import WideType
 from autotune.measure.derived_inputs import derived_inputs
+from autotune.measure.hurting_inputs import one_value_of
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
 from autotune.trial.request import TrialRequest
@@ -61,8 +62,10 @@ class Subject:
     derived: Arguments | None = None
     derived_may_fail: bool = True
     """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
+    constants: Mapping[str, str] = field(default_factory=dict)
+    """Inputs that have one value in all of the author's calls: name -> the value."""
     not_varied: tuple[str, ...] = ()
-    """What the inputs leave as it is, each as a sentence."""
+    """What else the inputs leave as it is, each as a sentence."""
     assumed: tuple[str, ...] = ()
     """What was taken where the author gave nothing, each as a sentence."""
     reset: Callable[[], object] | None = None
@@ -121,7 +124,6 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         require(backend.training, asked("task", "train")).set_training(model)
     backend.materialise(model, partial(placed[0].call, built.called))
     backend.input_gradients = records_gradients(built, model, placed, backend)
-    constants = _constants(placed)
     specs = _specs(workload, model, placed[0], backend)
     given = Given.of(workload, built, model, placed, backend)
     example = given.inputs[0]
@@ -142,7 +144,8 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         recipe=recipe,
         stream=given.stream,
         derived=derived,
-        not_varied=(*constants, *_states(built, model, backend)),
+        constants=_constants(placed, backend),
+        not_varied=tuple(_states(built, model, backend)),
         assumed=() if recipe is None or built.recipe is None else tuple(_assumed(built.recipe, recipe)),
         reset=None if built.reset is None else partial(built.reset, given_model),
     )
@@ -305,14 +308,27 @@ def input_specs(backend: Backend, example: Arguments, model: str) -> tuple[Tenso
     return tuple(specs)
 
 
-def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
-    """A sentence about the numbers, texts and flags that are the same in all of the author's inputs."""
-    example, *others = [dict(arguments.named_leaves()) for arguments in given]
-    same = [
-        f"{name} ({value!r:.40})"
+def _constants(given: Sequence[Arguments], backend: Backend) -> dict[str, str]:
+    """Numbers, texts and flags, and tensors of one value, that are the same in all of the author's inputs."""
+    example, *others = [{name: _constant(leaf, backend) for name, leaf in one.named_leaves()} for one in given]
+    return {
+        name: value
         for name, value in example.items()
-        if isinstance(value, (bool, int, float, str)) and all(other.get(name) == value for other in others)
-    ]
+        if value is not None and all(other.get(name) == value for other in others)
+    }
+
+
+def _constant(leaf: Any, backend: Backend) -> str | None:
+    """A value, or the one that a tensor has throughout; None for what has several, or is no value."""
+    if isinstance(leaf, (bool, int, float, str)):
+        return f"{leaf!r:.40}"
+    value = one_value_of(backend.to_array(leaf)) if backend.opened(leaf) is None else None
+    return None if value is None else f"{value!r:.40} throughout"
+
+
+def same_in_all(constants: Mapping[str, str], varied: Collection[str] = ()) -> tuple[str, ...]:
+    """A sentence about what was the same in all calls, if anything was."""
+    same = [f"{name} ({value})" for name, value in constants.items() if name not in varied]
     if not same:
         return ()
     verb = "was" if len(same) == 1 else "were"

@@ -25,6 +25,11 @@ def _wrong(output: Any) -> Any:
     return output + 1
 
 
+def _saturates(output: Any) -> Any:
+    """What is larger than an example gives is cut off."""
+    return np.clip(output, -15, 15)
+
+
 def _nan(output: Any) -> Any:
     return output * np.nan
 
@@ -56,6 +61,7 @@ BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
     "right": _right,
     "breaks": _right,
     "wrong": _wrong,
+    "saturates": _saturates,
     "wrong_gradients": _right,
     "frozen": _right,
     "nan": _nan,

@@ -11,6 +11,8 @@ order:
     reset       before each call of a model that keeps state, where its author declared how: never timed
     require_sound       after all timing
     completed   what the reference lacks, after all of that
+    lead_use, require_use       a longer use than that of a trial, in a block: what the untuned model gives in it, and
+                that of a finalist
     authors_inputs      in which the limits of whole numbers are looked for, at the very end
 
 The kinds are `OneShape` (the same inputs again and again), `Stream` (inputs of many shapes, as traffic has them),
@@ -37,9 +39,10 @@ from autotune.measure.generated import Generated
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.parts import Part
 from autotune.measure.sampling import Clock, PreparedCall, SamplingPlan
+from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import Gate
 from autotune.trial.worker.costs import SecondCall
-from autotune.trial.worker.subject import Subject
+from autotune.trial.worker.subject import Subject, same_in_all
 from autotune.workload.arguments import Arguments
 from autotune.workload.components import pipeline_of
 
@@ -65,11 +68,13 @@ class Calls(ABC):
         self._subject = subject
         self._backend = backend
         self._unseen: tuple[str, ...] = ()
+        self._varied: set[str] = set()
+        """Names of inputs that were given other values in a longer use."""
 
     @property
     def not_varied(self) -> tuple[str, ...]:
         """What the inputs that were seen leave as it is, and what no check looks at, each as a sentence."""
-        return (*self._subject.not_varied, *self._unseen)
+        return (*same_in_all(self._subject.constants, self._varied), *self._subject.not_varied, *self._unseen)
 
     @property
     def authors_inputs(self) -> list[Arguments]:
@@ -176,6 +181,14 @@ class Calls(ABC):
     def require_sound(self, step: Step) -> None:  # noqa: B027 -- There is a default: nothing is required.
         """Raises WrongResultError if the timed calls have corrupted the model. By default no call depends on those
         before."""
+
+    def lead_use(self, request: TrialRequest, step: Step) -> None:  # noqa: B027 -- There is a default: no longer use.
+        """Write to `use_folder(request)` what the untuned model gives in a longer use, at the very end. Its weights may be
+        others afterwards."""
+
+    def require_use(self, request: TrialRequest, step: Step) -> None:  # noqa: B027 -- As above.
+        """Raises WrongResultError for a finalist that does not give, in a longer use at the very end, what the untuned
+        model gives. What that did not vary is in `not_varied` afterwards."""
 
     @abstractmethod
     def completed(self, reference: Any, step: Step, tolerance: float) -> Any:

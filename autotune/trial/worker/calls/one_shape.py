@@ -11,13 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.apply.compile_model import compile_under, declared_functions
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError, quoted
+from autotune.measure import accuracy
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
+from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import (
     EARLIER,
     Gate,
@@ -25,19 +28,18 @@ from autotune.trial.worker.accuracy_check import (
     Seen,
     is_outside,
     possible_times,
+    read_reference,
     without_values,
 )
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
+from autotune.trial.worker.use import Finalist, Leader, Usage, use_folder
 from autotune.workload.arguments import Arguments
 from autotune.workload.components import pipeline_of
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Workload
 
 NUM_NUDGES = 2
-NUDGE = 0.1
-"""Weights and inputs are nudged by this share of the tolerance: float32 by 1e-4 and bfloat16 by 3e-3, about as much as
-fused code differs in the one and as rounding does in the other."""
 LONGEST_NUDGING_S = 5.0
 """No nudge is begun after so long. What is not nudged is compared by a coarser floor (`agreement.UNKNOWN_FLOOR`)."""
 
@@ -152,7 +154,7 @@ class OneShape(Calls):
     def completed(self, reference: Seen, step: Step, tolerance: float) -> Seen | None:
         nudged: list[list[Observed]] = [[] for _ in reference.calls]
         try:
-            for number, call in self._nudged_calls(step, NUDGE * tolerance):
+            for number, call in self._nudged_calls(step, accuracy.NUDGE * tolerance):
                 nudged[number].append(call)
         except Exception:
             traceback.print_exc()  # The model does not take nudged inputs: of them and those after it nothing is known.
@@ -174,6 +176,35 @@ class OneShape(Calls):
                     self.reset()
                 nudged = inputs.with_leaves([self._backend.nudge(leaf, share) for leaf in inputs.leaves()])
                 yield number, self._observed(nudged.call(step), nudged)
+
+    def lead_use(self, request: TrialRequest, step: Step) -> None:
+        usage, model = self._usage(request), self._subject.model
+        Leader(usage).lead(step, lambda share: self._backend.nudge(model, share))
+
+    def require_use(self, request: TrialRequest, step: Step) -> None:
+        keeps_nan = self._backend.keeps_nan(ConfigParts.of(request.config).settings)
+        finalist = Finalist(self._usage(request), read_reference(request, self.gate), keeps_nan=keeps_nan)
+        finalist.require(step)
+        self._varied |= finalist.varied
+        self._unseen = (*self._unseen, *finalist.said)
+
+    def _usage(self, request: TrialRequest) -> Usage:
+        assert isinstance(self.gate, OutputGate), "it is one of outputs"
+        return Usage(
+            self._backend,
+            self.gate,
+            self._framework,
+            self._subject.inputs,
+            self._called,
+            use_folder(request),
+            request.tolerance_for(self._subject.dtypes),
+            has_layouts=self._shapes is None,
+            takes_others=pipeline_of(self._subject.model) is None,
+        )
+
+    def _called(self, step: Step, inputs: Arguments) -> Any:
+        self.reset()
+        return inputs.call(step)
 
     def _observed(self, returned: Any, inputs: Arguments) -> Observed:
         return observed(self._backend, returned, inputs=inputs, reads=True)
