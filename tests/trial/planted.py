@@ -152,7 +152,7 @@ def _changing(
             holder, name = _holder(outputs, place)
             tensor = holder[name] if isinstance(holder, dict) else getattr(holder, name)
             changed = change(backend.to_array(tensor).copy(), np.random.default_rng(seed))
-            made = None if changed is None else tensor(backend, changed, tensor)
+            made = None if changed is None else made_like(backend, changed, tensor)
             if isinstance(holder, dict):
                 holder[name] = made
             else:
@@ -164,7 +164,7 @@ def _changing(
     return make
 
 
-def tensor(backend: Backend, array: np.ndarray, like: Any) -> Any:
+def made_like(backend: Backend, array: np.ndarray, like: Any) -> Any:
     """In the type of the array where that was changed."""
     made = backend.like(array, like)
     if backend.to_array(like).dtype == array.dtype:

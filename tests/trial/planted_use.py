@@ -22,7 +22,7 @@ from autotune.trial.worker.calls.one_shape import OneShape
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.subject import subject_of
 from autotune.workload.workload import Workload
-from tests.trial.planted import EAGER, OF_OUTPUTS, rounded, tensor
+from tests.trial.planted import EAGER, OF_OUTPUTS, made_like, rounded
 
 FLOATS = ("features", "pooled", "keys", "scores", "table")
 PLACES = (*FLOATS, "order")
@@ -259,4 +259,4 @@ def _other_order(backend: Backend, model: Any, example: list[Any]) -> Callable[.
 
 
 def _tensor(backend: Backend, array: np.ndarray | None, like: Any) -> Any:
-    return None if array is None else tensor(backend, array, like)
+    return None if array is None else made_like(backend, array, like)

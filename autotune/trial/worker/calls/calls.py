@@ -183,8 +183,8 @@ class Calls(ABC):
         before."""
 
     def lead_use(self, request: TrialRequest, step: Step) -> None:  # noqa: B027 -- There is a default: no longer use.
-        """Write to `use_folder(request)` what the untuned model gives in a longer use, at the very end. Its weights may be
-        others afterwards."""
+        """Write to `use_folder(request)` what the untuned model gives in a longer use, at the very end. Its weights may
+        be others afterwards."""
 
     def require_use(self, request: TrialRequest, step: Step) -> None:  # noqa: B027 -- As above.
         """Raises WrongResultError for a finalist that does not give, in a longer use at the very end, what the untuned
