@@ -95,6 +95,15 @@ class BlockRow(Record):
     """The value of a process under the second baseline's config, which took its turns in the same block."""
     states: dict[int, ProcessState] = {}
     """What is known of each process beside its value, by trial; nothing on a device."""
+    disturbed: str | None = None
+    """What disturbed one of them, in a sentence."""
+
+
+def counted(rows: Sequence[BlockRow]) -> list[BlockRow]:
+    """Those that a verdict rests on. What other programs disturbed is left out, as long as half of all were quiet:
+    where most are disturbed, that is how the machine is."""
+    quiet = [row for row in rows if row.disturbed is None]
+    return quiet if 2 * len(quiet) >= len(rows) else list(rows)
 
 
 class LongerUse(Record):

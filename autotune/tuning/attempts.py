@@ -167,7 +167,7 @@ class Attempts:
         if why is not None and spare_s >= 0 and took_s <= REPEAT_SHARE * left_s:
             self._repeats_left -= 1
             self._session.notify(TrialDisturbed(request.number, why))
-            self._wait(spare_s)
+            self.wait_until_quiet(spare_s)
             quieter = again(request)
             outcome = outcome if _says_nothing(quieter) else quieter
         if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
@@ -214,8 +214,8 @@ class Attempts:
         is_timed = any(objective.is_timed for objective in self._session.study.manifest.objectives)
         return disturbance_of(outcome) if is_timed else None
 
-    def _wait(self, spare_s: float) -> None:
-        """Until the machine is quiet. Once that did not come in time, nothing is waited for any more."""
+    def wait_until_quiet(self, spare_s: float = math.inf) -> None:
+        """Wait, so long at most. Once that did not come in time, nothing is waited for any more."""
         session, plan = self._session, self._plan
         if not self._may_wait or not session.bench.is_here:
             return

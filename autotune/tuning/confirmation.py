@@ -97,6 +97,7 @@ class _Verdict:
             self.notes.append(f"trial {candidate.number} does not look faster, and is {most}")
         self._note_programs()
         self.notes += filter(None, [clocks_note(self.field.seen)])
+        self.notes += filter(None, [self._disturbed_note()])
         if self.field.num_contradicted:
             self.notes.append(f"{self.field.num_contradicted} blocks of earlier runs tell of another machine: left out")
         is_cut = self._is_cut(verdict)
@@ -114,6 +115,17 @@ class _Verdict:
             why=self._why(candidate) if is_cut or verdict is Verdict.UNDECIDED else None,
             cut_short=is_cut,
         )
+
+    def _disturbed_note(self) -> str | None:
+        """How many blocks other programs disturbed, and whether they count."""
+        rows = self.session.study.blocks
+        disturbed = [row.disturbed for row in rows if row.disturbed is not None]
+        if not disturbed:
+            return None
+        told = f"{len(disturbed)} of {len(rows)} blocks were disturbed ({disturbed[-1]})"
+        if not self.evidence.num_disturbed:
+            return f"{told} and do not count"
+        return f"{told}, so all count: on a quiet machine the figure may be another"
 
     def _gains(self) -> list[float]:
         return [self.evidence.gain(record) for record in self.evidence.finalists]

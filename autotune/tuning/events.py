@@ -177,6 +177,8 @@ class BlockMeasured:
 
     untuned: float
     others: dict[int, float]
+    disturbed: str | None = None
+    """What disturbed one of its processes, in a sentence."""
 
 
 @dataclass(frozen=True)

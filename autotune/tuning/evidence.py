@@ -15,18 +15,20 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison, Speedup
 from autotune.study.budget import BlockPlan
 from autotune.study.equivalence import simplicity
-from autotune.study.records import BlockRow, DriftCheck, TrialRecord
+from autotune.study.records import BlockRow, DriftCheck, TrialRecord, counted
 from autotune.study.study import Study
 from autotune.tuning.finalists import EQUALLY_FAST, MAX_FINALISTS, candidates_among
 from autotune.tuning.pruning import without_idle_settings
 
+CLEARLY_BETTER = 0.05
+"""Log gain by which a config has to look better than the one that is being proven to take its blocks."""
 WORTH_A_BLOCK = 0.001
 """Expected log gain over the answer from which on a config takes part in its blocks."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """`candidates` are measured, keep every constraint, and run a program each; `rows` are the blocks."""
+    """`candidates` are measured, keep every constraint, and run a program each; `rows` are the blocks that count."""
 
     study: Study
     untuned: TrialRecord
@@ -112,8 +114,19 @@ class Evidence:
 
     @cached_property
     def leader(self) -> TrialRecord | None:
-        """The candidate of which the most is expected."""
-        return max(self.candidates, key=self.gain, default=None)
+        """The candidate of which the most is expected. Beside other programs it stays the one that led the last block,
+        unless another looks clearly better: blocks spread over several prove nothing there."""
+        leader, last = max(self.candidates, key=self.gain, default=None), self.study.blocks[-1:]
+        led = [record for record in self.candidates if last and record.number in last[0].values]
+        if leader is None or not led or last[0].disturbed is None:
+            return leader
+        stays = min(led, key=lambda record: last[0].values[record.number])
+        return leader if self.gain(leader) > self.gain(stays) + CLEARLY_BETTER else stays
+
+    @property
+    def num_disturbed(self) -> int:
+        """Blocks beside other programs that count for want of enough quiet ones."""
+        return sum(row.disturbed is not None for row in self.rows)
 
     @property
     def _first(self) -> TrialRecord | None:
@@ -192,7 +205,7 @@ def evidence_of(study: Study, plan: BlockPlan, without: Sequence[int] = ()) -> E
     ]
     candidates = candidates_among(feasible, untuned, study.manifest.space)
     needed = without_idle_settings(candidates, study.manifest, EQUALLY_FAST)
-    rows = study.blocks
+    rows = counted(study.blocks)
     compared = {number for row in rows for number in row.values}
     # One for which a simpler one stands keeps what blocks have shown of it.
     candidates = [record for record in candidates if record in needed or record.number in compared]

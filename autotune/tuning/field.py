@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.bench.bench import Running
+from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import Reading
 from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state_of, widest
 from autotune.measure.statistics import FIRST_LOOK, Verdict, spread_of_pairs
 from autotune.own_folders import remove
 from autotune.study.own_files import clear_runs
-from autotune.study.records import BlockRow, LongerUse, NoiseFloor, TrialRecord, states_of, together_in
+from autotune.study.records import BlockRow, LongerUse, NoiseFloor, TrialRecord, counted, states_of, together_in
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
@@ -128,12 +129,14 @@ class Field:
             None if reading is None else value_of_a_second * reading.latency_s
             for reading in (_comparable(block.control.middle, states.get(first)), block.second.middle)
         )
-        row = BlockRow(number=block.number, values=values, control=control, second=second, states=states)
+        is_timed = self._session.objective.is_timed
+        why = next(filter(None, map(disturbance_of, measured.values())), None) if is_timed else None
+        row = BlockRow(number=block.number, values=values, control=control, second=second, states=states, disturbed=why)
         study.blocks = [*study.blocks, row]
         self._drop_contradicted()
         self._note_noise(untuned)
         others = {number: value for number, value in values.items() if number != first}
-        self._session.notify(BlockMeasured(values[first], others))
+        self._session.notify(BlockMeasured(values[first], others, why))
         self._explain_scatter()
         return row
 
@@ -209,7 +212,7 @@ class Field:
         """What two processes of the untuned model differ by, over all blocks with a control."""
         study = self._session.study
         first = self._number(_UNTUNED)
-        pairs = tuple((row.values[first], row.control) for row in study.blocks if row.control is not None)
+        pairs = tuple((row.values[first], row.control) for row in counted(study.blocks) if row.control is not None)
         if not pairs:
             return
         before = study.noise_floor

@@ -329,14 +329,16 @@ class Tuner:
         block = self._field.block
         assert block is not None, "it is open"
         finalists = self._field.finalists
-        is_counted = self._field.close() is not None
+        row = self._field.close()
         if not self._field.has_room:
             self._second.end()
-        if not is_counted:
+        if row is None:
             return
         took_s = self._session.deadline.clock() - self._block_begun
         self._blocks_s += took_s
         self._time.note_block(finalists, took_s, was_beside=self._was_beside)
+        if row.disturbed is not None:
+            self._attempts.wait_until_quiet()
         standing = self._standing()
         answer = standing.answer
         before = next(iter(self._study.answers[-1:]), None)

@@ -30,18 +30,18 @@ from dataclasses import dataclass
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.study.budget import LONGEST_LOOK_S
 from autotune.study.records import TrialRecord
-from autotune.tuning.evidence import Evidence
+from autotune.tuning.evidence import CLEARLY_BETTER, Evidence
 
 WORTH_KNOWING = 0.005
 """Log gain: where the best of the others is expected to bring less over the answer, no further block is measured."""
-CLEARLY_BETTER = 0.05
-"""Log gain by which a config has to look better than the answer to be proven at once."""
 EARLY_GAIN = min(EARLY_GAINS.values())
 """Speed-up that a trial has to show for blocks at once: what they may prove early."""
 MOST_EARLY = max(EARLY_GAINS)
 """Blocks that a large gain gets at once."""
 SETTLED = 8
 """Blocks of the answer and its first rival after which it is not asked any more which of equal ones is the best."""
+DISTURBED = 4
+"""Disturbed blocks after which no quiet one is hoped for."""
 LONG_CALL_S = 1.0
 """Seconds of an untuned call above which one more block costs more than it would show."""
 OUT_OF_REACH = 0.10
@@ -92,8 +92,10 @@ class Standing:
     @property
     def field(self) -> Sequence[TrialRecord]:
         """Whom a block compares when no config is tried any more; none where nothing came near the untuned model."""
-        field = self.evidence.field
-        return field[: self.most_finalists] if self.is_within_reach else ()
+        evidence, most = self.evidence, self.most_finalists
+        if evidence.num_disturbed and len(evidence.study.manifest.objectives) == 1:
+            most = 1  # Beside other programs many blocks prove one config, and few blocks of several none.
+        return evidence.field[:most] if self.is_within_reach else ()
 
     @property
     def reach(self) -> float:
@@ -124,11 +126,16 @@ class Standing:
             # One that joined late, and may be better, has had blocks of its own then.
             is_settled = min(num_blocks[:2]) >= SETTLED
             is_best = evidence.regret(answer) <= WORTH_KNOWING and not self._may_be_simpler(answer)
-            has_enough = evidence.num_blocks(answer) >= self.fewest_blocks
+            has_enough = evidence.num_blocks(answer) >= self.fewest_blocks and not self.may_be_quieter
             return self.has_used_its_time or (has_enough and (is_settled or is_best))
         if num_blocks[0] >= plan.most_blocks:
             return True
         return min(num_blocks) in plan.looks and compared.is_clear()
+
+    @property
+    def may_be_quieter(self) -> bool:
+        """What is proven rests on blocks beside other programs, and few of them: they are taken again."""
+        return 0 < self.evidence.num_disturbed < DISTURBED
 
     @property
     def has_used_its_time(self) -> bool:

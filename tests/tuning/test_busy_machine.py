@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rich.console import Console
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.noise import NoiseSection
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.measure.measurement import Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
 from autotune.render.terminal import trials_table
-from autotune.study.budget import BusyMachinePlan
+from autotune.study.budget import BlockPlan, BusyMachinePlan
+from autotune.study.records import BlockRow
 from autotune.study.sampler.sampler import Sampler
 from autotune.trial.deadline import Deadline
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.events import DriftChecked, MachineBusy, TrialDisturbed, TrialEnded
+from autotune.tuning.evidence import evidence_of
 from autotune.tuning.loop import Tuner
+from autotune.tuning.race import Standing
 from autotune.tuning.session import Session, trial_request
 from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, fake_space, printed, summary_of, with_latency
@@ -163,6 +169,76 @@ class TestTheVerdict:
         confirmation = tune(lambda name, count: name == "0000", study=study, ms=lambda config: 10.2)
         assert confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE)
         assert confirmation.compared
+
+
+class TestBlocks:
+    """A disturbed block is taken again, as long as half of all were quiet."""
+
+    @pytest.fixture
+    def blocks(self, make_study, quiet_one):
+        """A study of one config that gains 2x; the numbers of its disturbed blocks."""
+        from tests.tuning.test_loop import EXECUTION
+
+        def blocks(loud):
+            def outcome_of(name, block, config):
+                is_untuned, is_loud = config == study.manifest.space.untuned(), block in loud
+                wall_s = (0.025 if is_loud else 0.010) if is_untuned else 0.005
+                if not is_loud:
+                    return with_latency(quiet_one, wall_s)
+                return timed(quiet_one, wall_s=wall_s, hit=0.7, switches=10, cpu=0.5, taken=0.5, num=20)
+
+            study, events = make_study(space=fake_space(EXECUTION)), []
+            budget = BUDGET.model_copy(update={"confirmation": BlockPlan(), "quiet": BusyMachinePlan(max_wait_s=0)})
+            found = Tuner(study, budget, ScriptedTrials(outcome_of), events.append).run()
+            lines = [line for event in events for line in NoiseSection.news(event)]
+            return study, found, sum(line.startswith("disturbed   the block: other programs") for line in lines)
+
+        return blocks
+
+    @pytest.mark.parametrize(
+        ("loud", "num_rows", "num_counted", "note"),
+        [
+            ((), 2, 2, None),
+            ((1,), 3, 2, "1 of 3 blocks were disturbed .* and do not count"),
+            ((2,), 3, 2, "1 of 3 blocks were disturbed .* and do not count"),
+            ((1, 2), 4, 2, "2 of 4 blocks were disturbed .* and do not count"),
+            (range(1, 99), 4, 4, "4 of 4 blocks were disturbed .*, so all count: on a quiet machine .*"),
+        ],
+        ids=["none", "the first", "the second", "two", "all"],
+    )
+    def test_it_counts_where_no_quiet_one_comes(self, blocks, loud, num_rows, num_counted, note):
+        """Four disturbed ones are enough to say so; the output names them in each case."""
+        study, found, num_told = blocks(loud)
+        assert found.verdict is Verdict.FASTER
+        assert (len(study.blocks), len(found.blocks)) == (num_rows, num_counted)
+        assert found.note is None if note is None else re.fullmatch(note, found.note)
+        assert num_told == sum(row.disturbed is not None for row in study.blocks)
+        assert found.speedup.median == pytest.approx(5.0 if num_counted == 4 else 2.0)
+
+    def test_who_led_the_last_one_stays(self, standing_on):
+        """Beside other programs blocks are one config's, until another looks clearly better."""
+        rows = [{0: 10, 1: 8.5, 2: 8.1}, {0: 10, 1: 8.0, 2: 8.2}]
+        quiet, busy, better = (standing_on((10, 8.2, ms), rows, why) for ms, why in ((8, None), (8, "x"), (6, "x")))
+        assert [each.evidence.leader.number for each in (quiet, busy, better)] == [2, 1, 2]
+        assert [len(each.field) for each in (quiet, busy, better)] == [2, 1, 1]
+
+    @pytest.fixture
+    def standing_on(self, make_study, measurement):
+        """What is known after trials and rows of so many ms, all of them disturbed by `why`."""
+        from tests.tuning import test_race
+
+        def standing_on(trials_ms, rows, why):
+            study = make_study(f"s{why}{trials_ms[-1]}", space=fake_space(test_race.SPACE))
+            for number, ms in enumerate(trials_ms):
+                config = test_race.compiled(number) if number else test_race.UNTUNED
+                study.tell(study.ask(config, 60.0), with_latency(measurement, ms / 1e3))
+            study.blocks = [
+                BlockRow(number=number, values={trial: ms / 1e3 for trial, ms in row.items()}, disturbed=why)
+                for number, row in enumerate(rows, start=1)
+            ]
+            return Standing(evidence_of(study, BlockPlan()))
+
+        return standing_on
 
 
 class TestBeforeTheStart:

@@ -11,7 +11,14 @@ from autotune.command_line import asked
 from autotune.measure.scatter import LEAST_CORES, Cause, ProcessState, Scatter, given_back_s
 from autotune.measure.statistics import TOO_WIDE, Verdict
 from autotune.study.records import DRIFTING, UNRELIABLE_DRIFT
-from autotune.tuning.events import DriftChecked, Event, NoiseFloorMeasured, ScatterExplained, TrialDisturbed
+from autotune.tuning.events import (
+    BlockMeasured,
+    DriftChecked,
+    Event,
+    NoiseFloorMeasured,
+    ScatterExplained,
+    TrialDisturbed,
+)
 
 NEARLY_ALL = 0.95
 
@@ -27,6 +34,8 @@ class NoiseSection(Section):
             case TrialDisturbed():
                 what = f"trial {event.number}" if event.number else "the untuned model"
                 yield f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"
+            case BlockMeasured() if event.disturbed is not None:
+                yield f"disturbed   the block: {event.disturbed}; further ones are measured"
             case ScatterExplained():
                 yield f"scatter     {scatter_in_words(event.record.number, event.scatter)}"
             case NoiseFloorMeasured():
