@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import random
 from dataclasses import replace
@@ -254,27 +253,6 @@ def test_too_few_trials_have_no_importances():
     assert importances(configs, values)
     assert not importances(configs[:-1], values[:-1])
     assert not importances([Config({"a": 1})] * 20, [1.0] * 20)
-
-
-def test_the_command_prints_all_three_views_and_a_document(told, cli):
-    """A person gets tables, a script one JSON document of the same facts."""
-    told.close()
-    shown = cli("explain", "s")
-    assert shown.returncode == 0, shown.stderr
-    for expected in ("the best so far", "8.00x as fast as the untuned model", "latency_ms", "failed: wrong_result"):
-        assert expected in shown.stdout
-    document = json.loads(cli("explain", "s", "--json").stdout)
-    assert set(document) == {
-        "winner",
-        "is_untuned",
-        "verdict",
-        "disturbed",
-        "importances",
-        "effects",
-        "rivals",
-        "groups",
-        "hot_spots",
-    }
 
 
 def test_nothing_measured_is_a_sentence(make_study, cli):

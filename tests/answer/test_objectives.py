@@ -383,20 +383,6 @@ class TestSeveralObjectives:
         assert rows[1][1:5] == ["6", "ms", "200", "MiB"]
         assert rows[2][1:6] == ["12", "ms", "100", "MiB", "best"]
 
-    def test_the_document_has_the_front(self, study):
-        """In seconds and bytes."""
-        told = document(StudyResult(study))
-        assert told["objectives"] == ["latency", "memory"]
-        assert [each["trial"] for each in told["front"]] == [self.number(study, each) for each in (A, C, B)]
-        assert told["front"][2]["values"] == {"latency": pytest.approx(0.012), "memory": 100 * MIB}
-        assert told["front"][2]["config"] == B.root
-
-    def test_a_single_objective_has_no_table(self, tuned):
-        """Its front is its best."""
-        study = tuned(self.RUNS)
-        assert not ParetoSection(StudyResult(study)).tables()
-        assert [each["trial"] for each in document(StudyResult(study))["front"]] == [self.number(study, A)]
-
     def test_the_best_in_each_other_objective_is_compared_as_well(self, study):
         """B, the smallest, though it is slower than the untuned model; C, in the middle, is not."""
         compared = study.confirmation.compared

@@ -166,27 +166,6 @@ def test_pairs_swap_their_order():
     assert pairs == [(1.0, 2.0)] * 3
 
 
-def test_false_winners_are_counted_among_studies_that_compared_something():
-    """`keep_untuned` without a speed-up: all configs were one program, and no confirmation took place."""
-    part = aa.Part("p")
-    for verdict, speedup in (("faster", 1.1), ("tie", 1.0), ("keep_untuned", None)):
-        part.add(verdict, speedup)
-    assert part.verdicts[aa.NOT_COMPARED] == 1
-    goal = aa.goal_of(part)
-    assert not goal.met
-    assert goal.found.startswith("1 in 2,")
-    assert part.false_speedups == [1.1]
-
-
-def test_each_part_has_its_own_goal():
-    """Where blocks are alike in time, 2 false winners in 100 studies are within the goal."""
-    verdicts = Counter({"faster": 2, "tie": 98})
-    assert not aa.goal_of(aa.Part("independent", verdicts)).met
-    goal = aa.goal_of(aa.Part("alike", verdicts, goal_rate=0.02))
-    assert goal.met
-    assert goal.text.startswith("at most 2 false winners in 100 studies")
-
-
 def test_studies_that_a_clock_ends_have_parts_of_their_own():
     """With a goal: no false winner in 100. Of gains that the clock leaves no time for none is made."""
     (first, *_) = aa.cases(aa.BENCHMARK.parser().parse_args(["--pieces", "clock", "--clocked", "1"]))
@@ -202,29 +181,6 @@ def test_studies_that_a_clock_ends_have_parts_of_their_own():
 
 
 # Real models
-
-
-def test_a_study_of_a_real_model_counts_as_one_of_its_part(monkeypatch):
-    """All of one budget are one part, with one goal; what the tool refuses is said, and tried again."""
-
-    class Refusing(aa.Product):
-        def tune(self, model, *_, **given):
-            assert given["space"] == aa.IDENTICAL
-            if model == "vit":
-                raise aa.ProductError("exit status 2: error: no")
-            return {"verdict": "tie", "speedup": {"median": 1.01}, "blocks": [{}] * 5}
-
-    monkeypatch.setattr(aa, "Product", Refusing)
-    cases = aa.cases(aa.BENCHMARK.parser().parse_args(["--pieces", "real"]))
-    assert len(cases) == len({case.name for case in cases}) == 12
-    by_name = {case.of.name: case for case in cases}
-    fine, refused = aa.run(by_name["resnet18"]), aa.run(by_name["vit"])
-    assert refused.refusals == ["vit: exit status 2: error: no"]
-    assert not aa.holds(refused)
-    (part,) = aa.whole([fine, refused, fine])
-    assert (part.verdicts, part.num_blocks, part.num_judged) == (Counter(tie=2), [5, 5], 2)
-    assert aa.judge([fine, refused])[0].found.startswith("0 in 1,")
-    assert "* vit: exit status 2: error: no" in aa.section([fine, refused])
 
 
 @pytest.mark.torch

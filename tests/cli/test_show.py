@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
 
 from autotune.answer.result import StudyResult
@@ -54,21 +51,8 @@ def test_a_long_line_of_the_summary_goes_on_below_its_text(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_csv_has_a_row_a_trial_and_a_column_a_knob(make_study, measurement, cli):
-    """Plain numbers in seconds and bytes; a knob that a config does not have is empty."""
-    opened = make_study()
-    with opened.writing():
-        for _ in range(3):
-            opened.tell(ask(opened, 1), with_latency(measurement, 0.008))
-    opened.close()
-    rows = list(csv.DictReader(io.StringIO(cli("show", "s", "--csv").stdout)))
-    assert [row["number"] for row in rows] == ["0", "1", "2"]
-    assert rows[0]["config.execution"] == "eager"
-    assert rows[0]["config.behaviour"] == ""
-    assert float(rows[0]["latency_s"]) > 0
-    table = cli("show", "s", "--markdown").stdout.splitlines()
-    assert table[0].startswith("**")
-    assert table[2].startswith("| trial | state | median |")
-    assert {line.count("|") for line in table[2:]} == {11}
+def test_csv_and_json_are_two_documents(make_study, cli):
+    """What either holds stands in the golden files."""
+    make_study().close()
     refusal = cli("show", "s", "--csv", "--json")
     assert (refusal.returncode, "give one of them" in refusal.stderr) == (2, True)

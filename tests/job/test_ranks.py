@@ -112,13 +112,6 @@ def two():
     processes.end()
 
 
-@pytest.fixture(scope="module")
-def four():
-    processes = RankProcesses(4)
-    yield processes
-    processes.end()
-
-
 @pytest.fixture
 def exported(tmp_path):
     """`exported(config)` is the path of a file that fits a model, here and on every rank."""
@@ -213,19 +206,6 @@ class TestTheDecision:
             assert "rank 1: " in line
             assert "untuned on all of the 2 ranks" in line
 
-    @pytest.mark.parametrize("alone", [0, 1])
-    def test_a_rank_that_never_comes(self, two, exported, alone):
-        """What all apply afterwards is tuned."""
-        outcomes = two.run(
-            alone_at_first, alone, exported(COMPILED), exported({**COMPILED, "dynamic": True}, name="b.yaml")
-        )
-        assert [outcome.value for outcome in outcomes] == [
-            ["untuned" if rank == alone else None, "settling"] for rank in range(2)
-        ]
-        [(rank, line)] = warned(outcomes)
-        assert rank == alone
-        assert f"rank {1 - alone}: no answer within 2 s" in line
-
     def test_a_group_that_is_made_again(self, two, exported):
         """Over the same store; what the ranks of the first one agreed on is as it was, and new things are paired."""
         outcomes = two.run(made_again, exported(COMPILED))
@@ -256,15 +236,6 @@ def patience(seconds):
 def really(rank, *args):
     """A row of the table in real time."""
     return row(rank, time, *args)
-
-
-def alone_at_first(rank, alone, path, later):
-    stands = None
-    with patience(2.0):
-        if rank == alone:
-            stands = state(autotune.load(path).apply(made()))
-    dist.barrier()
-    return [stands, state(autotune.load(later).apply(made()))]
 
 
 def made_again(rank, path):
@@ -298,12 +269,6 @@ class TestOrders:
         outcomes = two.run(data_parallel, exported(config), order)
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
-        assert warned(outcomes) == []
-
-    def test_four_ranks(self, four, exported):
-        outcomes = four.run(data_parallel, exported(COMPILED), "before")
-        same(outcomes)
-        assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 4
         assert warned(outcomes) == []
 
     @pytest.mark.parametrize("order", ["before", "after", "step", "blocks"])

@@ -21,7 +21,6 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
 from autotune.measure.findings import Finding
-from autotune.measure.fixes import fix_of
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison as Blocks
@@ -161,23 +160,6 @@ def test_a_result_has_a_page_on_which_hostile_text_stays_text(hostile_results, t
     assert all(len(each.findall("details//tbody/tr")) > 0 for each in root.iter("figure"))
 
 
-def test_the_page_of_a_comparison_shows_what_differs(hostile_results, tmp_path):
-    """Each config is what differs from the untuned model; in full it stands in a table below."""
-    root = parsed(hostile_results["comparison"].report(tmp_path / "r.html").read_text())
-    assert [each.text for each in root.findall("body/header//dl/dt/code")] == ["text", "latency_ms"]
-    rows = root.findall(".//section[@id='settings']//tbody/tr")
-    assert ["".join(each.itertext()).strip() for each in rows[2]][:2] == ["latency_ms", "8"]
-
-
-def test_the_page_of_a_diagnosis_has_cost_and_fix(hostile_results, tmp_path):
-    """A row for each finding; a known fix is shown with the code before and after it."""
-    root = parsed(hostile_results["diagnosis"].report(tmp_path / "r.html").read_text())
-    first, second = root.findall(".//section[@id='breaks']//tbody/tr")
-    fix = fix_of("torch", BreakKind.CHANGING_SHAPE)
-    assert "not measured" in "".join(first.itertext())
-    assert fix.words in "".join(second.itertext())
-
-
 _PAGES: dict[str, str] = {}
 
 
@@ -257,12 +239,6 @@ def test_hostile_text_stays_text(hostile_page):
     assert "<script>alert(1)</script>\"'\\x1b]0;t\\x07$\\frac&amp;{{ 7*7 }}" in text
     assert "<b onclick='x'>$\\frac</b> & \"q\"" in text
     assert {*FIGURES, *SECTIONS, "knobs", "breaks"} <= set(ids(root))
-
-
-def test_the_front_is_shown_where_there_are_several_objectives(hostile_page):
-    """Its members are named in the table behind the drawing."""
-    table = parsed(hostile_page).find(".//figure[@id='memory']/details//table")
-    assert "on the front" in [each.text for each in table.iter("th")]
 
 
 def test_a_study_without_results_has_a_page(make_study):
