@@ -197,11 +197,12 @@ class StudyResult:
 
     @cached_property
     def second_figures(self) -> SecondFigures | None:
-        """What that gives by itself, by the blocks in which it was; else by what was measured before the first of them.
-        None where nothing was."""
+        """What that gives by itself, by the blocks in which it was. None where it was in none."""
         second, untuned = self.second, self.untuned
-        pairs = [] if second is None or untuned is None else self._pairs_of(second, untuned)
-        if second is None or not pairs:
+        if second is None or untuned is None:
+            return None
+        pairs = [(row.values[untuned.number], row.second) for row in self.blocks if row.second is not None]
+        if not pairs:
             return None
         compared = Comparison(tuple(pairs))
         is_sure = (compared.confidence(0) or 0.0) >= SURE
@@ -213,19 +214,6 @@ class StudyResult:
             speedup=compared.speedups[0],
             is_beyond_noise=is_sure and compared.speedups[0].median > 1 + max(WORTH_TELLING, noise),
         )
-
-    def _pairs_of(self, second: SecondBaseline, untuned: TrialRecord) -> list[tuple[float, float]]:
-        """Values of the untuned model and the second baseline, side by side as far as they were measured so."""
-        trial = next((record for record in self.measured if record.config == second.config), None)
-        found = []
-        for row in self.blocks:
-            value = row.second if trial is None else row.values.get(trial.number)
-            if value is not None:
-                found.append((row.values[untuned.number], value))
-        if found or trial is None:
-            early = [statistics.median(values) for values in zip(*second.pairs, strict=True)]
-            return found or ([(early[0], early[1])] if early else [])
-        return [(self.objective.value(untuned.measurement), self.objective.value(trial.measurement))]
 
     @cached_property
     def drift_checks(self) -> list[DriftCheck]:

@@ -69,9 +69,7 @@ class SecondBaseline(Record):
     """What is set, in words (see `CheapSettings`)."""
     by_hand: str
     pairs: tuple[tuple[float, float], ...] = ()
-    """The objective's values of the untuned model as it is and of this config, in turns that two live processes took
-    before the first config; each row of a block has another one. Empty where no process was started for it: the config
-    is tried like any other, or there was no time."""
+    """Values that earlier releases measured before the first config. Each row of a block has one of its own."""
 
 
 class DriftCheck(Record):

@@ -14,10 +14,9 @@ perhaps, the machine may have changed by more than that: then the unit is the tr
 reading is a drift check too.
 
 `SecondBeside` is one of the second baseline: the untuned model with what an informed user would set for nothing, such
-as to keep memory in the process. It takes its turns beside the former before the first config is tried, and then in
-each block, so that whatever the machine does at that minute is the same for both. It is no contestant: it proves
-nothing, and no verdict depends on it. Where the search has that config, it is among the first to be tried, as a
-trial like any other.
+as to keep memory in the process. It takes its turns in each block, so that whatever the machine does at that minute is
+the same for both. It is no contestant: it proves nothing, and no verdict depends on it. Where the search has that
+config, it is also among the first to be tried, as a trial like any other.
 """
 
 from __future__ import annotations
@@ -33,16 +32,11 @@ from autotune.study.records import SecondBaseline
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.attempts import may_be_random
-from autotune.tuning.events import SecondBaselineMeasured
 from autotune.tuning.jobs import holds_another
 from autotune.tuning.session import Session, trial_request
 
 TURN_SHARE = 0.05
 """Share of the time since its last turn that a turn may take: a model of seconds a call is timed less often."""
-
-
-NUM_TURNS = 3
-"""Turns that the second baseline and the untuned model take one after the other before the first config."""
 
 
 class UntunedBeside:
@@ -148,36 +142,20 @@ class SecondBeside:
         return self._process if alive else None
 
     def start(self) -> None:
-        """Start it, without waiting for it, where the study has a second baseline that is no trial of its own, and the
-        machine has room for one process more."""
+        """Start it, without waiting for it, where the study has a second baseline, and the machine has room for one
+        process more."""
         session, second = self._session, self._session.study.second_baseline
-        if second is None or session.study.manifest.space.holds(second.config) or not holds_another(session.study):
+        if second is None or not holds_another(session.study):
             return
         folder = TrialFolder(absolute(session.study.folder / "again" / "second"))
         request = trial_request(session.study, 0, second.config, folder, session.budget)
         limits = session.deadline.cap(request.limits)
         self._process = session.bench.start(folder, request.limited_to(limits), "live")
 
-    def compare(self, untuned: Running) -> None:
-        """Wait until it is warm, and let it and the untuned model's process take turns."""
-        session, second, process = self._session, self._session.study.second_baseline, self._process
-        if second is None or process is None:
-            return
-        process.warm(session.notify_stage)
-        if process.outcome is not None:
-            self.end()
-            return
-        unit = session.value(session.untuned.measurement) / session.untuned.measurement.latency.p50
-        pairs = []
-        with session.bench.quiet():
-            for _ in range(NUM_TURNS):
-                untuned_turn, second_turn = untuned.turn(), process.turn()
-                if untuned_turn is not None and second_turn is not None:
-                    pairs.append((unit * untuned_turn.latency_s, unit * second_turn.latency_s))
-        if not pairs:
-            return
-        session.study.second_baseline = second = second.model_copy(update={"pairs": tuple(pairs)})
-        session.notify(SecondBaselineMeasured(second))
+    def warm(self) -> None:
+        """Wait until it can take turns."""
+        if self._process is not None:
+            self._process.warm(self._session.notify_stage)
 
     def end(self) -> None:
         """End it; nobody needs its outcome."""

@@ -12,7 +12,7 @@ from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.scatter import Scatter
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
-from autotune.study.records import AnswerStep, DriftCheck, NoiseFloor, SecondBaseline, StopReason, TrialRecord
+from autotune.study.records import AnswerStep, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.tuning.failure_rules import FailureRule
 from autotune.workload.traffic import Traffic
 
@@ -133,13 +133,6 @@ class NoiseFloorMeasured:
 
 
 @dataclass(frozen=True)
-class SecondBaselineMeasured:
-    """What costs nothing was timed in turns with the untuned model, before any config was tried."""
-
-    second: SecondBaseline
-
-
-@dataclass(frozen=True)
 class DriftChecked:
     """How fast the untuned model is now, and was at first, in seconds a call."""
 
@@ -250,7 +243,6 @@ Event = (
     | TrialEnded
     | NoiseFloorStarted
     | NoiseFloorMeasured
-    | SecondBaselineMeasured
     | DriftChecked
     | ConfigProbed
     | SearchEnded

@@ -193,7 +193,7 @@ class Tuner:
             if failure is not None:
                 raise wrong_again(failure, is_later_run=is_again)
             if self._beside.process is not None:
-                self._second.compare(self._beside.process)
+                self._second.warm()
                 return
             self._second.end()
         if is_again and self._wants_more():

@@ -10,7 +10,6 @@ import pytest
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
-from autotune.answer.sections import news
 from autotune.answer.sections.verdict import headline
 from autotune.backends.registry import CheapSettings
 from autotune.config import Config
@@ -21,7 +20,6 @@ from autotune.render.json import document
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.tuning import beside, jobs
-from autotune.tuning.events import SecondBaselineMeasured, TrialStarted
 from autotune.tuning.loop import Tuner
 from autotune_fake import ENTRY
 from tests.conftest import ScriptedTrials, fake_space, reopened, summary_of, with_latency
@@ -50,7 +48,6 @@ def tune(make_study, measurement):
 
     def tune(*, kept=1.6, compiled=2.5, space=SPACE, on=None, fails=lambda *_: None, wall_s=None, seed=0, **question):
         study = on or make_study(space=fake_space(space), **question)
-        tune.events = []
 
         def outcome_of(name, block, config):
             failure = fails(name, block, config)
@@ -63,7 +60,7 @@ def tune(make_study, measurement):
         tune.bench = ScriptedTrials(outcome_of)
         deadline = None if wall_s is None else Deadline.after(wall_s)
         budget = Budget(num_trials=9, wall_s=wall_s)
-        Tuner(study, budget, tune.bench, tune.events.append, deadline=deadline).run()
+        Tuner(study, budget, tune.bench, lambda _: None, deadline=deadline).run()
         return study
 
     return tune
@@ -113,17 +110,6 @@ class TestBothFigures:
         assert "for nothing" not in summary_of(study)
         assert document(StudyResult(study))["second_baseline"]["is_beyond_noise"] is False
 
-    def test_live(self, tune):
-        """One line before the first config is tried; none where nothing is gained."""
-        tune()
-        kinds = [type(event) for event in tune.events]
-        (told,) = (event for event in tune.events if isinstance(event, SecondBaselineMeasured))
-        assert kinds.index(SecondBaselineMeasured) < len(kinds) - kinds[::-1].index(TrialStarted)
-        (line,) = news(told)
-        assert line.startswith("for nothing 6.")
-        assert line.endswith("by keeping memory alone")
-        assert news(SecondBaselineMeasured(told.second.model_copy(update={"pairs": ((1.0, 0.99),)}))) == []
-
 
 class TestTheProcess:
     """One for the whole run, which is missed by nobody."""
@@ -135,18 +121,15 @@ class TestTheProcess:
         assert all(record.config.get("allocator") is None for record in study.records())
         ((_, _, process),) = (each for each in tune.bench.held if each[0] == "second")
         num_rounds = Budget().confirmation.num_rounds
-        assert process.num_turns == beside.NUM_TURNS + num_rounds * len(study.blocks)
+        assert process.num_turns == num_rounds * len(study.blocks)
 
     def test_a_run_that_goes_on_has_another(self, tune):
-        """What was measured stays."""
+        """Where no block was measured there is no figure."""
         study = tune(fails=lambda name, block, _: Failure(reason="crash", stage="run", error="x") if block else None)
         assert study.blocks == []
-        pairs = study.second_baseline.pairs
-        assert StudyResult(study).second_figures.speedup.median == pytest.approx(1.6, rel=0.1)
+        assert StudyResult(study).second_figures is None
         again = tune(on=reopened(study))
         assert held(tune).count("second") == 1
-        assert again.second_baseline.pairs != ()
-        assert len(pairs) == beside.NUM_TURNS
         assert all(row.second is not None for row in again.blocks)
 
     @pytest.mark.parametrize("error", ["invalid", "crash", "out_of_memory", "wrong_result"])
@@ -181,10 +164,11 @@ class TestTheProcess:
 
 
 def test_a_search_that_has_it_tries_it_soon(tune):
-    """After the default config, as a trial like any other, which may win by itself; then nothing is told beside it."""
+    """After the default config, as a trial like any other, which may win by itself; then nothing is told beside it. Its
+    figure is that of the blocks, as in any study."""
     study = tune(space=WITH_ALLOCATOR, compiled=0.8)
     assert study.record(2).config == KEPT
-    assert "second" not in held(tune)
+    assert held(tune).count("second") == 1
     answer = StudyResult(study)
     assert answer.best.config == KEPT
     assert "alone" not in headline(answer)

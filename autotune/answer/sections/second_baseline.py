@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from typing import Any
 
 from autotune.answer.content import Fact, Section
-from autotune.answer.format import interval, seconds, times
+from autotune.answer.format import interval, times
 from autotune.answer.objectives import shown
-from autotune.answer.result import WORTH_TELLING, StudyResult
+from autotune.answer.result import StudyResult
 from autotune.command_line import asked
 from autotune.measure.statistics import COMPILED
-from autotune.tuning.events import Event, SecondBaselineMeasured
 
 
 def of_it(answer: StudyResult) -> str:
@@ -33,14 +31,6 @@ class SecondBaselineSection(Section):
     """The untuned model with what an informed user would set for it, beside the untuned model as it is."""
 
     place = 12
-
-    @classmethod
-    def news(cls, event: Event) -> Iterator[str]:
-        if isinstance(event, SecondBaselineMeasured):
-            untuned, value = (statistics.median(values) for values in zip(*event.second.pairs, strict=True))
-            if untuned > (1 + WORTH_TELLING) * value:
-                gained = f"{seconds(value)} in place of {seconds(untuned)}, {times(untuned / value)}"
-                yield f"for nothing {gained}, by {event.second.deed} alone"
 
     def facts(self) -> Iterator[Fact]:
         second, figures = self.answer.second, self.answer.second_figures
