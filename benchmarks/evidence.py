@@ -56,14 +56,11 @@ class Conditions(environment.Environment):
         return cls(started=datetime.now(UTC).replace(microsecond=0), commit=commit(), **machine)
 
     def in_words(self) -> str:
-        packages = ", ".join(f"{name} {version}" for name, version in self.packages.items())
-        load = "unknown" if self.load_1m is None else f"{self.load_1m:.2f}"
-        accelerator = "" if self.device == "cpu" else f"{self.device}, driver {self.driver or 'unknown'}. "
-        return (
-            f"{self.started:%Y-%m-%d %H:%M} UTC. {accelerator}{self.processor}, {self.num_cores} cores, "
-            f"{self.memory_bytes / 2**30:.0f} GiB, {self.system}. Python {self.python}, {packages}. "
-            f"Load average before: {load}. Commit {self.commit}."
-        )
+        """Date, processor, cores, framework and commit; the rest stands with the records."""
+        frameworks = [f"{name} {self.packages[name]}" for name in ("torch", "mindspore") if name in self.packages]
+        accelerator = "" if self.device == "cpu" else f", {self.device} (driver {self.driver or 'unknown'})"
+        on = f"{self.processor}, {self.num_cores} cores{accelerator}"
+        return ", ".join([f"{self.started:%Y-%m-%d}", on, *frameworks, f"commit {self.commit}"])
 
 
 @dataclass(frozen=True)
@@ -265,8 +262,9 @@ class Benchmark(Generic[C, R]):
         records: list[R] = [adapter.validate_python(record) for record in kept.records.values()]
         goals = list(self.judge(records))
         about, _, body = self.section(records).partition("\n\n")
-        numbers = f"numbers: [{self.name}.json](../benchmarks/results/{self.name}.json)"
-        again = f"(`python benchmarks/{kept.command}`, {kept.minutes:.0f} minutes; {numbers}.)"
+        numbers = f"[{self.name}.json](../benchmarks/results/{self.name}.json)"
+        command = f"`python benchmarks/{kept.command}`, {kept.minutes:.0f} minutes"
+        taken = f"{kept.conditions.in_words()}: {command}, {numbers}.\n"
         listed = "\n".join(f"* {goal.in_words()}" for goal in goals)
-        parts = (f"## {self.title}", about, listed, body, f"{kept.conditions.in_words()} {again}\n")
+        parts = (f"## {self.title}", about, listed, body, taken)
         return goals, "\n\n".join(filter(None, parts))

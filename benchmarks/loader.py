@@ -208,11 +208,9 @@ def section(records: Sequence[Bursts | Watch]) -> str:
     cost, mib = _watch(records), 2**20
     about = (
         "A compiled model, called bare, through `autotune.load(...).apply(model)` once it has settled, and with "
-        "`monitor=True`. Under frozen weights each call compares them with those that were compiled in. In "
-        "brackets: 10th and 90th percentile over rounds. No copy of the weights is made: watching the "
-        f"{cost.weights_bytes / mib:.1f} MiB of the ViT's {cost.num_tensors} tensors takes "
-        f"{cost.taken_bytes / mib:.1f} MiB, and a check {cost.check_in_place_s * 1e6:.1f} µs after a "
-        f"call, {cost.check_s * 1e6:.1f} µs after another check."
+        "`monitor=True`. In brackets: 10th and 90th percentile over rounds. Frozen weights are watched without a "
+        f"copy: {cost.weights_bytes / mib:.1f} MiB in {cost.num_tensors} tensors take {cost.taken_bytes / mib:.1f} "
+        f"MiB, a check {cost.check_in_place_s * 1e6:.1f} µs after a call, {cost.check_s * 1e6:.1f} µs after a check."
     )
     rows = [row for each in records if isinstance(each, Bursts) for row in each.rows()]
     return f"{about}\n\n{table(['model', 'called', 'a call', 'added'], rows)}"

@@ -31,15 +31,12 @@ CONFIGS: dict[str, tuple[int, list[str]]] = {"untuned": (0, []), "default compil
 """Config -> its trial in any study, and the plain script's flags for the same."""
 
 ABOUT = (
-    "*Outside the child* is the wall time that the parent records for a trial, without the seconds that the "
-    "child tells of its stages. The tool's own share is that plus *start* (process and imports); building, "
-    "compiling, checking and running are the model and the framework at work, and *rest of run* is what "
-    "surrounds the timed calls. *Imports ahead*: the compiler's, once a study, for which the first trial waits, and "
-    "which each compile is spared. All measured trials of a study are added up. Below: a trial run again by "
-    "`run STUDY N`, and the same config in `benchmarks/plain.py`, in pairs whose order is swapped; the ratio "
-    "is trial over plain. Both time the first calls of a process: the script 0.5 s of them after a warm-up of 0.05 s, "
-    "which is about what a trial takes. (After two seconds a ViT is 1 to 2 % faster, in either.)"
+    "The tool's own share of a trial is *start* (process and imports) and *outside the child*, the parent's wall time "
+    "without the child's stages; the rest is the model and the framework at work. *Imports ahead*: the compiler's, "
+    "once a study. All measured trials of a study are added up. Below: a trial run again by `run STUDY N` over the "
+    "same config in `benchmarks/plain.py`, in pairs whose order is swapped, for the first 0.5 s of calls of a process."
 )
+
 
 _AHEAD, _OUTSIDE = "imports ahead", "outside the child"
 _STAGES = ("start", "build", _AHEAD, "compile", "check", "warm-up", "sampling", "rest of run", _OUTSIDE)

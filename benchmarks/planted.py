@@ -24,11 +24,10 @@ NUM_VARIANTS = 8
 REGRESSION = -0.10
 """Speed-up of all configs that are not the planted one, so that it alone can win."""
 ABOUT = (
-    "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is near "
-    "the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
-    "*Wrong winner*: `faster`, but another config than the planted one. *Interval held it*: comparisons of the "
-    "planted config whose 98 % interval holds the true speed-up. "
-    "*Ended by a clock*: the time of a simulated clock, drawn for each study, is over after three to fifteen blocks."
+    "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is near the "
+    "margin of 1 %: `tie` is a right answer, and no goal is set. *Wrong winner*: `faster`, but another config. "
+    "*Interval held it*: comparisons of the planted config whose 98 % interval holds the true speed-up. A clock ends a "
+    "study after three to fifteen blocks."
 )
 
 

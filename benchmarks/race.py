@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -302,36 +302,33 @@ def section(records: Sequence[Run]) -> str:
     race = Race.of(records)
     about = (
         f"`tune --process-settings` on the CPU with PyTorch, otherwise with default settings, to its verdict, "
-        f"and `benchmarks/plain_loop.py`: Optuna's default sampler over the same knobs, a process for each trial, "
-        "as a good engineer writes it by hand. The loop counts until the trial that is within 2 % of the best config "
-        "that any run has found (a config's latency is the median of its trials); it does not know that it may stop "
-        f"there, and proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the "
-        f"real ones, whose trials of one config scatter by {percent(race.scatter)}, since one loop has luck. "
-        f"The goal's border is the first of {_in_words((WITHIN, *ALSO_WITHIN))} that is not below that scatter, or the "
-        "last: a smaller one asks for a trial's luck. *Oracle*: what somebody who knows the winner would need, its "
-        f"cold trial, the untuned one and {ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found "
-        "done, since the compiler was imported before the fork and earlier trials had compiled the same kernels."
+        f"against `benchmarks/plain_loop.py`: Optuna's default sampler over the same knobs, a process for each "
+        f"trial. The loop counts until its first trial within {percent(race.within)} of the best config that any run "
+        f"has found; it proves nothing. *Simulated*: {SIMULATED_LOOPS} loops on the records of the real ones, whose "
+        f"trials of one config scatter by {percent(race.scatter)}. *Oracle*: the winner's cold trial, the untuned one "
+        f"and {ORACLE_BLOCKS} blocks."
     )
     return f"{about}\n\n{_times(race)}"
 
 
 def _times(race: Race) -> str:
-    rows = [_row(f"autotune, seed {study.seed}", [study.seconds], _answer(study)) for study in race.tools]
+    rows = []
     if race.tools:
-        rows.append(_row("autotune, all seeds", [study.seconds for study in race.tools], _agreement(race)))
+        words = ", ".join(filter(None, [_verdicts(race), _agreement(race)]))
+        rows.append(_row("autotune, all seeds", [study.seconds for study in race.tools], words))
     for number, (loop, found_s) in enumerate(zip(race.loops, race.loops_found_s(), strict=True)):
         found = "not found" if found_s is None else f"found after {found_s:.0f} s"
         rows.append(_row(f"plain loop {number}", [loop.seconds], f"{found}; {len(loop.trials)} trials"))
     if race.loops:
-        rows += [_simulated_row(within, race.simulated_s(within)) for within in (WITHIN, *ALSO_WITHIN)]
+        rows.append(_simulated_row(race.within, race.simulated_s(race.within)))
     if race.oracle_s is not None:
         rows.append(_row("oracle", [race.oracle_s], "computed from the studies' records"))
     return table(["", "median", "range", ""], rows)
 
 
-def _in_words(borders: Sequence[float]) -> str:
-    *others, last = (f"{border * 100:g}" for border in borders)
-    return f"{', '.join(others)} and {last} %"
+def _verdicts(race: Race) -> str:
+    counted = Counter(study.verdict for study in race.tools)
+    return ", ".join(f"{count} `{verdict}`" for verdict, count in counted.items())
 
 
 def _simulated_row(within: float, simulated: Sequence[float]) -> list[str]:
@@ -345,15 +342,7 @@ def _row(name: str, seconds: Sequence[float], words: str) -> list[str]:
     return [name, f"{statistics.median(seconds):.0f} s", spread, words]
 
 
-def _answer(found: ToolRun) -> str:
-    ratio = "" if found.over_loop is None else f", {found.over_loop:.3f} times as fast as the loops' best"
-    config = " ".join(f"{name}={value}" for name, value in (found.config or {}).items() if value is not None)
-    spared = f", {found.spared_s:.0f} s spared" if found.spared_s else ""
-    proven = "" if found.proven_s is None else f", proven to within 5 % after {found.proven_s:.0f} s"
-    return f"{found.verdict} in {found.num_trials} trials ({found.trials_s:.0f} s{spared}){proven}{ratio}: {config}"
-
-
 def _agreement(race: Race) -> str:
-    """How far the seeds' answers are from each other, each held against the loops' best."""
+    """The seeds' answers, each held against the loops' best."""
     ratios = [study.over_loop for study in race.tools if study.over_loop is not None]
-    return "" if len(ratios) < 2 else f"answers differ by at most {percent(max(ratios) / min(ratios) - 1)}"
+    return f"{min(ratios):.3f} to {max(ratios):.3f} times as fast as the loops' best" if ratios else ""

@@ -192,20 +192,10 @@ class Runs:
     def mean_trials(self) -> float:
         return statistics.fmean(self.trials)
 
-    def cells(self) -> list[str]:
-        return [
-            self.search,
-            f"{self.found} of {len(self.trials)}",
-            f"{self.mean_trials:.1f}",
-            str(max(self.trials)),
-            f"{statistics.fmean(self.distinct):.1f}",
-            f"{statistics.fmean(self.programs):.1f}",
-            f"{statistics.fmean(self.wall_s) / 60:.1f}",
-            percent(statistics.fmean(self.regret)),
-        ]
-
-
-_HEADER = ["search", "found", "trials", "at most", "distinct", "programs", "minutes", "regret at the end"]
+    def cell(self) -> str:
+        """Trials on average, and in how many of the replays the config was found, if not in all."""
+        found = "" if self.found == len(self.trials) else f" ({self.found} of {len(self.trials)})"
+        return f"{self.mean_trials:.1f}{found}"
 
 
 @cache
@@ -326,22 +316,24 @@ def judge(records: Sequence[Found]) -> list[Goal]:
 
 
 def section(records: Sequence[Found]) -> str:
-    """A table for each question, and one of where the tool's own search ends."""
+    """A row for each question, and one of where the tool's own search ends."""
     runs = _those(Runs, records)
-    asked = dict.fromkeys(one.question for one in runs)
     about = (
-        "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds can be held "
-        "against the exhaustive truth. *Trials*: compilations until one within 2 % of the best feasible config was "
-        "run, the untuned model and the default compile included, with which every search starts; "
-        f"{MOST_TRIALS} where it was not found. *Distinct*: had configs that came again not been compiled again. "
-        "*Programs*: different compiled programs among them. *Minutes*: what the trials took when the table was "
-        "recorded. Configs that gave the same program are repeats of one measurement; the median of these is the "
-        "truth, a search sees the single figure."
+        "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds is held against the "
+        "exhaustive truth. First the compilations until one within 2 % of the best feasible config was run, the "
+        f"untuned model and the default compile included, on average; {MOST_TRIALS} where it was not found, with the "
+        "replays that found it in brackets; a question that all answer alike has no row. Then where the tool's own "
+        "search stops by itself."
     )
-    parts = [f"**{name}**\n\n{table(_HEADER, [r.cells() for r in runs if r.question == name])}" for name in asked]
+    names = list(dict.fromkeys(one.search for one in runs))
+    rows = [
+        [name, *cells]
+        for name in dict.fromkeys(one.question for one in runs)
+        if len(set(cells := [one.cell() for one in runs if one.question == name])) > 1
+    ]
     ends = ["question", "configs", "trials", "at most", "minutes", "within 2 %", "regret", "at most"]
-    rows = [one.cells() for one in _those(Ends, records)]
-    return "\n\n".join([about, *parts, f"The tool's own search to where it stops by itself:\n\n{table(ends, rows)}"])
+    stops = [one.cells() for one in _those(Ends, records)]
+    return "\n\n".join([about, table(["question", *names], rows), table(ends, stops)])
 
 
 def _those(kind: type[K], records: Sequence[Found]) -> list[K]:

@@ -178,12 +178,9 @@ def section(records: Sequence[Seen]) -> str:
     """A row for each config."""
     num_processes = max(len(seen.first_call_s["cold"]) for seen in records)
     about = (
-        f"The first call of ViT (config applied and called once) in fresh processes on the CPU: *cold* with empty "
-        f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
-        f"caches and the file of `export --with-cache`, reading it included. Median of {num_processes} processes "
-        "each (least to most), in turns. Starting Python and building the model come before, and are the same. "
-        "With frozen weights each process folds and packs them itself. No artifact is written where it would save less "
-        "than half ([warm start](warm-start.md))."
+        "The first call of ViT (config applied and called once) in fresh processes on the CPU: *cold* with empty "
+        "caches, *warm* with the caches of an earlier process, *artifact* with empty caches and the file of "
+        f"`export --with-cache`, reading it included. Median of {num_processes} processes each (least to most)."
     )
     header = ["config", *WAYS, "cold / artifact", "size", "note"]
     return f"{about}\n\n{table(header, [seen.cells() for seen in records])}"

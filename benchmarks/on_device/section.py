@@ -14,7 +14,6 @@ from benchmarks.on_device.records import (
     Machine,
     PathSeen,
     PlainSeen,
-    Settings,
     StudySeen,
     Tried,
     TruthSeen,
@@ -25,9 +24,8 @@ from benchmarks.processes import Ratio
 
 ABOUT = (
     "Steps of `benchmarks/device.py`, by worth; what was not run has no row. A path is a trial of a small model whose "
-    "outputs are compared with the untuned model's. A knob is tried alone: *another program* says that the setting "
-    "arrived, and times of single processes say little. Promised is the speed-up of a study's export; delivered are "
-    "medians of fresh processes of a plain script that shares no code with the tool."
+    "outputs are compared with the untuned model's. A knob is tried alone, in single processes. Promised is the "
+    "speed-up of a study's export; delivered are medians of fresh processes of a plain script."
 )
 
 
@@ -100,13 +98,15 @@ def _missing(machine: Machine) -> str:
 
 
 def _paths(paths: list[PathSeen]) -> list[str]:
-    rows = [
-        [each.path, "right" if each.tried.failure is None else "**failed**", _ms(each.tried.median_s),
-         _ms(each.untuned_s), _s(each.tried.compile_s), _error(each.tried.error), _word(each.tried)]
-        for each in paths
-    ]  # fmt: skip
-    header = ["path", "outputs", "ms a call", "untuned ms", "compile s", "error", "note"]
-    return [f"### Paths\n\n{table(header, rows)}"] if rows else []
+    right = [f"{each.path} {_times(_ratio(each))}".strip() for each in paths if each.tried.failure is None]
+    failed = [[each.path, "**failed**", _cell(each.tried.failure)] for each in paths if each.tried.failure]
+    told = f"Right outputs, times as fast as untuned: {'; '.join(right)}." if right else ""
+    parts = [told, table(["path", "outputs", "why"], failed) if failed else ""]
+    return ["### Paths", *filter(None, parts)] if paths else []
+
+
+def _ratio(path: PathSeen) -> float | None:
+    return path.untuned_s / path.tried.median_s if path.untuned_s and path.tried.median_s else None
 
 
 def _truths(truths: list[TruthSeen]) -> list[str]:
@@ -123,9 +123,8 @@ def _studies(records: Sequence[Done]) -> list[str]:
     modes = list(dict.fromkeys(way for each in plain.values() for way in each.ways if way not in (UNTUNED, TUNED)))
     rows = [_study(each, plain.get(each.model), modes) for each in studies]
     header = ["model", "trials", "minutes", "verdict", "promised", "delivered", *(f"`{each}`" for each in modes)]
-    chosen = [f"* {each.model} ({_listed(each.sizes)}): {_listed(each.best)}" for each in studies if each.best]
     heading = "### Studies, and modes by hand\n\nTimes as fast as the untuned model, first-call seconds in brackets."
-    return [f"{heading}\n\n{table(header, rows)}", "\n".join(chosen)] if rows else []
+    return [f"{heading}\n\n{table(header, rows)}"] if rows else []
 
 
 def _study(study: StudySeen, plain: PlainSeen | None, modes: list[str]) -> list[str]:
@@ -150,36 +149,24 @@ def _way(plain: PlainSeen | None, way: str) -> str:
     return f"{found:.2f} ({statistics.median(seen.first_call_s):.0f} s)"
 
 
-def _listed(settings: Settings) -> str:
-    return ", ".join(f"`{name}={value}`" for name, value in settings.items())
-
-
 def _knobs(knobs: list[KnobSeen]) -> list[str]:
-    rows = [[f"`{each.knob}`", each.base_value, value, *_change(each.base, tried)]
-            for each in knobs for value, tried in each.others.items()]  # fmt: skip
-    header = ["knob", "from", "to", "program", "times as fast", "compile s", "error", "note"]
-    return [f"### Knobs, one by one\n\n{table(header, rows)}"] if rows else []
+    rows = [
+        [f"`{one.knob}`", one.base_value, "; ".join(f"{to} {_change(one.base, it)}" for to, it in one.others.items())]
+        for one in knobs
+    ]
+    return [f"### Knobs, one by one\n\n{table(['knob', 'from', 'to, times as fast'], rows)}"] if rows else []
 
 
-def _change(base: Tried, other: Tried) -> list[str]:
+def _change(base: Tried, other: Tried) -> str:
     if base.failure or other.failure:
-        return ["**failed**", "", "", "", _cell(other.failure or f"the base failed: {base.failure}")]
-    programs = (base.program, other.program)
-    program = "unknown" if None in programs else "the same" if base.program == other.program else "another"
-    times = base.median_s / other.median_s if base.median_s and other.median_s else None
-    compiles = f"{_s(base.compile_s)} → {_s(other.compile_s)}"
-    return [program, _times(times), compiles, _error(other.error), _cell(other.note or "")]
+        return f"**failed** ({_cell(other.failure or f'the base failed: {base.failure}')})"
+    times = _times(base.median_s / other.median_s if base.median_s and other.median_s else None)
+    return f"{times} (the same program)" if base.program == other.program is not None else times
 
 
 def _problems(records: Sequence[Done]) -> list[str]:
     lines = [f"* {each.step}: {_cell(each.problem)}" for each in records if each.problem]
     return ["Steps that were stopped:\n\n" + "\n".join(lines)] if lines else []
-
-
-def _word(tried: Tried) -> str:
-    if tried.failure:
-        return _cell(tried.failure)
-    return _cell(tried.note or ("" if tried.compiled is not False or tried.config["execution"] == "eager" else "eager"))
 
 
 def _cell(text: str) -> str:
@@ -188,17 +175,5 @@ def _cell(text: str) -> str:
     return line if len(line) <= 160 else f"{line[:157]}..."
 
 
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.3g}"
-
-
-def _s(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f}"
-
-
 def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}"
-
-
-def _error(error: float | None) -> str:
-    return "" if error is None else f"{error:.0e}"

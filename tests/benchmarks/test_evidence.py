@@ -100,11 +100,11 @@ def test_a_section_says_goals_conditions_and_numbers(tmp_path, command):
     text = command()
     assert text.startswith("# Head\n")
     assert "About.\n\n* **Met**: all are small. Found: largest.\n\n| n | n^2 |" in text
-    assert f"Commit {evidence.Conditions.now().commit}" in text
-    assert f"numpy {np.__version__}" in text
+    assert f"commit {evidence.Conditions.now().commit}: `python" in text
     kept = json.loads((tmp_path / "squares.json").read_text())
     assert kept["records"]["case 3"] == {"number": 3, "square": 9}
     assert kept["goals"][0]["met"] is True
+    assert kept["conditions"]["packages"]["numpy"] == np.__version__
 
 
 def test_a_run_that_breaks_off_leaves_what_was_there(tmp_path, command, squares):
