@@ -56,7 +56,7 @@ from autotune.workload.process_start import library_file
 from autotune.workload.workload import Workload
 from autotune_fake import clock
 from tests import FAKE_BACKEND
-from tests.fork_supervisor import ForkServer
+from tests.fork_supervisor import ForkServers
 
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     # In the background of a shell and under nohup they are ignored, and so they would be in the children of tests.
@@ -264,21 +264,38 @@ def _a_quiet_machine(monkeypatch):
 
 os.environ[clock.VARIABLE] = "simulated"  # For fixtures of a module too.
 
-_FORKS = ForkServer()
+_FORKS = ForkServers()
 supervisor_process.subprocess = SimpleNamespace(  # type: ignore[assignment]
     Popen=_FORKS.popen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
 )
 
 
+_run_probe = probe._run_child
+
+
+def _fork_probe(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
+    """As `probe._run_child`, which is called itself where a fork of a server has left no answer."""
+    if framework in ("torch", "mindspore") and not variables:
+        folder.temporary.mkdir(mode=0o700)
+        if _FORKS.probe(framework, limits, folder) and (folder.path / probe._ANSWER).exists():
+            return "it left no answer"
+        shutil.rmtree(folder.temporary)
+        shutil.rmtree(folder.scratch, ignore_errors=True)
+    return _run_probe(framework, variables, limits, folder)
+
+
+probe._run_child = _fork_probe
+
+
 def pytest_unconfigure() -> None:
-    """End the server that supervisors are forked from. Models that no test called need not be told of."""
+    """End the servers that supervisors are forked from. Models that no test called need not be told of."""
     _FORKS.close()
     stats._uncalled.clear()
 
 
 @pytest.fixture
 def new_python(monkeypatch):
-    """Supervisors of the fake framework start as a user's do, in a new Python: see `fork_supervisor`."""
+    """Supervisors and probes start as a user's do, in a new Python: see `fork_supervisor`."""
     monkeypatch.setattr(_FORKS, "is_used", False)
 
 
@@ -317,7 +334,7 @@ def _nothing_waits_for_the_disk():
 
 def own_children(*, recursive: bool = True) -> list[psutil.Process]:
     """Processes that a test has started."""
-    return [each for each in psutil.Process().children(recursive=recursive) if each.pid != _FORKS.pid]
+    return [each for each in psutil.Process().children(recursive=recursive) if each.pid not in _FORKS.pids]
 
 
 @pytest.fixture(autouse=True, scope="session")

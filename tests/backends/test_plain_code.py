@@ -59,8 +59,10 @@ def test_a_line_of_pytorch_gives_what_the_config_gives(config, monkeypatch):
     assert any("no_grad" in one for one in code.beside) == settings.freezes
 
 
+@pytest.mark.slow
 def test_a_model_that_the_line_compiled_computes_the_same():
-    """With the real compiler: weights frozen, options of its own beside a mode."""
+    """With the real compiler: weights frozen, options of its own beside a mode. What `torch.compile` is called with is
+    in the test before."""
     program = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()

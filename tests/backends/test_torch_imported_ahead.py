@@ -63,11 +63,17 @@ def test_a_fork_has_what_a_process_that_imports_for_itself_has(tmp_path):
 
 
 def test_no_path_of_the_import_is_left(tmp_path):
-    """In any string that Python's collector reaches."""
+    """In any string that Python's collector reaches. Variables and the working folder are as before, the temporary
+    folder is empty, and no thread was started."""
+    system = tmp_path / "system"
+    system.mkdir()
     code = """
-    import gc
+    import gc, os, tempfile
     from autotune.backends.torch import imported_ahead
+    before = dict(os.environ), os.getcwd(), tempfile.gettempdir()
     imported = imported_ahead.import_ahead()
+    assert (dict(os.environ), os.getcwd(), tempfile.gettempdir()) == before
+    print(len(os.listdir("/proc/self/task")), os.listdir(tempfile.gettempdir()))
     stand_ins = dict(imported._stand_ins)
     name = stand_ins["cache"].split("/")[-2]
     """
@@ -83,39 +89,33 @@ def test_no_path_of_the_import_is_left(tmp_path):
     print(found)
     """
     )
-    assert run(code).strip() == "[]"
+    assert run(code, TMPDIR=str(system)).split() == ["1", "[]", "[]"]
 
 
-@pytest.mark.parametrize(
-    ("kept", "holder"),
-    [
-        ("(os.environ['TMPDIR'],)", "tuple"),
-        ("{os.environ['TMPDIR']: 1}", "dict"),
-        ("frozenset([os.environ['TMPDIR']])", "frozenset"),
-        ("type('Kept', (), {'path': os.environ['TMPDIR']})", "dict"),
-    ],
-)
-def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path, kept, holder):
-    (tmp_path / "keeps_it.py").write_text(f"import gc, os\nKEPT = {kept}\ngc.collect()\n")
+KEPT = {
+    "(os.environ['TMPDIR'],)": "tuple",
+    "{os.environ['TMPDIR']: 1}": "dict",
+    "frozenset([os.environ['TMPDIR']])": "frozenset",
+    "type('Kept', (), {'path': os.environ['TMPDIR']})": "dict",
+}
+"""What a module keeps of a path -> what holds the path."""
+
+
+def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path):
+    """Whatever holds it: each is imported by a process that imported the others before."""
+    for number, kept in enumerate(KEPT):
+        (tmp_path / f"keeps_{number}.py").write_text(f"import gc, os\nKEPT = {kept}\ngc.collect()\n")
     code = """
     from autotune.backends.torch import imported_ahead
     from autotune.errors import SetupError
-    imported_ahead._MODULES = ("keeps_it",)
-    try:
-        imported_ahead.import_ahead()
-    except SetupError as error:
-        print(error)
+    for number in range(4):
+        imported_ahead._MODULES = (f"keeps_{number}",)
+        try:
+            imported_ahead.import_ahead()
+        except SetupError as error:
+            print(error)
     """
-    assert f"a {holder} holds a path of the import" in run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
-
-
-def test_environment_and_working_folder_are_as_before(tmp_path):
-    code = """
-    import os, tempfile
-    from autotune.backends.torch.imported_ahead import import_ahead
-    before = dict(os.environ), os.getcwd(), tempfile.gettempdir()
-    import_ahead()
-    assert (dict(os.environ), os.getcwd(), tempfile.gettempdir()) == before
-    print(len(os.listdir("/proc/self/task")), os.listdir(tempfile.gettempdir()))
-    """
-    assert run(code, TMPDIR=str(tmp_path)).split() == ["1", "[]"]
+    said = run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}").splitlines()
+    assert len(said) == len(KEPT)
+    for line, holder in zip(said, KEPT.values(), strict=True):
+        assert f"a {holder} holds a path of the import" in line
