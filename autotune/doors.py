@@ -29,9 +29,7 @@ class Door(Generic[T]):
     kind: type[T]
 
     def names(self) -> tuple[str, ...]:
-        """The names that installed packages give. Raises InputError where two packages give the same."""
-        for name in _points(self.group):
-            self._point(name)
+        """The names that installed packages give, also of entries that cannot be used."""
         return tuple(_points(self.group))
 
     def has(self, name: str) -> bool:
@@ -85,8 +83,8 @@ USES: Door[Any] = Door("autotune.uses", "use", object)
 
 
 def owner(point: metadata.EntryPoint) -> str:
-    """The distribution that declares an entry point."""
-    return point.value if point.dist is None else point.dist.name
+    """The distribution that declares an entry point; what the entry names where that is broken and has no name."""
+    return (None if point.dist is None else point.dist.name) or point.value
 
 
 def forget() -> None:

@@ -68,6 +68,7 @@ def test_an_entry_that_cannot_be_used(points, given, words):
     points += [*given, ("fine", "sys:maxsize")]
     with pytest.raises(InputError, match=words):
         NUMBERS.find("n")
+    assert NUMBERS.names() == ("n", "fine")
     assert NUMBERS.find("fine") is not None
 
 

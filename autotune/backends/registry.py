@@ -264,8 +264,8 @@ def imported_frameworks() -> Iterator[str]:
     """Those that the job has imported. A broken package of somebody else's is passed over: it must not end a job that
     does not use it."""
     yield from (name for name in bundled_names() if is_imported(name))
-    with suppress(InputError):
-        for name in DOOR.names():
+    for name in sorted({*DOOR.names()} - {*BACKENDS}):
+        with suppress(InputError):
             if entry_of(name).preload in sys.modules:
                 yield name
 

@@ -10,6 +10,7 @@ import typer
 from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option
 from autotune.cli.report import require_report, write_result
+from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR, Question
 
 if TYPE_CHECKING:
@@ -78,8 +79,12 @@ def models(as_json: AsJson = False) -> None:
     for name, bundled in BUNDLED.items():
         print_line(f"{name:<{width}} {', '.join(FRAMEWORKS):<18} {bundled.description}")
     for name in HUBS.names():
-        hub = HUBS.require(name)
-        print_line(f"{f'{name}:NAME':<{width}} {hub.framework:<18} {hub.about}")
+        try:
+            hub = HUBS.require(name)
+        except InputError as error:  # Somebody else's, which must not hide the others.
+            print_line(f"{f'{name}:NAME':<{width}} {error}")
+        else:
+            print_line(f"{f'{name}:NAME':<{width}} {hub.framework:<18} {hub.about}")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

@@ -370,7 +370,11 @@ class Application:
             why = "ranks that each decide by their own clocks would not decide alike"
             self._recorder.note("version", f"{self._loaded.path}: {why}: not adaptive", self._pact.level)
             return None
-        adapt = USES.require("adaptive_model")
+        try:
+            adapt = USES.require("adaptive_model")
+        except InputError as problem:
+            self._recorder.note("version", f"{self._loaded.path}: {problem}: applied to all calls, not adaptive")
+            return None
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             put_back(self._changes.undo, self._recorder)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import autotune
+from autotune import doors
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.fallback import Fallback, MismatchError
@@ -720,6 +721,17 @@ class TestLoaded:
         model = autotune.load(path).apply(lambda x: x * 2, adaptive=True)
         assert autotune.stats(model).state == "settling"
         assert "cannot be kept apart by shape: applied to all calls, not adaptive" in caplog.text
+
+    def test_a_copy_of_the_package_that_is_not_installed(self, write, monkeypatch, caplog):
+        """Its own entry points are not there: the config is applied to all calls, which one line says."""
+        found = doors.metadata.entry_points
+        none_of_uses = lambda group: [] if group == doors.USES.group else found(group=group)  # noqa: E731
+        monkeypatch.setattr(doors.metadata, "entry_points", none_of_uses)
+        doors.forget()
+        model = autotune.load(write()).apply(lambda x: x * 2, adaptive=True)
+        doors.forget()
+        assert autotune.stats(model).state == "settling"
+        assert "'adaptive_model' is not installed: applied to all calls, not adaptive" in caplog.text
 
     def test_applied_and_taken_back(self, write):
         """After the block the model is untuned."""

@@ -40,6 +40,16 @@ def test_a_hub_of_another_package(install_backend, cli, tune):
     assert "shelf:huge: the shelf has no 'huge'" in refused.stderr
 
 
+def test_a_hub_that_is_broken_hides_no_other(install_backend, cli):
+    """It is listed with what is wrong, and its models are refused in the same sentence."""
+    install_backend("shelf", "shelf", "import no_such_module", HUBS.group)
+    listed = cli("models")
+    assert listed.returncode == 0
+    assert "shelf:NAME  the hub 'shelf' of shelf cannot be loaded" in listed.stdout
+    assert "hf:NAME" in listed.stdout
+    assert "the hub 'shelf' of shelf cannot be loaded" in cli("tune", "shelf:small").stderr
+
+
 def test_a_bench_of_another_package(install_backend, cli, tune, model_file):
     """`--on NAME` runs the trials there, and `doctor --on NAME` says what is there."""
     install_backend("sandbox", "sandbox", (FOREIGN / "sandbox.py").read_text(), BENCHES.group)
