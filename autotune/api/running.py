@@ -81,7 +81,9 @@ class Terms:
 
 def terms_of(question: Question, begun: float, studies: Studies, before: Budget | None = None) -> Terms:
     """What the question says of it. `begun`: when the call began, whose time all is; `before`: the budget with which
-    the study was run last. Raises InputError."""
+    the study was run last. Raises InputError, also where the place of the trials cannot be used."""
+    if question.on is not None:
+        elsewhere(question.on)
     budget = parse_budget(question.budget, before).but(
         num_trials=question.trials,
         stop_early=question.early_stop,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -109,7 +110,18 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
     place, function = split_reference(model)
     if place.endswith(".py"):
         return file_reference(place, function, search_path)
+    if place.isidentifier() and not _is_importable(place, search_path):
+        raise InputError(
+            f"{asked('build', model)}: there is no module {place}, and no package adds a hub of this name",
+            tip=f"{did_you_mean(place, HUBS.names())}{HUBS.tip()}",
+        )
     return model, _digest(place, function, search_path)
+
+
+def _is_importable(name: str, search_path: Path) -> bool:
+    """A module or package of this name is there, without importing it."""
+    here = importlib.machinery.PathFinder.find_spec(name, [str(search_path)])
+    return name in sys.modules or here is not None or importlib.util.find_spec(name) is not None
 
 
 def _functions_of(model: str, search_path: Path) -> str | None:

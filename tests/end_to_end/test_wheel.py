@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -99,6 +100,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert not [name for name in names if "fake" in name or Path(name).name in DEMONSTRATIONS], "they stay here"
     assert f"{information}/licenses/LICENSE" in names
     assert "autotune = autotune.__main__:main" in commands
+    doors = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert all(f"{name} = {value}" in commands for entries in doors.values() for name, value in entries.items())
     assert (metadata["Name"], metadata["License-Expression"]) == ("autotune-compile", "Apache-2.0")
     assert metadata["Description-Content-Type"] == "text/markdown"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,18 @@ def test_a_bench_of_another_package(install_backend, cli, tune, model_file):
     assert cli("doctor", "--on", "sandbox").stdout == "ok      sandbox: empty\n"
     refused = cli("doctor", "--on", "sandbox://elsewhere")
     assert (refused.returncode, "there is one sandbox alone" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "tip"),
+    [
+        (("tune", "tiny_model.py:tiny", "--on", "nowhere"), "--on nowhere: unknown", "choose one of: .*ray"),
+        (("tune", "hff:bert"), "there is no module hff, and no package adds a hub", "did you mean hf.*choose one of"),
+    ],
+)
+def test_what_no_package_adds(cli, model_file, tmp_path, given, words, tip):
+    """It is refused with what there is, before anything is made."""
+    refused = cli(*given, "--framework", "fake", "--device", "cpu")
+    assert refused.returncode == 2
+    assert re.search(f"{words}.*\\n.*{tip}", refused.stderr), refused.stderr
+    assert not list(tmp_path.glob("studies/*"))
