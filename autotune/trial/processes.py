@@ -8,18 +8,14 @@ environment.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
-import selectors
 import shlex
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,8 +37,6 @@ _SETTLING_S = 0.2
 """Between fork and exec a process still has its parent's environment, without the mark: so the search runs twice."""
 RETRY_FOR_S = 30.0
 _PAUSE_S = 0.5
-_MOST_SAID_BYTES = 2**20
-_LOOKS_EVERY_S = 0.05
 _NO_RESOURCES = (errno.EAGAIN, errno.ENOMEM)
 
 Started = TypeVar("Started")
@@ -56,60 +50,6 @@ def module_command(name: str, *arguments: str, python: str | Path = sys.executab
     stack, and `-m` adds a frame without one. Without `-P` modules of the package would hide Python's own.
     """
     return [str(python), "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a program printed and how it ended; `status` is None where it was stopped, since it took too long or printed
-    too much."""
-
-    status: int | None
-    out: str
-    errors: str
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its errors; one that says so where there is none."""
-        return (self.errors.strip().splitlines() or ["it says nothing"])[-1]
-
-
-def ask_program(command: Sequence[str], variables: Mapping[str, str], within_s: float) -> Said:
-    """What a program says that need not be ours; what it leaves behind is stopped. Raises OSError where it cannot be
-    started."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=variables,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    said = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-    deadline = time.monotonic() + within_s
-    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
-        try:
-            for pipe in said:
-                selector.register(pipe, selectors.EVENT_READ)
-            has_ended = False
-            # Once it has ended, only what is in the pipes: what it has started may keep them open.
-            while time.monotonic() < deadline and max(map(len, said.values())) < _MOST_SAID_BYTES:
-                has_ended = process.poll() is not None
-                ready = selector.select(0 if has_ended else _LOOKS_EVERY_S)
-                for key, _ in ready:
-                    chunk = os.read(key.fd, 2**16)
-                    said[key.fd] += chunk
-                    if not chunk:
-                        selector.unregister(key.fd)
-                if has_ended and not ready:
-                    break
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            status = process.wait()
-        out, errors = (text.decode(errors="replace") for text in said.values())
-    return Said(status if has_ended else None, out, errors)
 
 
 def last_json(text: str, kind: type[T]) -> T | None:
@@ -139,14 +79,6 @@ def package_path(declared: str | None = None) -> str:
     """PYTHONPATH for a child: this package first, then the declared value or the current one."""
     home = str(_PACKAGE.parent)
     return os.pathsep.join(filter(None, [home, declared or os.environ.get("PYTHONPATH")]))
-
-
-def code_sha256() -> str:
-    """A digest of this package's sources: two hosts with the same one measure in the same way."""
-    digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:

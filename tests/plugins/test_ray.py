@@ -23,9 +23,10 @@ from autotune.measure.statistics import Verdict  # noqa: E402
 from autotune.plugins.ray.bench import RayBench  # noqa: E402
 from autotune.plugins.ray.cluster import SLOTS, RayCluster  # noqa: E402
 from autotune.plugins.ray.messages import WorkerSettings  # noqa: E402
+from autotune.plugins.ray.worker_caches import code_sha256  # noqa: E402
 from autotune.study.budget import BlockPlan  # noqa: E402
 from autotune.study.folder import FolderStudies  # noqa: E402
-from autotune.trial.processes import MARK_VARIABLE, code_sha256  # noqa: E402
+from autotune.trial.processes import MARK_VARIABLE  # noqa: E402
 from autotune.trial.request import Limits  # noqa: E402
 from autotune.tuning.loop import Tuner  # noqa: E402
 from tests.conftest import QUICK_BUDGET, cli_command, cli_environment  # noqa: E402

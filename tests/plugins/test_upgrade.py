@@ -15,7 +15,8 @@ from autotune.job.mismatch import question_of, retune_command
 from autotune.measure.statistics import Speedup
 from autotune.planning import manifest
 from autotune.plugins.upgrade.command import upgrade_lines
-from autotune.plugins.upgrade.upgrade import Environment, _judged
+from autotune.plugins.upgrade.environment import Environment
+from autotune.plugins.upgrade.upgrade import _judged
 from autotune.question.question import Question, Scope
 from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned

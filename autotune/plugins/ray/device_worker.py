@@ -27,9 +27,8 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, 
 from autotune.own_folders import TemporaryFolder, link, remove
 from autotune.plugins.ray.messages import Begin, Ended, File, Report, Store, WorkerFacts, WorkerOrder, WorkerSettings
 from autotune.plugins.ray.parcel import CACHE, REFERENCE, request_there
-from autotune.plugins.ray.worker_caches import code_key, packed_cache
+from autotune.plugins.ray.worker_caches import code_key, code_sha256, packed_cache
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
-from autotune.trial.processes import code_sha256
 from autotune.trial.request import TrialRequest
 from autotune.tuned.cache_file import unpack
 

@@ -74,7 +74,7 @@ class WorkerSettings:
     versions: dict[str, str]
     """Releases of the frameworks that the study is about."""
     code_sha256: str
-    """Hash of the driver's own sources (`processes.code_sha256`)."""
+    """Hash of the driver's own sources (`code_sha256`)."""
     has_own_processors: bool = False
     """On the word of who started its node: no other worker disturbs it, though it may be on the same machine."""
 

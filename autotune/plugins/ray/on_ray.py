@@ -17,9 +17,9 @@ from autotune.plugins.ray.bench import RayBench
 from autotune.plugins.ray.cluster import cluster_for, require_known
 from autotune.plugins.ray.links import Link
 from autotune.plugins.ray.messages import WorkerSettings
+from autotune.plugins.ray.worker_caches import code_sha256
 from autotune.study.budget import Budget
 from autotune.study.study import Study
-from autotune.trial.processes import code_sha256
 from autotune.workload.workload import Device
 
 

@@ -22,7 +22,8 @@ from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, variables_of
 from autotune.errors import shown_at_the_call
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup
-from autotune.plugins.upgrade.upgrade import BothEnvironments, Environment, Upgrade, upgrade
+from autotune.plugins.upgrade.environment import Environment
+from autotune.plugins.upgrade.upgrade import BothEnvironments, Upgrade, upgrade
 
 
 @shown_at_the_call

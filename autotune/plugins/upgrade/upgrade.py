@@ -10,7 +10,6 @@ The other environment has this package's requirements installed, and runs this p
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,15 +19,13 @@ from typing import Literal, get_args
 
 from autotune.backends.registry import framework_version
 from autotune.bench.bench import Bench, Running, Waits
-from autotune.command_line import asked
-from autotune.errors import InputError, SetupError
+from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import ask_program, last_json, package_path
 from autotune.trial.request import TrialRequest
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.tuning.blocks import BlockedRun, Contestant
@@ -46,60 +43,6 @@ from autotune.verification.verify import EXIT_CODES, Fate
 Name = Literal["untuned", "tuned", "untuned-there", "tuned-there"]
 _NAMES: tuple[Name, ...] = get_args(Name)
 _THERE = "-there"
-_ASKS_WITHIN_S = 120.0
-_QUESTION = """
-import json, platform
-import autotune.trial.worker.main, autotune.bench.supervisor
-from autotune.backends.registry import framework_version
-print(json.dumps({{"python": platform.python_version(), "framework": framework_version({framework!r})}}))
-"""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Another environment: its interpreter, and the releases in it."""
-
-    python: Path
-    framework_version: str
-    python_version: str
-
-    @classmethod
-    def of(cls, place: str | os.PathLike[str], framework: str) -> Environment:
-        """The one of a virtual environment's folder, or of an interpreter. Raises InputError where it cannot run trials
-        of the framework."""
-        given = asked("against", str(place))
-        python = _python_at(place)
-        if python is None:
-            raise InputError(f"{given}: no Python is there", tip=_NO_PYTHON)
-        command = [str(python), "-P", "-c", _QUESTION.format(framework=framework)]
-        variables = {**os.environ, "PYTHONPATH": package_path()}
-        try:
-            done = ask_program(command, variables, _ASKS_WITHIN_S)
-        except OSError as error:
-            raise InputError(f"{given}: cannot be started: {error.strerror}", tip=_NO_PYTHON) from None
-        if done.status is None:
-            raise InputError(f"{given}: it did not answer within {_ASKS_WITHIN_S:.0f} s", tip=_NO_PYTHON)
-        if done.status != 0:
-            tip = f"install this package and {framework} there: {python} -m pip install autotune-compile {framework}"
-            raise InputError(f"{given}: cannot run trials: {done.last_line}", tip=tip)
-        said = last_json(done.out, dict) or {}
-        if not isinstance(said.get("framework"), str) or not isinstance(said.get("python"), str):
-            raise InputError(f"{given}: it does not answer as a Python does", tip=_NO_PYTHON)
-        return cls(python, said["framework"], said["python"])
-
-
-_NO_PYTHON = "give a virtual environment, or its bin/python"
-
-
-def _python_at(place: str | os.PathLike[str]) -> Path | None:
-    """The interpreter of a folder, or the file itself; None where no program is there."""
-    try:
-        path = Path(place).expanduser()
-        python = path / "bin" / "python" if path.is_dir() else path
-        # Not resolved: a virtual environment's is a link to the one that it was made with.
-        return python.absolute() if os.access(python, os.X_OK) and not python.is_dir() else None
-    except (OSError, ValueError, RuntimeError):  # Names that no file can have; nobody's home.
-        return None
 
 
 @dataclass(frozen=True)
