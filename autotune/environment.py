@@ -47,12 +47,12 @@ class Environment(BaseModel):
     system: str
     processor: str
     vector_instructions: str | None = None
-    """Those of the processor, see `vector_instructions`; None where the system does not say."""
+    """Instruction sets of the processor, see `vector_instructions`; None where the system does not say."""
     num_cores: int | float
     """Cores that this process may use (affinity and the container's quota, which may be a fraction), not the machine's
     total."""
     memory_bytes: int
-    """That this process may use: the machine's, or less where a container has a limit."""
+    """Memory that this process may use: the machine's, or less where a container has a limit."""
     governor: str | None
     load_1m: float | None
     device: str
@@ -63,7 +63,7 @@ class Environment(BaseModel):
     variables: dict[str, str]
     """Environment variables that the study declared for every process that it measures."""
     inherited: dict[str, str] = {}
-    """Those of the user's own that choose the allocator or the threads: a latency holds under them only."""
+    """Variables of the user's that choose the allocator or the threads: a latency holds under them only."""
 
     def differences(self, other: Environment) -> list[str]:
         """How the other computes on other hardware or with other threads, so that latencies must not be compared."""

@@ -36,7 +36,7 @@ class Influence:
     pairs: tuple[Speedup, ...]
     """Speed-ups of `faster` over `slower`, one for each pair of trials; the middle one is 1 or more."""
     confirmed: bool
-    """They were compared side by side, in blocks; else by one process each, in the search."""
+    """Whether both were compared side by side in blocks; otherwise by one process each in the search."""
 
     @property
     def ratios(self) -> tuple[float, ...]:

@@ -46,9 +46,9 @@ class ExportedCache(Record):
 
 
 WORTH_TELLING = 0.05
-"""What costs nothing is told of from this gain on, and beyond the noise,"""
+"""Gain from which on what costs nothing is told, if it is beyond the noise and `SURE`."""
 SURE = 0.95
-"""where a gain is so probable."""
+"""Probability of a gain from which on what costs nothing is told."""
 ONE_SHAPE = "one shape: calls of other shapes stay untuned in a job"
 EXPORTED_CACHE = value_slot("artifact", ExportedCache)
 

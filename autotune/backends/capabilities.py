@@ -29,7 +29,7 @@ Capability = TypeVar("Capability")
 NO_GRADIENT: NDArray[Any] = np.zeros(0)
 """In place of the gradient of a weight that the loss does not depend on."""
 USUAL_LEARNING_RATE = 5e-5
-"""That of `Training.usual_optimizer`: what Hugging Face's Trainer takes."""
+"""Learning rate of `Training.usual_optimizer`: what Hugging Face's Trainer takes."""
 
 
 def require(capability: Capability | None, what: str) -> Capability:
@@ -201,9 +201,9 @@ class Continuation:
     tokens: NDArray[Any]
     """(batch, new tokens)."""
     first_s: float
-    """Seconds until the first of them was there,"""
+    """Seconds until the first of these tokens was there."""
     last_s: float
-    """and until the last was."""
+    """Seconds until the last of these tokens was there."""
     logits: NDArray[Any] | None = None
     """(new tokens, batch, vocabulary): what each was chosen by, as float32; None: not asked for."""
 
@@ -299,7 +299,7 @@ class VaryingAxis:
     """An axis of an argument whose size differs from call to call. None: any size."""
 
     leaf: int
-    """Which of `Arguments.leaves`."""
+    """Place in `Arguments.leaves`."""
     axis: int
     smallest: int | None = None
     largest: int | None = None
@@ -433,7 +433,7 @@ class ImportedAhead(Protocol):
     """A compiler that a fork server has imported, which a first call would import otherwise."""
 
     seconds: float
-    """That the import took, of a processor's time."""
+    """Processor time that the import took."""
     resident_bytes: int
     """By which the process grew."""
 

@@ -89,7 +89,7 @@ class BackendEntry:
     """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`.
     On a CPU alone: on a GPU the import starts a thread of the driver, after which nothing may be forked."""
     generates: bool = False
-    """It has task `generate` (see `Generation`)."""
+    """Whether the framework has task `generate` (see `Generation`)."""
     options: tuple[str, ...] = ()
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
     holds_fresh: bool = True
@@ -99,7 +99,7 @@ class BackendEntry:
     threads_of: Callable[[int], int] = _one_each
     """Threads of an operator on so many cores, where OMP_NUM_THREADS does not say it."""
     sees_core_sets: bool = True
-    """It counts the processors that its process may run on; False: the machine's."""
+    """Whether the framework counts the processors that its process may run on; False: the machine's."""
     search_space: Path | None = None
     """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
 

@@ -88,7 +88,7 @@ class Child:
     turns: int | None
     """None: it takes its samples without being told."""
     stops: bool
-    """It is stopped (SIGSTOP) while it waits for its turn."""
+    """Whether the child is stopped (SIGSTOP) while it waits for its turn."""
     limits: dict[str, float]
     logs: list[BoundedLog] = field(default_factory=list)
     """Logs of its stdout and stderr; none where it writes to the supervisor's stderr."""

@@ -52,7 +52,7 @@ _TOOLCHAIN_LIMIT_S = 600.0
 _IMPORT_LIMIT_S = 120.0
 """For a fork server; the blocks do without one that takes longer."""
 NUM_SERVERS = 2
-"""Fork servers for all blocks: those of two successive blocks have nothing in common."""
+"""Fork servers for all blocks: two successive blocks use different ones."""
 _NAMES = itertools.count()
 
 
@@ -331,7 +331,7 @@ class _Supervised:
                     self.close()
                     raise
             case Ready():
-                """It was waited for already."""
+                pass  # `first_ready` waits for it.
 
     def _send_start(
         self, process: _Process, limits: Limits, program: str, *, stops: bool, echo: bool, fork_of: str | None = None

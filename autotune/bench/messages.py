@@ -102,7 +102,7 @@ class Exited:
     timed_out: str | None
     """The stage whose limit ended it."""
     stuck: bool
-    """It was killed but did not end: the kernel waits for a device or a disk (state D)."""
+    """Whether the process was killed but did not end: the kernel waits for a device or a disk (state D)."""
 
 
 @dataclass(frozen=True)

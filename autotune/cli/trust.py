@@ -41,7 +41,7 @@ class FlagFile:
     may: frozenset[str] | None
     """The flags that it sets; None: every flag."""
     inside: frozenset[str] = frozenset()
-    """Those of them that name something in its own folder."""
+    """Settings that name something in the file's own folder."""
 
     def ignores(self, flag: str, value: object) -> bool:
         """Whether this file may not set the flag to the value."""

@@ -44,7 +44,7 @@ class Looked:
     """A leaf of a call whose numbers are looked at."""
 
     leaf: int
-    """Which of `Arguments.leaves`."""
+    """Place in `Arguments.leaves`."""
     direct: int | str | None
     """Its place or name among the arguments; None: it is in a container."""
     numbers: WholeNumbers

@@ -71,7 +71,7 @@ class Policy:
     compiler_options: bool = False
     """Options of the compiler for which no bundled search space has a knob may be set."""
     ranks: Sequence[int] | None = None
-    """Those of a distributed job that decide together; None: all of them."""
+    """Ranks of a distributed job that decide together; None: all of them."""
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in get_args(OnMismatch):

@@ -51,7 +51,7 @@ class Together:
     who: str
     """The beginning of a sentence about all of them."""
     level: int
-    """That of the line in this rank's log."""
+    """Level of the line in this rank's log."""
 
 
 class Fallback:

@@ -63,7 +63,8 @@ class GuardTerms:
     margin: float
     """Times the recorded latency that the first calls may take."""
     outsider: Callable[[], str | None] = lambda: None
-    """Why a first call is not tuned, whatever its inputs: ranks that have met since have not agreed."""
+    """Why a first call is not tuned, whatever its inputs: the process joined a group after `apply()`, and the ranks of
+    that group have agreed on nothing."""
     page_faults: float | None = None
     """In a call, recorded with the latency; None: not known, or on a device."""
     keeping_memory: str | None = None
@@ -99,7 +100,7 @@ class Guard:
         """Calls that are timed now."""
         self._num_left_out = 0
         self._has_misfits = False
-        """That some calls are not what the config is for was said."""
+        """Whether it was said that some calls are not what the config is for."""
         self._fell_back = False
         """The last call while settling was made untuned, since the tuned model refused it or failed."""
         self._seen: ProcessState | None = None

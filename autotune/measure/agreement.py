@@ -50,10 +50,11 @@ _BITS = 8
 MOST_NAMED = 4
 """Slices that a message names."""
 UNKNOWN_TOLERANCES = 5.0
-"""Where no spread is known, a slice may differ by so many tolerances by its own largest value,"""
+"""Where no spread is known, a slice may differ by so many tolerances, by its own largest value."""
 UNKNOWN_FLOOR, MOST_UNKNOWN_FLOOR = 4.0, 0.02
-"""and is compared by this times the tolerance, as a share of the largest value, at least: for a tolerance of 1e-3 by
-4e-6 of that value, thirty units of float32's rounding; in lower precision by no more than the second number."""
+"""Where no spread is known, the scale of a slice is at least the first times the tolerance, as a share of the largest
+value, but no more than the second: at a tolerance of 1e-3 errors of 4e-6 of that value pass, thirty units of float32's
+rounding."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class DeviceReading(Record):
     power_w: NonNegativeFloat | None = None
     temperature_c: int | None = None
     num_processes: NonNegativeInt | None = None
-    """That compute on it, this one among them; in blocks also the other finalists."""
+    """Processes that compute on the device, this one and in blocks the other finalists among them."""
     reasons: tuple[str, ...] = ()
     """Why its clocks are not higher, in NVML's words: https://docs.nvidia.com/deploy/nvml-api/"""
 

@@ -15,7 +15,7 @@ from autotune.schema import Record
 
 Kind = Literal["graph_break", "recompile"]
 _VAGUE = frozenset({BreakKind.FOREIGN_CALL, BreakKind.OTHER})
-"""They give way to a better name for the same place."""
+"""Names that give way to a better one for the same place."""
 
 
 class FindingCost(Record):

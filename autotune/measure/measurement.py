@@ -49,7 +49,7 @@ class Reason(StrEnum):
     """Its compile was cut off: it took many times what the other configs' took. It might have worked."""
     CRASH = "crash"
     SETUP = "setup"
-    """It could not be run: the machine, the model or what it needs is at fault."""
+    """The trial could not be run: the machine, the model or what it needs is at fault."""
     OUT_OF_TIME = "out_of_time"
     """The run's time was used up, which says nothing about the config: the next run tries it again."""
     LOST = "lost"

@@ -227,7 +227,7 @@ class SampleLog:
     by_others_s: list[float | None] = field(default_factory=list)
     stolen_s: list[float | None] = field(default_factory=list)
     parts_s: list[tuple[float, ...]] = field(default_factory=list)
-    """Those of each sample, where calls have parts."""
+    """Seconds of the parts of each sample, where calls have parts."""
     _next_look: float = -math.inf
 
     @contextmanager

@@ -122,7 +122,7 @@ class Together:
     latency_s: Mapping[int, float]
     """By trial."""
     control_s: float | None
-    """That of a process of the untuned model which lives through all blocks."""
+    """Latency of the process of the untuned model that lives through all blocks."""
 
 
 def given_back_s(state: ProcessState) -> float:

@@ -120,8 +120,8 @@ class Comparison:
     first_look: int = FIRST_LOOK
     """Blocks of a config from which on it has an interval by the bootstrap."""
     drifts: tuple[float, ...] = ()
-    """How much of each of `searched` is the base's own: times as slow as in its own trial it was read to be at that
-    time. An early look does without what that adds. Empty: nothing was read."""
+    """Slowdown of the base at the time of each of `searched`, relative to its own trial. An early look divides it out.
+    Empty: nothing was read."""
     is_final: bool = False
     """The clock has ended the run, whatever its figures are: the look at these blocks takes all of the error that the
     looks before it have left (docs/decisions/0060-early-looks.md)."""

@@ -21,7 +21,7 @@ __all__ = ["BUNDLED", "FRAMEWORKS", "BundledModel", "declared", "names", "refere
 
 
 FRAMEWORKS = ("torch", "mindspore")
-"""Those that all of them are written for."""
+"""Frameworks that every bundled model is written for."""
 
 
 @dataclass(frozen=True, slots=True)

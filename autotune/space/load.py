@@ -44,7 +44,7 @@ class Circumstances:
     """Relative error of outputs that the study accepts; 0: everything that changes numerics is left out."""
     num_cores: int = 1
     num_processors: int | None = None
-    """Those of the machine; None: as many as the process may use."""
+    """Processors of the machine; None: as many as the process may use."""
     known: frozenset[Need] = frozenset({"one shape", *OF_GENERATION})
     """Known conditions on the model and the shapes that it is called with."""
     process_settings: bool = False

@@ -52,7 +52,7 @@ Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder"]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
 padded, or a batch dimension (see `planning.shapes`). Or on a model that generates text: its steps can be tuned."""
 OF_GENERATION: tuple[Need, ...] = get_args(Need)[4:]
-"""Those on a model that generates text."""
+"""Conditions on a model that generates text."""
 
 
 Start = Literal["variables", "cores", "jemalloc", "tcmalloc", "iomp"]
@@ -79,16 +79,16 @@ class Conditions(Record):
     """Expected relative error of outputs: offered if the study tolerates that much. 0: same numerics."""
     needs: list[Need] = []
     process: bool = False
-    """It affects the whole process, including other models in it: offered only if the job allows that."""
+    """The knob affects the whole process, including other models in it: offered only if the job allows that."""
     start: Start | None = None
     """A process can be started so: offered only if the job lets its process be started anew, and where this machine has
     what it takes."""
     whole_step: bool = False
-    """It is about more of a training step than the model's call: not offered where the job keeps its own loop."""
+    """The knob is about more of a training step than the model's call: not offered where the job keeps its loop."""
     unrecorded: bool = False
-    """It cannot serve a call that records gradients: not offered for a model whose calls all do."""
+    """The knob cannot serve a call that records gradients: not offered for a model whose calls all do."""
     constant_weights: bool = False
-    """It makes constants of the weights: not offered for a model whose weights cannot be, e.g. one in training mode."""
+    """The knob makes constants of the weights: not offered where they change, such as in training mode."""
 
     def packages_on(self, device: Device) -> list[Package]:
         """Those that are needed on a device."""
@@ -125,7 +125,7 @@ class KnobEntry(Conditions):
     default: Scalar
     untuned: Scalar = None
     runtime: bool = False
-    """It changes how compiled code runs, not the code: configs that differ only in it compile to the same code."""
+    """The knob changes how compiled code runs and not the code: configs that differ only in it share their code."""
 
     def written(self) -> list[ValueEntry | RegisteredEntry]:
         """Values with their conditions, as the file has them."""

@@ -14,7 +14,7 @@ FEWEST_IDLE = 8
 """The rule of a search that nothing was known for."""
 WORTH_AFTER_PORTFOLIO = 0.005
 IDLE_AFTER_PORTFOLIO, IDLE_IF_THOROUGH = 3, 5
-"""That of one which began with configs that were best on other models (docs/decisions/0061-portfolio.md)."""
+"""Idle trials of a search that began with configs that were best on other models (docs/decisions/0061-portfolio.md)."""
 FEWEST_MODELS = 6
 """A portfolio that was chosen on fewer models changes no rule."""
 NOTABLE = 0.01

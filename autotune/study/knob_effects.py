@@ -24,9 +24,9 @@ class Effect:
 
     knob: str
     num_same: int
-    """Pairs of trials that differ in this knob alone and ran the same program,"""
+    """Pairs of trials that differ in this knob alone and ran the same program."""
     num_different: int
-    """and another one."""
+    """Pairs of trials that differ in this knob alone and ran different programs."""
     num_classes: int
     """Programs that ran under several of its values, whatever else was set."""
 

@@ -27,7 +27,7 @@ class Manifest(Record):
     """Everything that must stay the same for two trials of one study to be comparable."""
 
     schema_: Annotated[int, STUDY.within] = Field(STUDY.schema, alias="schema")
-    """That of the study: an earlier one says by what it was written (see `earlier`)."""
+    """Schema of the study: an earlier one says by what it was written (see `earlier`)."""
     id: str
     """Unique: another study that takes the name and the folder has another id."""
     name: str

@@ -140,7 +140,7 @@ class Confirmation(Record):
     margin: float = MARGIN
     """Share by which the candidate's whole interval had to exceed 1."""
     margins: tuple[float, ...] = ()
-    """That of each contestant but the first; empty where an earlier release held all of them to one."""
+    """Margin of each contestant but the first; empty where an earlier release held all of them to one."""
     confidence: float | None = None
     """Probability that the candidate gains more than the margin, by its blocks alone; None unless it is undecided."""
     compile_warm_s: float | None = None
@@ -267,7 +267,7 @@ class Tried:
     is_distrusted: bool = False
     """Something disturbed its timing, and a time is minimised."""
     seconds: float | None = None
-    """That it took; None: not known."""
+    """Seconds that the trial took; None: not known."""
 
 
 def drift(untuned: TrialRecord, drift_checks: Sequence[DriftCheck]) -> float | None:

@@ -139,7 +139,7 @@ class Study:
 
     def __init__(self, studies: Studies, folder: Path, manifest: Manifest, database: Database) -> None:
         self.studies = studies
-        """Those that it is one of."""
+        """The place that the study is kept in."""
         self.folder = folder
         """Holds its evidence. For a study of another machine `HOST:FOLDER`, which is not to be found here."""
         self.manifest = manifest

@@ -122,7 +122,7 @@ class SecondFigures(Record):
     speedup: Speedup
     """Over the untuned model as it is, by processes that took turns."""
     is_beyond_noise: bool
-    """It is more than two processes of the untuned model differ by, and 5 %, and sure."""
+    """Whether the ratio is sure, above 5 %, and above what two processes of the untuned model differ by."""
 
 
 class Evidence(Record):

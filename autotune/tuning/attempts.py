@@ -82,7 +82,7 @@ class QueuedTrial:
     longest_s: float
     """Seconds that it may take, as the time stood when it was asked for."""
     ahead: Ahead | None = None
-    """It was started already."""
+    """The trial was started already."""
     compile_limit: CompileLimit | None = None
     """Where it is stricter than the budget's."""
 

@@ -55,7 +55,7 @@ class Field:
         self._told: set[Cause] = set()
         """Causes of scatter that were told of."""
         self.finalists: Sequence[TrialRecord] = ()
-        """Those of the open block, or of the last one."""
+        """Finalists of the open block, or of the last one."""
         earlier = session.study.confirmation
         is_open = earlier is not None and earlier.verdict is Verdict.UNDECIDED and not earlier.cut_short
         self._num_before = len(session.study.blocks) if is_open else 0

@@ -68,7 +68,7 @@ class PriorUse:
 
     prior: Prior
     trials: tuple[int, ...]
-    """Those of this study that came from it."""
+    """Trials of this study that came from the prior."""
 
 
 def read_prior(text: str, studies: Studies) -> PriorSource:

@@ -69,7 +69,7 @@ class TimeBudget:
         self._pace = SAFETY
         """How many times as long as estimated blocks take: a guess until one was measured."""
         self._is_told = False
-        """That the time is short."""
+        """Whether it was said that the time is short."""
 
     @property
     def left_s(self) -> float:

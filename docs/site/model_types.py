@@ -25,8 +25,6 @@ sys.path[:0] = [str(REPOSITORY)]
 
 LIMIT_S, LIMIT_BYTES = 60, 16 << 30
 """Of one type; one that needs more is refused, which says so."""
-WORDS = 180
-"""Letters of a reason."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,32 @@ builds each type as `hf:TYPE` does without further arguments (`size=tiny`) and c
 """
 
 
+REASONS = {
+    "needs a package": "needs a package that is not installed here (timm, natten, torchaudio, ...)",
+    "has no such model": "is a part for which transformers has no class",
+    "has no forward": "has no `forward`: its parts and methods are called one by one",
+    "no inputs were found": "no inputs were found with which it runs",
+    "needs more than": "needs too much time or memory",
+    "": "is not made by its configuration alone",
+}
+"""Part of what a refusal says -> the reason on the page."""
+
+
 def page_of(types: Types, releases: str) -> str:
-    """The page."""
+    """The page: a row a reason, with what to take behind each type."""
     runs = ", ".join(f"`{name}`" for name, refusal in sorted(types.items()) if refusal is None)
-    rows = "\n".join(
-        f"| `{name}` | {refusal.why} | {refusal.way_out} |"
-        for name, refusal in sorted(types.items())
-        if refusal is not None
-    )
+    refused: dict[str, list[str]] = {}
+    for name, refusal in sorted(types.items()):
+        if refusal is not None:
+            way_out = "" if refusal.way_out == "own" else f" ({refusal.way_out})"
+            refused.setdefault(refusal.why, []).append(f"`{name}`{way_out}")
+    rows = "\n".join(f"| {why} | {', '.join(those)} |" for why, those in sorted(refused.items()))
     count = sum(refusal is None for refusal in types.values())
     return (
         f"{HEAD}{count} of {len(types)} run ({releases}). [Models](models.md#hugging-face) says how inputs and sizes "
         f"are chosen.\n\n## These run\n\n{runs}\n\n## These are refused\n\n"
-        "*own*: a function of yours that returns `(model, inputs)`, as in [models](models.md).\n\n"
-        f"| type | why | what to take |\n|---|---|---|\n{rows}\n"
+        "In brackets the model type to take, which has it as a part; without one, write a function that returns "
+        f"`(model, inputs)`, as in [models](models.md).\n\n| why | types |\n|---|---|\n{rows}\n"
     )
 
 
@@ -70,8 +80,10 @@ def types_of(page: str) -> Types:
     _, _, told = page.partition("## These run")
     runs, _, refused = told.partition("## These are refused")
     found: Types = dict.fromkeys(re.findall("`([^`]+)`", runs))
-    rows = re.findall(r"^\| `([^`]+)` \| (.*) \| (.*) \|$", refused, re.M)
-    return found | {name: Refusal(why, way_out) for name, why, way_out in rows}
+    for why, those in re.findall(r"^\| (?!why)(.+?) \| (`.*) \|$", refused, re.M):
+        for name, way_out in re.findall(r"`([^`]+)`(?: \(([^)]*)\))?", those):
+            found[name] = Refusal(why, way_out or "own")
+    return found
 
 
 def tried(name: str) -> Refusal | None:
@@ -84,7 +96,7 @@ def tried(name: str) -> Refusal | None:
     try:
         answer: Refusal | None = receiver.recv()
     except EOFError:
-        answer = Refusal(f"needs more than {LIMIT_S} s or {LIMIT_BYTES >> 30} GiB", "own")
+        answer = _refusal(f"needs more than {LIMIT_S} s or {LIMIT_BYTES >> 30} GiB", "")
     child.join()
     return answer
 
@@ -98,19 +110,17 @@ def _try(name: str, sender: Connection) -> None:
     try:
         build(name)
     except InputError as error:
-        sender.send(_refusal(name, str(error), error.tip or ""))
+        sender.send(_refusal(str(error), error.tip or ""))
     else:
         sender.send(None)
 
 
-def _refusal(name: str, why: str, tip: str) -> Refusal:
-    """As it stands in a cell: without the name, which stands beside it, and without paths of this machine."""
-    _, _, why = why.partition(f"hf:{name}': ")
-    why = re.sub(r"'?/\S+/site-packages/", "'", why).replace("|", "\\|").replace("<", "&lt;")
-    why = why if len(why) <= WORDS else why[:WORDS].rpartition(" ")[0] + " ..."
+def _refusal(why: str, tip: str) -> Refusal:
+    """As it stands on the page."""
     told = re.search(r"it is a part of (.*?): take that", tip)
     wholes = told[1].split(" or ") if told else []
-    return Refusal(why, ", ".join(f"`{whole}`" for whole in wholes) or "own")
+    reason = next(words for part, words in REASONS.items() if part in why)
+    return Refusal(reason, ", ".join(f"`{whole}`" for whole in wholes) or "own")
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ class Values(Protocol):
         return False
 
     def opened(self, value: Any) -> Sequence[Any] | None:
-        """The tensors of which one consists that is no array, such as a nested one; None for any other value."""
+        """The component tensors of a tensor that is no array, such as a nested one; None for any other value."""
         return None
 
     def widen(self, value: Any, dtype: WideType) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from autotune.measure.diagnosis import BreakKind, GraphBreak, Recompile
 
 VARIABLES = {"MS_DEV_FALLBACK_DUMP_NODE": "1", "MS_JIT_BYTECODE_LOGS": "graph_break,recompiles"}
-"""They must stand when the process starts."""
+"""Variables that must be set when the process starts."""
 CAPTURABLE: tuple[BreakKind, ...] = ()
 """See `Reports`."""
 

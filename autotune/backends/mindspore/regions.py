@@ -99,7 +99,7 @@ class Mirror:
         self._pairs = {path: (cell, copies[id(cell)]) for path, cell in model.cells_and_names()}
         self._originals = {id(copy): original for original, copy in self._pairs.values()}
         self._containers: dict[int, tuple[Any, Any]] = {}
-        """Those that were copied, by the identity of the copy, with their originals."""
+        """Containers that were copied, by the identity of the copy, with their originals."""
         for original, copy in self._pairs.values():
             self._note_containers(vars(original), vars(copy))
         self._seen: Snapshot | None = None

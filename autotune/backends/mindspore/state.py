@@ -40,11 +40,11 @@ class Attributes:
 
     def __init__(self, *models: ms.nn.Cell) -> None:
         self.cells: list[ms.nn.Cell] = []
-        """These and what is found in them, as part or otherwise. It grows while attributes are copied."""
+        """The Cells and those found in them, as a part or otherwise. The list grows while attributes are copied."""
         self.tensors: dict[int, ms.Tensor] = {}
         self.constants: dict[int, Any] = {}
         self.buffers: list[ms.Tensor] = []
-        """Those that are small enough to be compared."""
+        """Buffers that are small enough to be compared."""
         self.classes: dict[type, dict[str, Any]] = {}
         """Classes of the author's, with what is in them."""
         self._num_left = MAX_VALUES

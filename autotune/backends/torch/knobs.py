@@ -89,7 +89,7 @@ class Knob:
     values: tuple[Scalar, ...] | None = None
     """What it takes; None: whatever PyTorch takes."""
     compile_only: bool = False
-    """It means nothing to an eager model. All settings of the compiler are so without it."""
+    """Whether the knob means nothing to an eager model. Settings of the compiler need no such mark."""
     only_for: tuple[str, ...] = ()
     """Backends of torch.compile to which it means something; none: all, and inductor for the entries of its config."""
 

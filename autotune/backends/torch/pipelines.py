@@ -18,7 +18,7 @@ from autotune.workload.arguments import Arguments
 from autotune.workload.components import Pipeline
 
 SEED = 0
-"""That of the generator which a pipeline is given that takes one, unless its inputs have one."""
+"""Seed of the generator that a pipeline is given if it takes one and its inputs have none."""
 
 
 class PipelineModel(torch.nn.Module):

@@ -40,7 +40,7 @@ class Program:
     again: Call
     """For a call right after one of the same form, in the same text."""
     is_untuned: bool = False
-    """It is the model's own call."""
+    """Whether the program is the model's own call."""
 
 
 class Programs:

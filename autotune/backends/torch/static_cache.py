@@ -30,7 +30,7 @@ class CacheForm:
     dtype: torch.dtype
     device: torch.device
     is_inference: bool
-    """It is made under `torch.inference_mode()`, and cannot be written to outside of that."""
+    """Whether the cache is made under `torch.inference_mode()`: it cannot be written to outside of that."""
 
 
 class StaticCaches:

@@ -40,7 +40,7 @@ class Job(Process):
         self.member = member
         self.is_live = is_live
         self.is_reading = is_reading
-        """It times the untuned model for the worker's own sake, and is no trial."""
+        """Whether the process times the untuned model for the worker's own sake, and is no trial."""
 
     @property
     def title(self) -> str:

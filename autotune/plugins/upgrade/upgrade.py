@@ -67,7 +67,7 @@ class Upgrade:
     measured: Mapping[str, Measurement] | None = None
     """First process of each, which compiled with empty caches, by name."""
     failed: Name | None = None
-    """Which of them is wrong."""
+    """The side that is wrong."""
 
     @property
     def exit_code(self) -> int:

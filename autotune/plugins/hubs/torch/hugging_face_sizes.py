@@ -13,7 +13,7 @@ from typing import Any
 from autotune.config import Scalar
 
 STEPS = ("small", "smaller parts", "own widths", "own sizes, few layers", "what is left open filled in")
-"""They are tried in this order; a model with one part mostly is made by the first."""
+"""Steps in the order in which they are tried; a model with one part mostly is made by the first."""
 WIDTH, NUM_HEADS, NUM_LAYERS, VOCAB, IMAGE_SIZE = 64, 4, 2, 1000, 64
 """What `small` means: the fourth is how many tokens there are, the fifth how many pixels an image has along an edge."""
 MAX_PARAMETERS = 300_000_000
