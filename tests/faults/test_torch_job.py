@@ -475,6 +475,7 @@ class TestNanWithinTheModel:
         x[0, 0, 2, 2] = -1
         self.same(Activated(torch.nn.Conv2d(4, 4, 3, padding=1), lambda y: torch.relu(y + x)), (x,))
 
+    @pytest.mark.fast_cases("None")
     @pytest.mark.parametrize("precision", [None, "bf16_autocast"])
     def test_of_masked_attention(self, precision):
         """Masks of minus infinity are common; a row of nothing else is NaN."""

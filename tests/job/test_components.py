@@ -196,6 +196,7 @@ class TestDiffusers:
         generator = torch.Generator().manual_seed(0)
         return pipe(**{**inputs, "generator": generator, "output_type": "pt", **changes}).images
 
+    @pytest.mark.slow
     def test_a_stable_diffusion_stays_what_it_is(self, tuned, tmp_path):
         """Pictures are equal, also with callbacks, other steps and sizes; it is saved and moved as before."""
         pipe, inputs = pipelines.stable_diffusion()

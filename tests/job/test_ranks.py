@@ -263,6 +263,7 @@ def met_later(rank, path):
 class TestOrders:
     """Each is right: as the untuned job over 20 steps, and alike on all ranks; or untuned, with a sentence."""
 
+    @pytest.mark.fast_cases("aot_eager", "inductor-before")
     @pytest.mark.parametrize("order", ["before", "after", "step"])
     @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
     def test_data_parallel(self, two, exported, order, config):
@@ -271,6 +272,7 @@ class TestOrders:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
+    @pytest.mark.fast_cases("aot_eager")
     @pytest.mark.parametrize("order", ["before", "after", "step", "blocks"])
     @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
     def test_sharded(self, two, exported, order, config):
@@ -489,6 +491,7 @@ class TestPlanted:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
+    @pytest.mark.fast_cases("in a step")
     @pytest.mark.parametrize("when", ["before apply", "before prepare", "in a step"])
     def test_a_rank_that_is_killed(self, exported, when):
         """The other one comes to its end by the job's own error."""

@@ -159,6 +159,7 @@ class TestDiffusers:
         with pytest.raises(InputError, match="images of 8 bits"):
             declared(pipeline("pictures"))
 
+    @pytest.mark.fast_cases("dit")
     @pytest.mark.parametrize(
         ("name", "region"), [("stable_diffusion", "unet, text_encoder"), ("dit", "transformer, vae.decoder")]
     )

@@ -59,6 +59,7 @@ def reference() -> Any:
 
 
 @pytest.mark.mindspore
+@pytest.mark.fast_cases("{'execution': 'graph'}")
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_a_graph_hands_its_cache_on(reference: Any, config: dict[str, Any]) -> None:
     """Three steps in a row are compared."""
@@ -89,6 +90,7 @@ def test_a_step_that_loses_some_of_it_is_wrong(reference: Any, lost: str) -> Non
         calls.gate.errors(reference, calls.observe(step), 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.mindspore
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_a_job_generates_by_it(config: dict[str, Any], tmp_path: Path) -> None:

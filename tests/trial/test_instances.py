@@ -228,8 +228,11 @@ def test_more_cores_than_there_are(run: Callable[..., Outcome]) -> None:
 @needs_two_cores
 @pytest.mark.torch
 @pytest.mark.usefixtures("no_toolchain")
-def test_a_compiled_model_has_a_thread_in_each(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> None:
-    """Both compute what the untuned model does with all cores, under inductor."""
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_model_has_a_thread_in_each(
+    backend: str, tmp_path: Path, make_request: Callable[..., TrialRequest]
+) -> None:
+    """Both compute what the untuned model does with all cores."""
     path = tmp_path / "threads.py"
     path.write_text(
         "import torch\nfrom pathlib import Path\n"
@@ -240,7 +243,7 @@ def test_a_compiled_model_has_a_thread_in_each(tmp_path: Path, make_request: Cal
     )
     folder = tmp_path / "threads"
     folder.mkdir()
-    request = make_request({"execution": "compile", "backend": "inductor", **TWO})
+    request = make_request({"execution": "compile", "backend": backend, **TWO})
     fields = {"model": f"{path}:build", "reference": f"{path}:build", "framework": "torch"}
     workload = request.workload.model_copy(update={**fields, "arguments": {"folder": str(folder)}})
     request = request.model_copy(update={"workload": workload, "limits": Limits()})

@@ -31,6 +31,7 @@ def judge(framework):
     return Judge(load_backend(framework), workload_of(framework, "build", "infer"))
 
 
+@pytest.mark.fast_cases("torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("num", NUMBERS)
 def test_no_wrong_variant_passes(judge, num):
@@ -40,6 +41,7 @@ def test_no_wrong_variant_passes(judge, num):
     assert passed == []
 
 
+@pytest.mark.fast_cases("torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("num", NUMBERS)
 def test_no_right_variant_is_refused(judge, num):
@@ -80,6 +82,7 @@ def test_no_finalist_is_refused_that_is_right_as_a_job_uses_it(use_judge, framew
     assert found == [(name, None, ()) for name, *_ in found]
 
 
+@pytest.mark.fast_cases("torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_wrong_training_step_passes(framework):
     """A layer whose gradient is zero or a fifth too large, statistics that do not move, a counter that stays."""
