@@ -8,12 +8,41 @@ waits for is not seen, and neither is what still runs.
 from __future__ import annotations
 
 import json
+import os
 import resource
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+MOST_S = 2.0
+"""CPU seconds that the call of a fast test may take, or it fails. The first to import much in its process is not
+judged."""
+NOT_MEASURED = float("inf")
+MAY_TAKE_S: dict[str, float] = {
+    **{
+        f"tests/{folder}/": NOT_MEASURED
+        for folder in (
+            *("bench", "benchmarks", "cli", "device", "doctor", "end_to_end", "integrations", "measure", "models"),
+            *("plugins", "question", "render", "space", "study", "tuned", "tuning", "verification", "workload"),
+        )
+    },
+    "tests/test_": NOT_MEASURED,
+    "tests/backends/test_torch_": NOT_MEASURED,
+    **{f"tests/trial/test_{name}.py": NOT_MEASURED for name in ("planted", "training", "generation")},
+    **{f"tests/job/test_{name}.py": 20.0 for name in ("bad_requests", "generation", "ranks")},
+    **{f"tests/job/test_{name}.py": 10.0 for name in ("later_calls", "launch", "load", "tiers", "training_steps")},
+    **{f"tests/trial/test_{name}.py": 12.0 for name in ("components", "decode_step", "input_limits", "instances")},
+    **{f"tests/faults/test_{name}.py": 10.0 for name in ("processes", "storage", "torch_job", "torch_training_loop")},
+    "tests/backends/test_real_traffic.py": 15.0,
+    **{f"tests/{name}": 8.0 for name in ("backends/", "api/", "answer/", "apply/", "job/", "trial/", "faults/")},
+}
+"""Beginning of a test's name -> what it may take, while it waits to be made cheaper: the first that fits. Each is a few
+times what was seen on a busy machine. It only ever becomes shorter."""
+_MANY_IMPORTS = 100
+SLOW = {"slow", "soak", "device"}
 
 LOG = Path(__file__).resolve().parent.parent / "build" / "durations.json"
 
@@ -24,21 +53,43 @@ def cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-class Meter:
-    """Notes on each report what CPU time its phase took; a report carries that to the process that writes the log."""
+def most_s(name: str) -> float:
+    """What the test of this name may take."""
+    return next((seconds for beginning, seconds in MAY_TAKE_S.items() if name.startswith(beginning)), MOST_S)
 
-    def __init__(self) -> None:
-        self._before = cpu_s()
+
+class Meter:
+    """Notes on each report what CPU time its phase took, and fails a fast test that took too much; a report carries it
+    to the process that writes the log."""
+
+    def __init__(self, clock: Callable[[], float] = cpu_s) -> None:
+        self._clock = clock
+        self._before = clock()
+        self._num_imported = 0
+
+    def pytest_runtest_setup(self) -> None:
+        self._num_imported = len(sys.modules)
 
     def pytest_collection_finish(self) -> None:
         """What it took to import the tests is no test's."""
-        self._before = cpu_s()
+        self._before = self._clock()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         report = yield
-        now = cpu_s()
+        now = self._clock()
         report.cpu_s, self._before = now - self._before, now
+        is_judged = (
+            report.when == "call" and report.passed and not SLOW.intersection(each.name for each in item.iter_markers())
+        )
+        # Children that were waited for only now may be those of an earlier test.
+        took_s = min(report.cpu_s, report.duration * (os.cpu_count() or 1))
+        if is_judged and took_s > most_s(item.nodeid) and len(sys.modules) < self._num_imported + _MANY_IMPORTS:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"it took {took_s:.1f} s of CPU time, {most_s(item.nodeid):g} s are the most: make it cheaper, "
+                "or mark it slow and leave a cheap case (tests/durations.py)"
+            )
         return report
 
 
