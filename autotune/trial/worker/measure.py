@@ -205,7 +205,8 @@ def _used(trial: _Trial, step: Step, measured: Measurement) -> Measurement:
     trial.device.take()
     if request.untuned:
         trial.progress.folder.write_outcome(measured)
-        with little_to_lose(measured.steady_call_s):
+        is_on_cpu = request.workload.device == "cpu"
+        with little_to_lose(measured.steady_call_s) if is_on_cpu else nullcontext():
             calls.lead_use(request, step)
     else:
         calls.require_use(request, step)
