@@ -39,25 +39,38 @@ TURN_SHARE = 0.05
 """Share of the time since its last turn that a turn may take: a model of seconds a call is timed less often."""
 
 
-class UntunedBeside:
-    """See above. Each reading is kept with the study as a drift check."""
+class _Beside:
+    """A process that stays; or none."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._clock = session.deadline.clock
         self._process: Running | None = None
-        self._unit_s: float | None = None
-        self._first: Reading | None = None
-        self._turn_s = 0.0
-        """What the last turn took on the clock."""
-        self._last = 0.0
-        """When it ended."""
 
     @property
     def process(self) -> Running | None:
         """It, as long as it is alive."""
         alive = self._process is not None and self._process.outcome is None
         return self._process if alive else None
+
+    def end(self) -> None:
+        """End it; nobody needs its outcome."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._session.bench.drop([process])
+
+
+class UntunedBeside(_Beside):
+    """See above. Each reading is kept with the study as a drift check."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._clock = session.deadline.clock
+        self._unit_s: float | None = None
+        self._first: Reading | None = None
+        self._turn_s = 0.0
+        """What the last turn took on the clock."""
+        self._last = 0.0
+        """When it ended."""
 
     def start(self, *, is_later_run: bool) -> Failure | None:
         """Start it, and wait until it is warm and has taken its first turn. Returns the failure of one that computes
@@ -95,12 +108,6 @@ class UntunedBeside:
             return
         self._session.note_drift(self._untuned_s * reading.latency_s / self._unit_s, after)
 
-    def end(self) -> None:
-        """End it; nobody needs its outcome."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._session.bench.drop([process])
-
     @property
     def _untuned_s(self) -> float:
         return self._session.untuned.measurement.latency.p50
@@ -128,18 +135,8 @@ def plan_second_baseline(study: Study) -> None:
         study.enqueue([config])
 
 
-class SecondBeside:
+class SecondBeside(_Beside):
     """See above. What goes wrong with it is nobody's loss: there is none then."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._process: Running | None = None
-
-    @property
-    def process(self) -> Running | None:
-        """It, as long as it is alive."""
-        alive = self._process is not None and self._process.outcome is None
-        return self._process if alive else None
 
     def start(self) -> None:
         """Start it, without waiting for it, where the study has a second baseline, and the machine has room for one
@@ -156,9 +153,3 @@ class SecondBeside:
         """Wait until it can take turns."""
         if self._process is not None:
             self._process.warm(self._session.notify_stage)
-
-    def end(self) -> None:
-        """End it; nobody needs its outcome."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._session.bench.drop([process])

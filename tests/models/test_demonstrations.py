@@ -129,34 +129,6 @@ def test_every_declared_part_is_a_graph() -> None:
 
 
 @torch_only
-def test_an_agent_out_of_reach_is_not_heard() -> None:
-    """In `intersection` what one agent does changes what those near it know, and nothing for those far away."""
-    model, (tracks,) = builder("intersection", "torch")(**SMALL["intersection"])
-    import torch
-
-    tracks = tracks.clone()
-    tracks[:, :, :, 0] = torch.tensor([0.0, 0.5, 10.0, 20.0, 30.0]).unsqueeze(-1)
-    known = torch.randn(2, 5, 16)
-    louder = known.clone()
-    louder[:, 1] += 1
-    with torch.no_grad():
-        changed = (model.scene.hear(louder, tracks[:, :, -1, :2]) - model.scene.hear(known, tracks[:, :, -1, :2])).abs()
-    assert changed[:, :2].amax() > 0
-    assert changed[:, 2:].amax() == 0
-
-
-@torch_only
-def test_an_agent_gives_way_to_the_quarter_beside_it_alone() -> None:
-    """Of the four quarters, each gives way to exactly one, in a ring."""
-    torch = pytest.importorskip("torch")
-    model, _ = builder("intersection", "torch")(**SMALL["intersection"])
-    table = model.rules.gives_way
-    assert table.sum(dim=1).tolist() == [1, 1, 1, 1]
-    ring = torch.linalg.matrix_power(table.double(), 4)
-    assert torch.equal(ring, torch.eye(4, dtype=torch.double))
-
-
-@torch_only
 def test_the_history_fills_up_and_rolls_over() -> None:
     """`temporal_decision` hands its buffer back one tick longer until it is full, then without its oldest tick."""
     import torch
