@@ -20,6 +20,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ra
 
 from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
+from autotune.plugins.ray import on_ray  # noqa: E402
 from autotune.plugins.ray.bench import RayBench  # noqa: E402
 from autotune.plugins.ray.cluster import SLOTS, RayCluster  # noqa: E402
 from autotune.plugins.ray.messages import WorkerSettings  # noqa: E402
@@ -275,7 +276,7 @@ def test_doctor_lists_the_devices_of_the_cluster(monkeypatch):
     """One finding for each worker, with versions; equal workers do not differ."""
     from autotune.doctor import machine
 
-    monkeypatch.setattr(machine, "_versions_here", lambda: {"fake": "0"})
+    monkeypatch.setattr(on_ray, "_versions_here", lambda: {"fake": "0"})
     findings = machine.examine(Path(), "ray")
     assert len(findings) == 3
     assert all(each.ok and "fake 0" in each.found and "differs" not in each.found for each in findings)
