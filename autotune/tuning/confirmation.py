@@ -208,10 +208,8 @@ class _Verdict:
         why = why_unreliable(self.untuned, study.records(), checks) if is_denied else None
         if why is None or {record.number for record in self.evidence.candidates} <= confirmation.compared.keys():
             return confirmation
-        note = "; ".join(
-            filter(None, [confirmation.note, f"the search could not tell which configs to compare: {why}"])
-        )
-        return confirmation.model_copy(update={"verdict": Verdict.UNDECIDED, "note": note})
+        told = f"the search could not tell which configs to compare: {why}"
+        return confirmation.model_copy(update={"verdict": Verdict.UNDECIDED, "why": told})
 
     def _note_programs(self) -> None:
         for record in self.evidence.finalists:

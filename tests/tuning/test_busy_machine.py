@@ -152,7 +152,9 @@ class TestTheVerdict:
         """With the reason; and it is confirmed again when the study goes on."""
         confirmation = tune(lambda name, count: name in ("0002", "0003", "0004", "0005"))
         assert confirmation.verdict is Verdict.UNDECIDED
-        assert "the search could not tell which configs to compare: other programs disturbed" in confirmation.note
+        assert confirmation.why.startswith(
+            "the search could not tell which configs to compare: other programs disturbed"
+        )
         assert "measured, disturbed" in printed(trials_table(StudyResult(tune.study)))
         assert "undecided" in summary_of(tune.study)
 
