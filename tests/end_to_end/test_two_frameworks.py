@@ -108,6 +108,7 @@ def test_what_is_for_one_study(tune_both, more):
     assert f"{more[0]} and --framework fake+sham: each framework has a study of its own" in result.stderr
 
 
+@pytest.mark.slow
 def test_from_python(frameworks, tmp_path, monkeypatch):
     """The result is that of the framework to use, with those of both."""
     monkeypatch.chdir(tmp_path)

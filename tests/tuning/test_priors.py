@@ -420,6 +420,7 @@ class TestPortfolio:
         assert study.portfolio.num_models == 2
         assert worth(StudyResult(study)) == ["from configs that were best on 2 models"]
 
+    @pytest.mark.slow
     def test_it_changes_the_order_of_trials_and_nothing_else(self, make_study, space, search):
         """The same configs are tried in the end, each once, and the same question is asked."""
         small = fake_space(SPACE.replace("[0, 1, 2]", "[0, 2]"))

@@ -341,11 +341,12 @@ class TestInterrupted:
 
     @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_the_next_run_gives_the_answer_of_one_that_was_not_interrupted(self, race, seed):
-        """Wherever it was. The same trials and rows are recorded, and none is measured again."""
+        """Wherever it was, of which the fast case takes a third. The same trials and rows are recorded, and none is
+        measured again."""
         whole, expected, events = race("whole", seed=seed)
         assert expected.verdict is Verdict.FASTER
         assert whole.record(expected.candidate).config == compiled(6)
-        for kind, nth in PLACES:
+        for kind, nth in PLACES if seed == 2 else PLACES[2::3]:
             name = f"{kind.__name__}-{nth}"
             study, nothing, first = race(name, seed=seed, notify=Interrupt(kind, nth))
             if len(events.of(kind)) < nth:
