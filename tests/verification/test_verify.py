@@ -374,9 +374,9 @@ class TestOnTheCommandLine:
         site = tmp_path / "site"
         site.mkdir()
         (site / "sitecustomize.py").write_text(
-            "from importlib import metadata\nthere = metadata.version\n"
-            "def version(name):\n    if name == 'torch':\n        raise metadata.PackageNotFoundError(name)\n"
-            "    return there(name)\nmetadata.version = version\n"
+            "from importlib import metadata\nthere = metadata.distribution\n"
+            "def distribution(name):\n    if name == 'torch':\n        raise metadata.PackageNotFoundError(name)\n"
+            "    return there(name)\nmetadata.distribution = distribution\n"
         )
         path = export(lambda content: content.update(framework="torch"))
         self.refused(command("verify", path, PYTHONPATH=str(site)), "torch is not installed", "pip install")
