@@ -205,7 +205,7 @@ import torch
 from tests.backends.test_torch_captured_graphs import LOST, Calling
 
 def build():
-    return Calling(LOST["one of two"]).eval(), (torch.ones(2, 4),)
+    return Calling(LOST["one of two"]).eval(), (torch.arange(8.0).view(2, 4),)
 """
 
 

@@ -61,7 +61,7 @@ def use_judge(framework, tmp_path, monkeypatch):
     ("framework", "every"),
     [
         pytest.param(name, every, marks=[getattr(pytest.mark, name), *([pytest.mark.slow] if every == 1 else [])])
-        for name, every in (("torch", 7), ("torch", 1), ("mindspore", 61), ("mindspore", 1))
+        for name, every in (("torch", 12), ("torch", 1), ("mindspore", 61), ("mindspore", 1))
     ],
 )
 def test_no_finalist_passes_that_is_wrong_as_a_job_uses_it(use_judge, framework, every):

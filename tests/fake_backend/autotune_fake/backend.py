@@ -127,6 +127,10 @@ class FakeBackend(Backend):
     def like(self, array: NDArray[Any], original: Any) -> Any:
         return array.astype(original.dtype)
 
+    def refill(self, value: Any, array: NDArray[Any]) -> bool:
+        value[...] = array
+        return True
+
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         """Arrays only: what a model of a test counts is none of its state."""
         return {name: each for name, each in getattr(value, "__dict__", {}).items() if isinstance(each, np.ndarray)}
