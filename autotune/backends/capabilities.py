@@ -135,8 +135,11 @@ class Training(Protocol):
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         """Copies of what the optimizer trains, in its order."""
 
-    def set_weights(self, optimizer: Any, arrays: Iterable[NDArray[Any]]) -> None:
-        """Give these values to what the optimizer trains, in its order and in place."""
+    def held(self, model: Any, optimizer: Any) -> Sequence[Any]:
+        """What a step changes: the weights, the model's buffers and what the optimizer holds by now."""
+
+    def write(self, tensors: Iterable[Any], arrays: Iterable[NDArray[Any]]) -> None:
+        """Give these values to tensors of a model or its optimizer, in place."""
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of

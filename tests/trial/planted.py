@@ -16,12 +16,9 @@ from typing import Any
 import numpy as np
 
 from autotune.backends.protocol import Backend
-from autotune.backends.undo import UndoLog
-from autotune.config import Config
 from autotune.measure.accuracy import default_tolerance
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape
-from autotune.trial.worker.calls.steps import Steps
 from autotune.trial.worker.subject import build_subject
 from autotune.workload.workload import Workload
 
@@ -89,31 +86,6 @@ class Judge:
         task.first = subject.inputs[0].call
         task.dtypes = subject.dtypes
         return task, make(self._backend, subject.model)
-
-
-def train_verdict(backend: Backend, workload: Workload, num_layers: int) -> dict[str, str | None]:
-    """Wrong training steps of a model whose function takes them as arguments: name -> why it is wrong, or None."""
-
-    def seen(arguments: dict[str, Any], *, is_reference: bool = False) -> tuple[Steps, Any]:
-        backend.prepare("cpu", 0)
-        changed = workload.model_copy(update={"arguments": arguments})
-        subject = build_subject(changed, backend)
-        task = Steps(changed, subject, backend)
-        step = task.compile(EAGER[workload.framework], UndoLog())
-        first = subject.inputs[0].call(step)
-        return task, task.observe(step, first, reference_tolerance=1e-3 if is_reference else None)
-
-    task, reference = seen({}, is_reference=True)
-    task.gate.refuse_unusable(reference, 1e-3)
-    wrong = [{kind: layer} for kind in ("stopped", "scaled") for layer in range(num_layers)]
-    found: dict[str, str | None] = {}
-    for arguments in ({}, *wrong, {"keeps_statistics": True}, {"counts_not": True}):
-        try:
-            task.gate.errors(reference, seen(arguments)[1], 1e-3)
-            found[str(arguments)] = None
-        except WrongResultError as error:
-            found[str(arguments)] = str(error)
-    return found
 
 
 EAGER = {"torch": Config({"execution": "eager"}), "mindspore": Config({"execution": "pynative"})}

@@ -89,38 +89,3 @@ def build_used(seed=0):
     model.set_train(False)
     x = np.random.default_rng(seed).normal(size=(8, 10, 16)).astype(np.float32)
     return model, (ms.Tensor(x), ops.ones((8, 10), ms.float32), ms.Tensor(np.full(32, 0.5, np.float32)), 1.5)
-
-
-class Layers(nn.Cell):
-    """A layer's weights get no gradient (`stopped`), or one that is a fifth too large (`scaled`)."""
-
-    def __init__(self, stopped, scaled, keeps_statistics, counts_not):
-        super().__init__()
-        self.layers = nn.CellList([nn.Dense(12, 12) for _ in range(4)])
-        # MindSpore's momentum is the share that stays.
-        self.norm = nn.BatchNorm1d(12, momentum=1.0 if keeps_statistics else 0.9)
-        self.stopped, self.scaled, self.counts_not = stopped, scaled, counts_not
-        self.count = 0
-
-    def construct(self, x):
-        self.count = self.count + (0 if self.counts_not else 1)
-        for number, layer in enumerate(self.layers):
-            weight = layer.weight
-            if number == self.stopped:
-                weight = ops.stop_gradient(weight) + 0 * weight
-            if number == self.scaled:
-                weight = 1.2 * weight - 0.2 * ops.stop_gradient(weight)
-            x = ops.tanh(self.norm(ops.matmul(x, weight.swapaxes(0, 1)) + layer.bias))
-        return x
-
-
-def build_training(stopped=-1, scaled=-1, keeps_statistics=False, counts_not=False, seed=0):
-    ms.set_seed(seed)
-    model = Layers(stopped, scaled, keeps_statistics, counts_not)
-    x = ms.Tensor(np.random.default_rng(seed).normal(size=(32, 12)).astype(np.float32))
-    return {
-        "model": model,
-        "inputs": x,
-        "loss": lambda model, x: ops.square(model(x) - x).mean(),
-        "optimizer": nn.Momentum(model.trainable_params(), learning_rate=0.05, momentum=0.9),
-    }

@@ -80,36 +80,3 @@ class Used(torch.nn.Module):
 def build_used(seed=0):
     torch.manual_seed(seed)
     return Used().eval(), (torch.randn(8, 10, 16), torch.ones(8, 10), torch.full((32,), 0.5), 1.5)
-
-
-class Layers(torch.nn.Module):
-    """A layer's weights get no gradient (`stopped`), or one that is a fifth too large (`scaled`)."""
-
-    def __init__(self, stopped, scaled, keeps_statistics, counts_not):
-        super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(12, 12) for _ in range(4)])
-        self.norm = torch.nn.BatchNorm1d(12, momentum=0.0 if keeps_statistics else 0.1)
-        self.stopped, self.scaled, self.counts_not = stopped, scaled, counts_not
-        self.count = 0
-
-    def forward(self, x):
-        self.count += 0 if self.counts_not else 1
-        for number, layer in enumerate(self.layers):
-            weight = layer.weight
-            if number == self.stopped:
-                weight = weight.detach() + 0 * weight
-            if number == self.scaled:
-                weight = 1.2 * weight - 0.2 * weight.detach()
-            x = torch.tanh(self.norm(torch.nn.functional.linear(x, weight, layer.bias)))
-        return x
-
-
-def build_training(stopped=-1, scaled=-1, keeps_statistics=False, counts_not=False, seed=0):
-    torch.manual_seed(seed)
-    model = Layers(stopped, scaled, keeps_statistics, counts_not)
-    return {
-        "model": model,
-        "inputs": torch.randn(32, 12),
-        "loss": lambda model, x: (model(x) - x).square().mean(),
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
-    }

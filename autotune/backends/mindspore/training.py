@@ -278,14 +278,18 @@ def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None
 
     They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not see (measured).
     """
-    held = {id(tensor): tensor for tensor in [*model.get_parameters(), *optimizer.get_parameters()]}.values()
-    copies = [(parameter, parameter.asnumpy().copy()) for parameter in held]
+    copies = [(parameter, parameter.asnumpy().copy()) for parameter in held(model, optimizer)]
 
     def put_back() -> None:
         for parameter, copy in copies:
             ms.ops.assign(parameter, ms.Tensor(copy))
 
     return put_back
+
+
+def held(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
+    """See `Training.held`."""
+    return list({id(each): each for each in [*model.get_parameters(), *optimizer.get_parameters()]}.values())
 
 
 def trained(optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
@@ -298,9 +302,9 @@ def weights(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
     return [array_of(parameter).copy() for parameter in optimizer.parameters]
 
 
-def set_weights(optimizer: ms.nn.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
-    """See `Training.set_weights`."""
-    for parameter, array in zip(optimizer.parameters, arrays, strict=True):
+def write(tensors: Iterable[ms.Parameter], arrays: Iterable[NDArray[Any]]) -> None:
+    """See `Training.write`."""
+    for parameter, array in zip(tensors, arrays, strict=True):
         ms.ops.assign(parameter, ms.Tensor(array, dtype=parameter.dtype))
 
 

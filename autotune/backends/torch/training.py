@@ -332,7 +332,17 @@ def draw_as_uncompiled() -> None:
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """See `Training.snapshot`. What the optimizer holds is left as it is: its gradients can be read without."""
-    return contents_of([*dict.fromkeys([*model.parameters(), *model.buffers(), *trained(optimizer)])])
+    return contents_of(_of_model(model, optimizer))
+
+
+def _of_model(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [*dict.fromkeys([*model.parameters(), *model.buffers(), *trained(optimizer)])]
+
+
+def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """See `Training.held`."""
+    moments = (value for state in optimizer.state.values() for value in state.values())
+    return [*_of_model(model, optimizer), *(value for value in moments if isinstance(value, torch.Tensor))]
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -345,11 +355,11 @@ def weights(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
     return [array_of(weight).copy() for weight in trained(optimizer)]
 
 
-def set_weights(optimizer: torch.optim.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
-    """See `Training.set_weights`."""
+def write(tensors: Iterable[torch.Tensor], arrays: Iterable[NDArray[Any]]) -> None:
+    """See `Training.write`."""
     with torch.no_grad():
-        for parameter, array in zip(trained(optimizer), arrays, strict=True):
-            parameter.copy_(torch.as_tensor(array))
+        for tensor, array in zip(tensors, arrays, strict=True):
+            tensor.copy_(torch.as_tensor(array))
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:

@@ -95,7 +95,10 @@ class FakeTraining:
         return lambda: None
 
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return partial(self.set_weights, optimizer, self.weights(optimizer))
+        return partial(self.write, optimizer.weights, self.weights(optimizer))
+
+    def held(self, model: Any, optimizer: Any) -> list[Any]:
+        return list(optimizer.weights)
 
     def trained(self, optimizer: Any) -> list[Any]:
         return list(optimizer.weights)
@@ -103,9 +106,9 @@ class FakeTraining:
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [each.copy() for each in optimizer.weights]
 
-    def set_weights(self, optimizer: Any, arrays: Iterable[NDArray[Any]]) -> None:
-        for weight, array in zip(optimizer.weights, arrays, strict=True):
-            weight[...] = array
+    def write(self, tensors: Iterable[Any], arrays: Iterable[NDArray[Any]]) -> None:
+        for tensor, array in zip(tensors, arrays, strict=True):
+            tensor[...] = array
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         return [each.copy() for each in optimizer.gradients]

@@ -61,6 +61,8 @@ class Calls(ABC):
     generated: Generated | None = None
     """The stream of prompts with its first pass; None where nothing is generated, and before `first`."""
 
+    is_used = False
+    """A longer use follows at the very end, which may need what is there before."""
     has_many_steps = False
     """A call is hundreds of short ones, one after the other."""
 

@@ -38,6 +38,8 @@ _MOST_MOVEMENT = 2.0 * NUM_STEPS
 _FLOOR = 1e-2
 """Share of the largest gradient (or movement) of all weights below which one is compared by that share: some gradients
 are zero but for rounding, such as those of an attention's key biases."""
+_STANDS = 1e-4
+"""Share of the largest movement from which on a weight that is left alone is wrong."""
 _SPREADS = 3.0
 """A gradient may be this many times as far away as the farthest of the nudged ones; right ones were 0.2 to 1.6."""
 _MOST_SPREAD = 0.25
@@ -339,9 +341,11 @@ def _require_ways(reference: StepsTaken, got: Array) -> None:
     more than that it moved."""
     expected, spreads = reference.ways, reference.own_spreads
     errors = np.abs(got - expected) / np.maximum(expected, _FLOOR * expected.max())
+    is_rounding = np.zeros(len(got), bool)
     if len(spreads) == len(got):
         is_rounding = np.array([spread.size > 0 and spread[0] > _OWN_WAY for spread in spreads])
         errors = np.where(is_rounding & (got > 0) & (got < _MOST_MOVEMENT * expected), 0.0, errors)
+    errors = np.where(~is_rounding & (got == 0) & (expected > _STANDS * expected.max()), 1.0, errors)
     worst = int(np.argmax(errors))
     if not errors[worst] <= _MOVEMENT:
         raise WrongResultError(

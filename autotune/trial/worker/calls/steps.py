@@ -32,6 +32,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -49,9 +50,25 @@ from autotune.errors import AutotuneError
 from autotune.measure.agreement import Array
 from autotune.measure.parts import OBJECT, Part
 from autotune.measure.sampling import Clock
-from autotune.trial.worker.accuracy_check import Gate, WrongResultError, possible_times, without_values
+from autotune.trial.request import TrialRequest
+from autotune.trial.worker.accuracy_check import (
+    Gate,
+    WrongResultError,
+    possible_times,
+    read_reference,
+    without_values,
+)
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.calls.chance import NUM_DRAWS
+from autotune.trial.worker.calls.later_steps import (
+    Kept,
+    Later,
+    LostStartError,
+    Untuned,
+    digests,
+    file_of,
+    require_like_reference,
+)
 from autotune.trial.worker.calls.step_gate import (
     NUDGE,
     NUM_STEPS,
@@ -91,6 +108,11 @@ class Steps(Calls):
         self._is_uncompiled = True
         self._draws_in_silence = False
         """Random numbers are drawn with all dropout layers silent."""
+        self._draws_others = False
+        """Random numbers are drawn, and not those of the untuned step."""
+        self._after_first: Kept | None = None
+        self._timed_from: list[int] = []
+        """Digests of the weights from which the timed steps begin, if steps are taken again after them."""
         self._gate = StepGate(workload.model, self._why_unrepeatable)
         self.gate: Gate = self._gate
 
@@ -120,6 +142,7 @@ class Steps(Calls):
         losses = [self._taken(step, example) if is_to_take else self._loss(first)]
         left, not_compared = self._surroundings.changed_since(self._before)
         gradients = self._training.gradients(self._recipe.optimizer)
+        self._after_first = self._kept()
         losses += self._later_losses(step, [*others, example])
         later = self._surroundings.changed_since(self._before)[0]
         ways = self._ways()
@@ -135,7 +158,7 @@ class Steps(Calls):
         draws_others = is_random and not self._same_numbers
         chance = self._chance(step) if draws_others else None
         slope = self._slope(step, again, losses[-1]) if draws_others and self._training.silence is None else None
-        self._rewind, self._start = None, []
+        self._keep_start(draws_others=draws_others)
         return StepsTaken(
             losses=np.array(losses),
             gradients=gradients,
@@ -163,6 +186,79 @@ class Steps(Calls):
                 "the loss something that keeps it away from its limit (label smoothing)",
                 float("nan"),
             )
+
+    def lead_use(self, request: TrialRequest, step: Step) -> None:
+        later, tolerance = self._later(step), request.tolerance_for(self._subject.dtypes)
+        untuned = Untuned.of(later, read_reference(request, self._gate), self._gate, tolerance)
+        untuned.write(file_of(request.reference))
+
+    def require_use(self, request: TrialRequest, step: Step) -> None:
+        later, untuned = self._later(step), Untuned.read(file_of(request.reference))
+        reference, tolerance = read_reference(request, self._gate), request.tolerance_for(self._subject.dtypes)
+        self._unseen += require_like_reference(later, untuned, reference, self._gate, tolerance)
+
+    def _later(self, step: Step) -> Later:
+        """What the timed steps have moved, and the compared ones, taken again."""
+        weights = digests(self._training.weights(self._recipe.optimizer))
+        moved = [place for place, pair in enumerate(zip(self._timed_from, weights, strict=True)) if pair[0] != pair[1]]
+        changed = [part.name for part in self._surroundings.changed_since(self._before)[0]]
+        return Later(partial(self._again, step), moved, changed)
+
+    def _again(self, step: Step) -> StepsTaken:
+        """The compared steps, from what each of them began with."""
+        if self._rewind is None or self._after_first is None:
+            raise LostStartError("it was not kept")
+        put_back = self._silenced()
+        self._rewind()
+        self._start = self._training.weights(self._recipe.optimizer)
+        self._before = self._surroundings.now()
+        example, *others = self._subject.inputs[:-1]
+        losses = [self._taken(step, example)]
+        left, not_compared = self._surroundings.changed_since(self._before)
+        gradients = self._training.gradients(self._recipe.optimizer)
+        self._after_first.put_back()
+        after_first = digests(self._training.weights(self._recipe.optimizer))
+        losses += self._later_losses(step, [*others, example])
+        later = self._surroundings.changed_since(self._before)[0]
+        now = digests(self._training.weights(self._recipe.optimizer))
+        stands = np.array([one == other for one, other in zip(after_first, now, strict=True)])
+        ways = np.where(stands, 0.0, self._ways())
+        if put_back is not None:
+            put_back()
+        return StepsTaken(
+            losses=np.array([*losses, losses[0]]),
+            gradients=gradients,
+            again=gradients,
+            ways=ways,
+            left=left,
+            chance=self._chance(step) if self._draws_others else None,
+            not_compared=tuple(not_compared),
+            num_inputs=len(self._subject.inputs),
+            left_moved=left_moved(left, later),
+        )
+
+    def _keep_start(self, *, draws_others: bool) -> None:
+        """For steps that are taken again later; where none are, nothing is held from now on."""
+        assert self._rewind is not None
+        start = None
+        if self.is_used:
+            self._rewind()
+            start = self._kept()
+            self._timed_from = digests(self._training.weights(self._recipe.optimizer))
+            self._before = self._surroundings.now()
+        self._draws_others = draws_others
+        self._rewind, self._start = None if start is None else start.put_back, []
+
+    def _kept(self) -> Kept | None:
+        """What there is now; None where no step is taken again later, or it cannot be kept."""
+        if not self.is_used:
+            return None
+        held = partial(self._training.held, self._subject.model, self._recipe.optimizer)
+        try:
+            return Kept(self._backend, held, self._training.write)
+        except Exception:  # A full disk, or a tensor that NumPy has no form for.
+            traceback.print_exc()
+            return None
 
     def completed(self, reference: StepsTaken, step: Step, tolerance: float) -> None:
         """The spread of the gradients is in it."""
@@ -232,7 +328,7 @@ class Steps(Calls):
         for sign in (by, -by):
             moved = (w + np.asarray(sign * g, w.dtype) if g.shape == w.shape else w for w, g in pairs)
             self._rewind()
-            self._training.set_weights(self._recipe.optimizer, moved)
+            self._training.write(self._training.trained(self._recipe.optimizer), moved)
             ends.append(self._taken(step, self._subject.inputs[0]))
         return (ends[0] - ends[1]) / (2 * by * square)
 
@@ -249,8 +345,9 @@ class Steps(Calls):
         generator = np.random.default_rng(0)
         for _ in range(_NUM_NUDGES):
             self._rewind()
-            self._training.set_weights(
-                self._recipe.optimizer, _nudged(self._start, NUDGE * reference_tolerance, generator)
+            self._training.write(
+                self._training.trained(self._recipe.optimizer),
+                _nudged(self._start, NUDGE * reference_tolerance, generator),
             )
             self._taken(step, self._subject.inputs[0])
             nudged = self._training.gradients(self._recipe.optimizer)

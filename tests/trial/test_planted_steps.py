@@ -1,0 +1,92 @@
+"""No wrong training step passes the checks of a study, and no right one is refused."""
+
+from __future__ import annotations
+
+import importlib
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from autotune.backends.registry import load_backend
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.workload.workload import Workload
+from tests.conftest import REPOSITORY
+from tests.trial.planted_steps import LATER, Fault, Judge, faults
+
+FRAMEWORKS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("torch", "mindspore")]
+
+
+@pytest.fixture(scope="module")
+def judges():
+    """`judges(framework, **arguments)`: what is planted there, and the checks of its model."""
+    known = {}
+
+    def judge(framework, **arguments):
+        key = framework, *arguments.values()
+        if key not in known:
+            importlib.import_module(framework)
+            planted = importlib.import_module(f"tests.trial.planted_steps_{framework}")
+            workload = Workload(
+                model="words", reference=f"{Path(planted.__file__)}:build", framework=framework, device="cpu",
+                task="train", search_path=str(REPOSITORY), arguments=arguments,
+            )  # fmt: skip
+            known[key] = planted, Judge(load_backend(framework), workload, Config(planted.UNTUNED))
+        return known[key]
+
+    return judge
+
+
+def trained(planted, subject):
+    return planted.Trainer(subject.model, subject.recipe.loss, subject.recipe.optimizer)
+
+
+def all_faults(planted, framework, optimizer):
+    has_momentum = optimizer == "SGD"
+    return list(faults(planted.WEIGHTS, planted.BUFFERS, has_momentum=has_momentum, has_none=framework == "torch"))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("optimizer", "every"), [
+    ("SGD", 11),
+    pytest.param("SGD", 1, marks=pytest.mark.slow),
+    pytest.param("Adam", 1, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_no_wrong_step_passes(judges, framework, optimizer, every):
+    """A gradient missing, zero, negated, doubled, of another place or step, none for rare rows, a weight or statistic
+    that stays, updates or moments lost, another loss: from the first step on, from the second, or in the timed ones."""
+    planted, judge = judges(framework, optimizer=optimizer, dropout=0.0)
+    found = {
+        fault: judge.verdict(lambda _, subject, fault=fault: fault.step(trained(planted, subject)))
+        for fault in islice(all_faults(planted, framework, optimizer), 0, None, every)
+    }
+    assert [str(fault) for fault, why in found.items() if why is None] == []
+    late = [why for fault, why in found.items() if fault.since == LATER]
+    assert all("the timed steps" in why for why in late)
+
+
+@pytest.mark.torch
+def test_a_mask_that_is_repeated(judges):
+    """All draws have one loss."""
+    planted, judge = judges("torch", optimizer="SGD", dropout=0.2)
+
+    def make(task, subject):
+        step = task.compile(Config(planted.UNTUNED), UndoLog())
+        return lambda *batch: (task._backend.seed(0), step(*batch))[1]
+
+    assert "or the same in each call" in judge.verdict(make)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("optimizer", "dropout"), [("SGD", 0.0), ("Adam", 0.0), ("SGD", 0.2)])
+def test_no_right_step_is_refused(judges, framework, number, optimizer, dropout):
+    """By the compilers of the framework, and by hand."""
+    planted, judge = judges(framework, optimizer=optimizer, dropout=dropout)
+    assert judge.untuned.why_unlike is None
+    if number == 0:
+        assert judge.verdict(lambda _, subject: Fault("nothing").step(trained(planted, subject))) is None
+    if number < len(planted.COMPILERS):
+        config = Config(planted.COMPILERS[number])
+        assert judge.verdict(lambda task, _: task.compile(config, UndoLog())) is None
