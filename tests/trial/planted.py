@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autotune.backends.protocol import Backend
+from autotune.config import Config
 from autotune.measure.accuracy import default_tolerance
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape

@@ -430,6 +430,15 @@ def test_wrong_steps_are_wrong_results(run_steps, behaviour, words):
     assert words in outcome.error
 
 
+def test_a_finalist_takes_its_compared_steps_again(run_steps, tmp_path):
+    """After those that were timed; the untuned model, in its process of the same block, says what they tell."""
+    outcomes = run_steps(DESCENT, {}, {}, is_used=True)
+    assert all(isinstance(outcome, Measurement) for outcome in outcomes)
+    said = json.loads((tmp_path / "use" / "later_steps.json").read_text())
+    assert said == {"why_unlike": None, "left": [], "moved": [0], "changed": []}
+    assert not [each for each in outcomes[1].not_varied if "after the timed" in each]
+
+
 def test_a_loss_that_leaves_the_numbers_is_no_measurement(run_steps):
     """Right in its first steps, divergent in those that are timed: the failure says what to change."""
     (outcome,) = run_steps(DESCENT, arguments={"rate": 1e30})

@@ -194,7 +194,7 @@ def _measure(trial: _Trial) -> Measurement:
             replay=calls.replay,
             generated=calls.generated,
         )
-        measured = _used(trial, step, measured) if request.is_used and request.judged else measured
+        measured = _used(trial, step, measured) if calls.is_used else measured
         return _with_limits(trial, step, measured) if request.finds_limits else measured
 
 
@@ -238,6 +238,7 @@ def _build(request: TrialRequest, progress: StageReporter, supervision: Supervis
     memory = PeakMemory(backend)
     subject = subject_of(request, backend)
     calls = calls_for(request.workload, subject, backend)
+    calls.is_used = request.is_used and request.judged
     return _Trial(request, progress, supervision, backend, device, memory, subject, calls)
 
 

@@ -32,6 +32,7 @@ from autotune.schema import Record
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
 from autotune.trial.worker.calls.step_gate import StepsTaken
 
+_FILE = "later_steps.json"
 _UNMOVED = "was not moved by any of the timed steps, and the untuned step moves it"
 _NOT_COMPARED = "steps that are taken after the timed ones were not compared"
 
@@ -81,16 +82,15 @@ class Untuned(Record):
     """and the names of what else its timed steps moved."""
 
     @classmethod
-    def read(cls, file: Path) -> Untuned:
-        """From a file that may be missing."""
-        if not file.exists():
-            return cls(why_unlike="nothing is known")
-        return cls.model_validate_json(file.read_bytes())
+    def read(cls, folder: Path) -> Untuned:
+        """What `write` wrote, if it did."""
+        file = folder / _FILE
+        return cls.model_validate_json(file.read_bytes()) if file.exists() else cls(why_unlike="nothing is known")
 
-    def write(self, file: Path) -> None:
-        """For `read`."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, self.model_dump_json(indent=2))
+    def write(self, folder: Path) -> None:
+        """For the finalists of the block."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / _FILE, self.model_dump_json(indent=2))
 
     @classmethod
     def of(cls, later: Later, reference: StepsTaken, gate: Gate, tolerance: float) -> Untuned:
@@ -143,11 +143,6 @@ def require_like_reference(
 def digests(arrays: Sequence[Array]) -> list[int]:
     """Of each array another number once it was changed."""
     return [zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in arrays]
-
-
-def file_of(reference: str) -> Path:
-    """Where the untuned model's word lies, beside the reference."""
-    return Path(reference).with_name("use") / "later_steps.json"
 
 
 def _about(steps: StepsTaken, names: Sequence[str]) -> StepsTaken:

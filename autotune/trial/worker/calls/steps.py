@@ -46,7 +46,7 @@ from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, quoted
 from autotune.measure.agreement import Array
 from autotune.measure.parts import OBJECT, Part
 from autotune.measure.sampling import Clock
@@ -66,7 +66,6 @@ from autotune.trial.worker.calls.later_steps import (
     LostStartError,
     Untuned,
     digests,
-    file_of,
     require_like_reference,
 )
 from autotune.trial.worker.calls.step_gate import (
@@ -80,6 +79,7 @@ from autotune.trial.worker.calls.step_gate import (
     rms,
 )
 from autotune.trial.worker.subject import Subject
+from autotune.trial.worker.use import use_folder
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
 
@@ -188,12 +188,16 @@ class Steps(Calls):
             )
 
     def lead_use(self, request: TrialRequest, step: Step) -> None:
-        later, tolerance = self._later(step), request.tolerance_for(self._subject.dtypes)
-        untuned = Untuned.of(later, read_reference(request, self._gate), self._gate, tolerance)
-        untuned.write(file_of(request.reference))
+        tolerance = request.tolerance_for(self._subject.dtypes)
+        try:
+            untuned = Untuned.of(self._later(step), read_reference(request, self._gate), self._gate, tolerance)
+        except Exception as error:  # Its figures stand: they are no worse for that.
+            traceback.print_exc()
+            untuned = Untuned(why_unlike=f"they cannot be taken ({quoted(error)})")
+        untuned.write(use_folder(request))
 
     def require_use(self, request: TrialRequest, step: Step) -> None:
-        later, untuned = self._later(step), Untuned.read(file_of(request.reference))
+        later, untuned = self._later(step), Untuned.read(use_folder(request))
         reference, tolerance = read_reference(request, self._gate), request.tolerance_for(self._subject.dtypes)
         self._unseen += require_like_reference(later, untuned, reference, self._gate, tolerance)
 
