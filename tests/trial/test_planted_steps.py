@@ -47,11 +47,12 @@ def all_faults(planted, framework, optimizer):
     return list(faults(planted.WEIGHTS, planted.BUFFERS, has_momentum=has_momentum, has_none=framework == "torch"))
 
 
+@pytest.mark.fast_cases("SGD-11-torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("optimizer", "every"), [
     ("SGD", 11),
-    pytest.param("SGD", 1, marks=pytest.mark.slow),
-    pytest.param("Adam", 1, marks=pytest.mark.slow),
+    ("SGD", 1),
+    ("Adam", 1),
 ])  # fmt: skip
 def test_no_wrong_step_passes(judges, framework, optimizer, every):
     """A gradient missing, zero, negated, doubled, of another place or step, none for rare rows, a weight or statistic
@@ -78,8 +79,9 @@ def test_a_mask_that_is_repeated(judges):
     assert "or the same in each call" in judge.verdict(make)
 
 
+@pytest.mark.fast_cases("SGD-0.0-0-torch", "SGD-0.2-1-torch", "SGD-0.0-1-mindspore")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(("optimizer", "dropout"), [("SGD", 0.0), ("Adam", 0.0), ("SGD", 0.2)])
 def test_no_right_step_is_refused(judges, framework, number, optimizer, dropout):
     """By the compilers of the framework, and by hand."""
