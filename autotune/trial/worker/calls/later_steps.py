@@ -141,7 +141,7 @@ def require_like_reference(
 
 
 def digests(arrays: Sequence[Array]) -> list[int]:
-    """Of each array another number once it was changed."""
+    """A number for each array, another one once the array was changed."""
     return [zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in arrays]
 
 
