@@ -1,4 +1,4 @@
-"""`LaterSteps`: the compared steps of a training trial, taken again after all that were timed.
+"""`Later`: the compared steps of a training trial, taken again after all that were timed.
 
 A trial compares four steps. What goes wrong from the seventh on, or in the hundreds that are timed, it does not see.
 So a finalist, in the process of its first block, goes back to where its steps began, takes them once more, and is held
