@@ -15,8 +15,9 @@ from typing import Any
 from autotune.apply.compile_model import put_in_place
 from autotune.backends.undo import UndoLog
 from autotune.errors import InvalidConfigError
-from autotune.job.apply import Application, LoadedFile, Policy, agreement_on, told_of
+from autotune.job.apply import Application, agreement_on
 from autotune.job.fallback import MismatchError
+from autotune.job.policy import LoadedFile, Policy
 from autotune.job.ranks import Pact, draft_of, level_of, stays_untuned
 from autotune.job.stats import HasStats, Stats, StatsRecorder, recorder_of, register
 from autotune.measure.measurement import Component
@@ -102,7 +103,7 @@ class ComponentsApplication:
     @property
     def left_out(self) -> dict[str, str]:
         """Components that stay untuned, and why."""
-        return {part.path: told_of(self._policy, part.refusal) for part in self._begun if part.refusal is not None}
+        return {part.path: self._policy.told_of(part.refusal) for part in self._begun if part.refusal is not None}
 
     def end(self, refusal: Exception | None) -> tuple[Any, Callable[[], None]]:
         """The pipeline, and how to undo it, once it is known what keeps all ranks from the config."""
@@ -111,7 +112,7 @@ class ComponentsApplication:
             if self._policy.on_mismatch == "raise":
                 raise refusal
             stays = stays_untuned("the pipeline stays", self._pact)
-            self._recorder.own.note("mismatch", told_of(self._policy, refusal, stays), level_of(self._pact))
+            self._recorder.own.note("mismatch", self._policy.told_of(refusal, stays), level_of(self._pact))
         try:
             while self._begun:
                 self._end_part(self._begun.pop(0))

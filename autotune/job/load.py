@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
 from autotune.backends.capabilities import Updates
 from autotune.errors import InputError
-from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
+from autotune.job.apply import Application
 from autotune.job.components import ComponentsApplication
+from autotune.job.policy import MARGIN, LoadedFile, OnMismatch, Policy
 from autotune.job.stats import recorder_of, register
+from autotune.job.uses.step import UseOfStep
 from autotune.measure.parts import Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
 from autotune.workload.build import TrainingRecipe, Variants, own_loss
@@ -151,7 +154,8 @@ class Loaded(LoadedFile):
             ranks=ranks,
         )
         updates, recipe = Updates(accumulate, clip_grad_norm), TrainingRecipe(loss or own_loss, optimizer)
-        call, _ = Application(self, model, policy, recipe, updates).applied()
+        use = partial(UseOfStep, recipe=recipe, updates=updates)
+        call, _ = Application(self, model, policy, use).applied()
         step, recorder = TrainingStep(call, updates), recorder_of(call)
         if recorder is not None:
             register(step, recorder)

@@ -25,11 +25,12 @@ from autotune.backends.protocol import Backend
 from autotune.backends.registry import CheapSettings
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
-from autotune.job import apply, guard
+from autotune.job import guard
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
 from autotune.job.output_check import OutputCheck
 from autotune.job.stats import TIMED_EVERY, CallTimes, StatsRecorder
+from autotune.job.uses import use
 from autotune_fake import ENTRY
 from autotune_fake.backend import FakeBackend
 from autotune_fake.behaviours import FakeOutOfMemoryError
@@ -469,7 +470,7 @@ def counting(monkeypatch, faults):
 def test_page_faults_that_make_it_slower_are_told_with_the_remedy(write, caplog, monkeypatch):
     """20 ms for 2 that are on record without a fault: the warning names the cause. A framework says how to end it."""
     cheap = CheapSettings({"allocator": "keep"}, "keeping memory", "KEEP=1")
-    monkeypatch.setattr(apply, "entry_of", lambda _: replace(ENTRY, cheap=cheap))
+    monkeypatch.setattr(use, "entry_of", lambda _: replace(ENTRY, cheap=cheap))
     counting(monkeypatch, 18000)
 
     def faulting(content):

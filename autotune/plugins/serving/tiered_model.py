@@ -24,8 +24,9 @@ from typing import Any
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
-from autotune.job.apply import Policy, agreement_on, told_of
+from autotune.job.apply import agreement_on
 from autotune.job.load import load
+from autotune.job.policy import Policy
 from autotune.job.ranks import Pact, draft_of, level_of, stays_untuned
 from autotune.job.stats import StatsRecorder, recorder_of, register
 from autotune.plugins.serving.selector import TieredStats, TierSelector
@@ -117,7 +118,7 @@ class _TiersApplication:
 
     def _left_out(self) -> dict[str, str]:
         """Tiers, and parts of tiers, that stay untuned, and why."""
-        left_out = {name: told_of(self._policy, why) for name, why in self._refusals.items() if why is not None}
+        left_out = {name: self._policy.told_of(why) for name, why in self._refusals.items() if why is not None}
         for name in self._refusals:
             left_out |= {f"{name} ({part})": why for part, why in self._uses[name].left_out.items()}
         tiers = () if self._loaded.tiers is None else self._loaded.tiers.tiers
@@ -130,7 +131,7 @@ class _TiersApplication:
             if self._policy.on_mismatch == "raise":
                 raise refusal
             stay = f"{stays_untuned('the tiers stay', pact)}, in the order in which they were given"
-            _log.log(level_of(pact), "autotune: %s", told_of(self._policy, refusal, stay))
+            _log.log(level_of(pact), "autotune: %s", self._policy.told_of(refusal, stay))
             return TieredModel([(name, model, None) for name, model in self._models.items()], math.inf, backend)
         assert self._loaded.tiers is not None
         self._say_what_is_left_out(self._loaded.tiers, level_of(pact))

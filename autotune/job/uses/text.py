@@ -1,4 +1,4 @@
-"""`GuardedGeneration`: answers in a job for a model whose `generate` runs under a config.
+"""`UseOfText`: a model whose `generate` runs under a config, and `GuardedGeneration`, which answers for it.
 
 The first call of each program, a prefill or a decode step of yet another form, is made a second time, untuned, on a
 copy of its cache, and the logits are compared: they have to agree within the tolerance of the study. Where they do not,
@@ -15,18 +15,53 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.call_state import CallState
-from autotune.backends.capabilities import Generating, Phase
+from autotune.backends.capabilities import Generating, Phase, require
 from autotune.backends.outputs import observed
 from autotune.backends.protocol import Backend
+from autotune.backends.undo import UndoLog
 from autotune.errors import UnsuitableCallError
-from autotune.job.fallback import Fallback, raise_interruption
+from autotune.job.fallback import Fallback, MismatchError, raise_interruption
 from autotune.job.output_check import MOST_OPEN, MOVED
-from autotune.job.stats import GenerationStats, StatsRecorder
+from autotune.job.stats import GenerationStats, StatsRecorder, expect_calls, weakly
+from autotune.job.uses.calls import UseOfCalls
+from autotune.job.uses.use import Held, tolerance_of
 from autotune.measure.parts import DisagreementError, Terms, errors
 
 CACHE = "past_key_values"
 """The argument that a call changes."""
+
+
+class UseOfText(UseOfCalls):
+    """See the module."""
+
+    def tuned(self, backend: Backend, *, fits: bool) -> Held:
+        del fits  # How long a call takes is not watched.
+        applying, tuned = self._applying, self._applying.tuned
+        generates = require(backend.generates, "generation of text")
+        assert tuned.texts is not None
+        if applying.pact is not None:
+            raise MismatchError(
+                f"{applying.loaded.path} was tuned to generate text in one process, here are several ranks"
+            )
+        fallback = applying.fallback_to(backend.proxies.direct(self.model), repeats=True)
+        tolerance = tolerance_of(tuned, backend, self.model)
+        guard = GuardedGeneration(backend, self.model, fallback, applying.recorder, tolerance)
+        settings = ConfigParts.of(tuned.config).settings
+        generating = generates(self.model, settings, applying.changes, longest=tuned.texts.longest, guard=guard)
+        fallback.leave_tuned = generating.leave
+        applying.recorder.generation = weakly(_stats_of, generating)
+        self._diagnose(backend)
+        applying.recorder.note_first_call = expect_calls(applying.loaded.path)
+        holding = UndoLog()
+        given = generating.stand_in(applying.monitored(generating.call), holding)
+
+        def release() -> None:
+            holding.undo()
+            fallback.release()
+
+        return given, release
 
 
 class GuardedGeneration:
@@ -100,7 +135,7 @@ class GuardedGeneration:
         return None
 
 
-def stats_of(generating: Generating | None) -> GenerationStats | None:
+def _stats_of(generating: Generating | None) -> GenerationStats | None:
     """Where its calls went; None once the model is gone."""
     if generating is None:
         return None

@@ -1,0 +1,146 @@
+"""`UseOfCalls`: the calls of a model under a config, or those of a method of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autotune.apply.compile_model import compile_under, given_functions, versions_under
+from autotune.apply.config_parts import ConfigParts
+from autotune.backends.capabilities import Training, require
+from autotune.backends.protocol import Backend
+from autotune.backends.undo import UndoLog
+from autotune.doors import USES
+from autotune.errors import InputError
+from autotune.job.fallback import Fallback, MismatchError, put_back
+from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
+from autotune.job.stats import expect_calls
+from autotune.job.uses.use import Applying, Held, Use
+from autotune.tuned.tuned_config import TunedConfig
+from autotune.workload.build import Apply
+
+
+class UseOfCalls(Use):
+    """See the module."""
+
+    def __init__(self, applying: Applying, given: Any) -> None:
+        super().__init__(applying, given)
+        self._method: str | None = None
+        """The method of the model that is tuned in place of its calls."""
+
+    def _find_model(self, backend: Backend) -> None:
+        """Where a method was tuned, that is the model, and what was given is what it is put back into."""
+        super()._find_model(backend)
+        method = self._applying.tuned.workload.signature.method
+        if method is None or not backend.is_model(self.given):
+            return
+        if not callable(getattr(self.model, method, None)):
+            raise MismatchError(
+                f"this config was tuned for the method {method}, which a {type(self.model).__name__} lacks"
+            )
+        self.given, self._method = self.model, method
+        self.model = backend.as_model(getattr(self.given, method))
+
+    @property
+    def _is_measured(self) -> bool:
+        return not self._is_of_a_step
+
+    @property
+    def _is_of_a_step(self) -> bool:
+        """What was tuned is a training step, in the loop of which the job makes these calls."""
+        return self._applying.tuned.workload.task == "train"
+
+    def tuned(self, backend: Backend, *, fits: bool) -> Held:
+        start = self._warm_start(backend)
+        terms = self._terms(backend, fits=fits, unchecked_caches=start is not None and start.unchecked)
+        fallback = self._applying.fallback_to(backend.proxies.direct(self.model), repeats=True)
+        training = require(backend.training, "task train") if self._is_of_a_step else None
+        tuned = self._applying.tuned
+        if training is not None:
+            tuned = tuned.model_copy(update={"config": training.of_calls(tuned.config)})
+        functions = self._functions(tuned)
+        step, calls = self.model, self._adaptive(backend, tuned, fallback, terms)
+        if calls is None:
+            backend.input_gradients = tuned.workload.signature.records_gradients
+            with backend.watching_recompiles():
+                changes, shapes = self._applying.changes, tuned.shapes
+                step = compile_under(backend, self.model, tuned.config, functions, changes, shapes=shapes)
+            recorder = self._applying.recorder
+            calls = Guard(backend, backend.proxies.direct(step), fallback, terms, recorder, warm_start=start)
+            if not self._has_right_gradients(training, tuned, step):
+                calls = self._without_gradients(backend, calls, fallback)
+        if training is not None:
+            settings = ConfigParts.of(self._applying.tuned.config).settings
+            calls = CallsOfAStep(training.unlike_the_step(self.model, settings), calls, fallback)
+        return self._stand_in(backend, step, calls, fallback)
+
+    def untouched(self) -> Held:
+        if not self._applying.policy.monitor or self._backend is None:
+            return self.given, lambda: None
+        holding = UndoLog()
+        call = self._applying.monitored(self._backend.proxies.direct(self.model))
+        return self._proxy(self._backend, self.model, call, holding), holding.undo
+
+    def _stand_in(self, backend: Backend, step: Any, call: Callable[..., Any], fallback: Fallback) -> Held:
+        """What the job holds for a `call` that stands in front of the model."""
+        joined = self._joined(backend, call, fallback)
+        self._applying.recorder.note_first_call = expect_calls(self._applying.loaded.path)
+        holding = UndoLog()
+        given = self._proxy(backend, step, joined, holding)
+
+        def release() -> None:
+            holding.undo()
+            fallback.release()
+
+        return given, release
+
+    def _proxy(self, backend: Backend, step: Any, call: Callable[..., Any], holding: UndoLog) -> Any:
+        """It stands for what the job gave, whose names its checkpoints have, or for a function's model."""
+        held = self.given if backend.check_model(self.given) is None else self.model
+        return backend.proxies.proxy(held, step, call, holding, self._method)
+
+    def _adaptive(
+        self, backend: Backend, tuned: TunedConfig, fallback: Fallback, terms: GuardTerms
+    ) -> Callable[..., Any] | None:
+        """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
+        applying, recorder, path = self._applying, self._applying.recorder, self._applying.loaded.path
+        limits = applying.policy.limits(tuned)
+        if limits is None:
+            return None
+        if applying.pact is not None:
+            why = "ranks that each decide by their own clocks would not decide alike"
+            recorder.note("version", f"{path}: {why}: not adaptive", applying.pact.level)
+            return None
+        try:
+            adapt = USES.require("adaptive_model")
+        except InputError as problem:
+            recorder.note("version", f"{path}: {problem}: applied to all calls, not adaptive")
+            return None
+        versions = versions_under(backend, self.model, tuned.config, self._functions(tuned), applying.changes)
+        if versions is None:
+            put_back(applying.changes.undo, recorder)
+            why = "what this config compiles cannot be kept apart by shape"
+            recorder.note("version", f"{path}: {why}: applied to all calls, not adaptive")
+            return None
+        check = terms.check if applying.policy.check else None
+        adaptive: Callable[..., Any] = adapt(
+            limits, tuned, versions, backend, recorder=recorder, fallback=fallback, terms=terms, check=check
+        )
+        return self._without_gradients(backend, adaptive, fallback)
+
+    def _functions(self, tuned: TunedConfig) -> list[Apply]:
+        return given_functions(tuned.config, tuned.variants, self._applying.policy.variants)
+
+    def _without_gradients(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> RecordedCalls:
+        recorder = self._applying.recorder
+        return RecordedCalls(backend, self.model, call, fallback, recorder, of_a_step=self._is_of_a_step)
+
+    def _has_right_gradients(self, training: Training | None, tuned: TunedConfig, step: Any) -> bool:
+        """Those of the untuned model, or those that trials compared; or gradients were recorded in each call of a
+        trial, since the model differentiates within itself."""
+        if step is self.model or tuned.workload.signature.records_gradients:
+            return True
+        parts = ConfigParts.of(tuned.config)
+        if training is None or parts.variants or tuned.shapes is not None:
+            return False
+        return training.calls_as_compiled(parts.settings)

@@ -1,0 +1,230 @@
+"""`Use`: what a job does with a model under a config. What all kinds of it share.
+
+`Application` decides whether the config is applied here, with the other ranks where there are any. Its use knows what
+is called: the model's calls (`calls`), a training step (`step`) or generated text (`text`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autotune.apply.config_parts import ConfigParts
+from autotune.apply.warm_start import WarmStart, key_here, warm_start
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import entry_of
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.job.fallback import Fallback, MismatchError, Together
+from autotune.job.guard import GuardTerms
+from autotune.job.later_calls import share_of
+from autotune.job.mismatch import admission_of, hint_of_misfits, retune_command
+from autotune.job.output_check import OutputCheck
+from autotune.job.policy import MARGIN, LoadedFile, Policy
+from autotune.job.ranks import JointCalls, Pact, Rehearsal
+from autotune.job.stats import CallTimes, StatsRecorder, weakly
+from autotune.measure.accuracy import default_tolerance
+from autotune.measure.diagnosis import Diagnosis
+from autotune.measure.measurement import structure_sha256
+from autotune.measure.parts import AuthorsWord
+from autotune.tuned.tuned_config import TunedConfig
+
+Held = tuple[Any, Callable[[], None]]
+"""What the job holds from now on, and how to undo it all."""
+
+
+@dataclass
+class Applying:
+    """A file that is being applied, by which policy, and what is known and changed by it so far."""
+
+    loaded: LoadedFile
+    policy: Policy
+    recorder: StatsRecorder = field(default_factory=StatsRecorder)
+    changes: UndoLog = field(default_factory=UndoLog)
+    pact: Pact | None = None
+    """With the other ranks of a distributed job; None: this process decides alone."""
+
+    @property
+    def tuned(self) -> TunedConfig:
+        """What is in the file, which can be used."""
+        assert self.loaded.answer is not None
+        return self.loaded.answer
+
+    @property
+    def hint(self) -> str:
+        """How to tune here; nothing where the job does not want to know."""
+        return f"to tune here: {retune_command(self.tuned)}" if self.policy.on_mismatch != "untuned" else ""
+
+    def watch(self, backend: Backend) -> None:
+        """Count memory, and calls if the job wants that."""
+        self.recorder.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss
+        if self.policy.monitor:
+            is_synchronous = backend.device_name().lower() == "cpu"
+            self.recorder.calls = CallTimes(None if is_synchronous else backend.synchronise)
+
+    def monitored(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, counted and timed if the job wants that."""
+        return call if self.recorder.calls is None else self.recorder.calls.around(call)
+
+    def fallback_to(self, untuned: Callable[..., Any], *, repeats: bool) -> Fallback:
+        """The way back to the untuned model. `repeats`: a call that failed may be made once more."""
+        pact, raises = self.pact, self.policy.on_mismatch == "raise"
+        if pact is None:
+            return Fallback(untuned, self.changes, self.recorder, raises=raises, repeats=repeats)
+        together = Together(pact.post, f"all of the {len(pact.members)} ranks are ", pact.level)
+        return Fallback(untuned, self.changes, self.recorder, raises=raises, repeats=False, together=together)
+
+
+class Use(ABC):
+    """One use of one model by a job."""
+
+    what = "a model"
+    """What is applied, in words."""
+    loss: Callable[..., Any] | None = None
+    """That of a training step."""
+
+    def __init__(self, applying: Applying, given: Any) -> None:
+        self._applying = applying
+        self.given = given
+        self.model = given
+        """What `given` is for the framework."""
+        self._backend: Backend | None = None
+
+    def take(self, backend: Backend) -> None:
+        """Find the model in what was given. Raises MismatchError for one that the config cannot be applied to."""
+        tuned, recorder = self._applying.tuned, self._applying.recorder
+        self._backend = backend
+        self.given = backend.proxies.original(self.given)
+        self._find_model(backend)
+        if backend.already_compiled is not None:
+            recorder.note("mismatch", backend.already_compiled)
+        problem = backend.check_model(self.model)
+        if problem is not None:
+            raise MismatchError(f"this config was tuned for {tuned.framework}; it was to be applied to {problem}")
+        backend.adopt(self.model)
+
+    @abstractmethod
+    def tuned(self, backend: Backend, *, fits: bool) -> Held:
+        """The model under the config. `fits`: everything here is as it was when the config was measured."""
+
+    @abstractmethod
+    def untouched(self) -> Held:
+        """The model as it was given."""
+
+    def _find_model(self, backend: Backend) -> None:
+        self.model = backend.as_model(self.given)
+
+    @property
+    def _is_measured(self) -> bool:
+        """The calls are those that the study measured: a training step's inputs, latency and code are not those of the
+        model's call in it."""
+        return True
+
+    def _warm_start(self, backend: Backend) -> WarmStart | None:
+        """The artifact, ready for the first call; None, with one line, where it cannot be used."""
+        tuned, loaded = self._applying.tuned, self._applying.loaded
+        if tuned.artifact is None or not self._is_measured:
+            return None
+        here = key_here(tuned.framework, backend, tuned.config, structure_sha256(backend.parameters(self.model)))
+        try:
+            return warm_start(backend, tuned.artifact, Path(loaded.path).parent, here)
+        except (InputError, OSError) as problem:
+            self._applying.recorder.note("artifact", f"{problem}; the first call compiles")
+            return None
+
+    def _joined(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> Callable[..., Any]:
+        """The call as the job makes it, with what is told of it."""
+        recorder, pact, tuned = self._applying.recorder, self._applying.pact, self._applying.tuned
+        fallback.rehearsal = Rehearsal(backend, self.model, fallback, pact, tuned.evidence.best.compile_cold_s)
+        recorder.rehearsal = weakly(lambda held: None if held is None else held.rehearsal, fallback)
+        self._diagnose(backend)
+        return self._applying.monitored(call if pact is None else JointCalls(call, pact, fallback))
+
+    def _diagnose(self, backend: Backend) -> None:
+        settings = ConfigParts.of(self._applying.tuned.config).settings
+        self._applying.recorder.diagnose = weakly(partial(_diagnosis, backend, settings), self.model)
+
+    def _terms(self, backend: Backend, *, fits: bool, unchecked_caches: bool) -> GuardTerms:
+        applying, policy, tuned = self._applying, self._applying.policy, self._applying.tuned
+        is_alone = applying.pact is None and policy.ranks is None
+        # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
+        # And ranks whose clocks differ would not decide alike.
+        is_comparable = fits and self._is_measured and policy.margin is not None and tuned.shapes is None
+        is_comparable = is_comparable and applying.pact is None
+        self._note_comparison()
+        cheap = entry_of(tuned.framework).cheap
+        settings, counts = ConfigParts.of(tuned.config).settings, backend.shapes if policy.check else None
+        return GuardTerms(
+            admission=admission_of(
+                tuned,
+                backend,
+                self.model,
+                self.loss,
+                applying.recorder,
+                path=applying.loaded.path,
+                takes_misfits=policy.on_mismatch == "apply",
+                is_component=applying.loaded.is_component,
+            ),
+            hint=applying.hint,
+            hint_of_misfits=hint_of_misfits(tuned) if policy.on_mismatch != "untuned" else "",
+            check=self._check(backend) if policy.check or unchecked_caches else None,
+            num_compiled=None if counts is None else partial(counts.compilations, self.model, settings),
+            latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
+            page_faults=tuned.evidence.best.page_faults,
+            keeping_memory=None if cheap is None else cheap.by_hand,
+            margin=policy.margin or MARGIN,
+            check_share=share_of(policy.check) if is_alone else 0.0,
+            outsider=partial(_late, backend) if is_alone else _never,
+            effects=None if self.loss else backend.effects(self.model, settings),
+        )
+
+    def _check(self, backend: Backend) -> OutputCheck:
+        tuned, word = self._applying.tuned, self._applying.policy.word
+        if word is None and isinstance(recorded := tuned.workload.signature.compare, dict):
+            word = AuthorsWord.of(recorded)
+        return OutputCheck(backend, self.model, tolerance_of(tuned, backend, self.model), word)
+
+    def _note_comparison(self) -> None:
+        policy, recorder = self._applying.policy, self._applying.recorder
+        is_by_file = bool(policy.check) and policy.word is None
+        if is_by_file and self._applying.tuned.workload.signature.compare == "function":
+            what = "the study compared outputs by a function of the model's author, which a file does not hold"
+            recorder.note("mismatch", f"{self._applying.loaded.path}: {what}; give it as apply(model, check=FUNCTION)")
+
+
+def untuned_config(framework: str) -> Config:
+    """The settings under which nothing is compiled."""
+    return Config(entry_of(framework).untuned)
+
+
+def tolerance_of(tuned: TunedConfig, backend: Backend, model: Any) -> float:
+    """As in the trials: what the user allowed, else by the types of parameters and inputs."""
+    if tuned.workload.tolerance is not None:
+        return tuned.workload.tolerance
+    specs = [*(spec for _, spec in backend.parameters(model)), *tuned.workload.signature.inputs]
+    return default_tolerance(spec.dtype for spec in specs)
+
+
+def _never() -> None:
+    return None
+
+
+def _late(backend: Backend) -> str | None:
+    """Ranks that have met only now have agreed on nothing."""
+    if backend.ranks() is None:
+        return None
+    return (
+        "this process became one of several ranks after the config was applied, so that they could not agree on it: "
+        "apply it once they have met (after init_process_group), or with ranks=[RANK] on each of them alone"
+    )
+
+
+def _diagnosis(backend: Backend, config: Config, model: Any | None) -> Diagnosis | None:
+    return None if model is None else backend.diagnose(model, config)
