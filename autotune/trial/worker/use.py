@@ -77,11 +77,11 @@ class Index(Record):
 
     tried: tuple[Tried, ...] = ()
     scattered: tuple[str, ...] = ()
-    """Outputs that are not contiguous,"""
+    """Outputs that are not contiguous."""
     shared: tuple[str, ...] = ()
-    """that lie in the same memory in each call,"""
+    """Outputs that lie in the same memory in each call."""
     overwritten: tuple[str, ...] = ()
-    """that later calls change."""
+    """Outputs that later calls change."""
 
     def with_one(self, way: Hurting, answer: Answer) -> Index:
         """One kind of input more."""

@@ -75,11 +75,11 @@ class Untuned(Record):
     why_unlike: str | None
     """Why they are not those of its reference; None: they are."""
     left: tuple[str, ...] = ()
-    """What its steps leave behind as they did at first,"""
+    """Names of what its steps leave behind as they did at first."""
     moved: tuple[int, ...] = ()
-    """and the places of the weights,"""
+    """Places of the weights that its timed steps moved."""
     changed: tuple[str, ...] = ()
-    """and the names of what else its timed steps moved."""
+    """Names of what else its timed steps moved."""
 
     @classmethod
     def read(cls, folder: Path) -> Untuned:
