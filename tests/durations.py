@@ -20,27 +20,112 @@ import pytest
 MOST_S = 2.0
 """CPU seconds that the call of a fast test may take, or it fails. The first to import much in its process is not
 judged."""
-NOT_MEASURED = float("inf")
 MAY_TAKE_S: dict[str, float] = {
+    **{f"tests/{name}.py": 30.0 for name in ("integrations/test_mindspore",)},
     **{
-        f"tests/{folder}/": NOT_MEASURED
-        for folder in (
-            *("bench", "benchmarks", "cli", "device", "doctor", "end_to_end", "integrations", "measure", "models"),
-            *("plugins", "question", "render", "space", "study", "tuned", "tuning", "verification", "workload"),
+        f"tests/{name}.py": 20.0
+        for name in (
+            "backends/test_torch_devices",
+            "backends/test_torch_imported_ahead",
+            "cli/test_messages",
+            "doctor/test_diagnose",
+            "end_to_end/test_two_frameworks",
+            "integrations/test_hugging_face",
+            "job/test_ranks",
+            "measure/test_profile",
+            "trial/test_generation",
+            "trial/test_instances",
+            "trial/test_planted",
+            "trial/test_planted_steps",
+            "trial/test_random_steps",
+            "tuning/test_time_budget",
         )
     },
-    "tests/test_": NOT_MEASURED,
-    "tests/backends/test_torch_": NOT_MEASURED,
-    **{f"tests/trial/test_{name}.py": NOT_MEASURED for name in ("planted", "training", "generation")},
-    **{f"tests/job/test_{name}.py": 20.0 for name in ("bad_requests", "generation", "ranks")},
-    **{f"tests/job/test_{name}.py": 10.0 for name in ("later_calls", "launch", "load", "tiers", "training_steps")},
-    **{f"tests/trial/test_{name}.py": 12.0 for name in ("components", "decode_step", "input_limits", "instances")},
-    **{f"tests/faults/test_{name}.py": 10.0 for name in ("processes", "storage", "torch_job", "torch_training_loop")},
-    "tests/backends/test_real_traffic.py": 15.0,
-    **{f"tests/{name}": 8.0 for name in ("backends/", "api/", "answer/", "apply/", "job/", "trial/", "faults/")},
+    **{
+        f"tests/{name}.py": 8.0
+        for name in (
+            "api/test_page",
+            "backends/test_torch_backend",
+            "backends/test_torch_frozen_cache",
+            "backends/test_torch_generation",
+            "backends/test_torch_knobs",
+            "backends/test_torch_options",
+            "bench/test_container",
+            "cli/test_cli",
+            "faults/test_processes",
+            "job/test_bad_requests",
+            "job/test_generation",
+            "job/test_launch",
+            "job/test_load",
+            "job/test_training_steps",
+            "measure/test_statistics",
+            "models/test_bundled_models",
+            "plugins/test_foreign",
+            "plugins/test_hugging_face",
+            "plugins/test_postgres",
+            "study/test_resume",
+            "study/test_study",
+            "test_architecture",
+            "trial/test_components",
+            "trial/test_decode_step",
+            "trial/test_training",
+            "tuning/test_priors",
+            "tuning/test_race",
+            "verification/test_verify",
+        )
+    },
+    **{
+        f"tests/{name}.py": 4.0
+        for name in (
+            "api/test_both",
+            "api/test_tuning",
+            "apply/test_warm_start",
+            "backends/test_mindspore_backend",
+            "backends/test_mindspore_knobs",
+            "backends/test_mindspore_shapes",
+            "backends/test_mindspore_trace",
+            "backends/test_mindspore_training",
+            "backends/test_plain_code",
+            "backends/test_registry",
+            "backends/test_torch_differentiating",
+            "backends/test_torch_programs",
+            "backends/test_torch_shapes",
+            "backends/test_torch_shared_kernels",
+            "backends/test_torch_versions",
+            "backends/test_undo",
+            "benchmarks/test_wall_time",
+            "cli/test_dry_run",
+            "cli/test_studies_folder",
+            "cli/test_trust",
+            "conformance/test_mindspore",
+            "conformance/test_torch",
+            "faults/test_links",
+            "faults/test_storage",
+            "faults/test_torch_gradients",
+            "faults/test_torch_job",
+            "faults/test_torch_training_loop",
+            "integrations/test_lightning",
+            "job/test_accumulation",
+            "job/test_components",
+            "job/test_later_calls",
+            "plugins/test_ray_workers",
+            "plugins/test_tiers",
+            "plugins/test_upgrade",
+            "render/test_traffic_study",
+            "space/test_space",
+            "test_golden",
+            "test_reading",
+            "trial/test_input_limits",
+            "tuned/test_tuned_config",
+            "tuning/test_circuit_breaker",
+            "tuning/test_confirmation",
+            "tuning/test_loop",
+            "tuning/test_trial_queue",
+        )
+    },
 }
-"""Beginning of a test's name -> what it may take, while it waits to be made cheaper: the first that fits. Each is a few
-times what was seen on a busy machine. It only ever becomes shorter."""
+"""File of tests -> what each of its tests may take, while it waits to be made cheaper: some two times what the most
+expensive one took on two quiet cores. It only ever becomes shorter."""
 _MANY_IMPORTS = 100
 SLOW = {"slow", "soak", "device"}
 
@@ -55,7 +140,7 @@ def cpu_s() -> float:
 
 def most_s(name: str) -> float:
     """What the test of this name may take."""
-    return next((seconds for beginning, seconds in MAY_TAKE_S.items() if name.startswith(beginning)), MOST_S)
+    return MAY_TAKE_S.get(name.partition("::")[0], MOST_S)
 
 
 class Meter:

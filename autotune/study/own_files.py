@@ -30,8 +30,11 @@ FILES = _DATABASE | {"manifest.json", "reference.npz", "reference.partial", "sha
 """Files of a study, besides its lock, which outlives what it guards."""
 _CONFIRMED = "confirmed"
 CACHES = ("caches", _CONFIRMED)
-FOLDERS = (*CACHES, "trials", "again", "confirm", "noise_floor", "tail", "artifact")
-"""Folders of a study: all but `CACHES` hold the folders of runs, some of them in folders of blocks."""
+_USE = "use"
+FOLDERS = (*CACHES, _USE, "trials", "again", "confirm", "noise_floor", "tail", "artifact")
+"""Folders of a study: all but `CACHES` and that of longer uses hold the folders of runs, some of them in folders of
+blocks."""
+_OF_A_USE = re.compile(r"\d+\.npz|index\.json|later_steps\.json")
 _OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"})
 _TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES, FIRST_CRASH})
 """Compilers write into these as they like: they are removed with all that is in them."""
@@ -108,7 +111,8 @@ def clear_study(folder: Path) -> None:
         if name in FILES or _is_half_written(name, FILES):
             remove(folder / name)
         elif name in FOLDERS:
-            clear_caches(folder / name) if name in CACHES else clear_runs(folder / name)
+            clear = clear_caches if name in CACHES else _clear_use if name == _USE else clear_runs
+            clear(folder / name)
 
 
 def clear_creation(folder: Path) -> None:
@@ -144,6 +148,15 @@ def clear_caches(folder: Path) -> None:
     found = [folder / name for name in names_in(folder) if _CACHE.fullmatch(name)]
     for path in sorted(found, key=Path.is_dir):
         remove(path)
+    remove_if_empty(folder)
+
+
+def _clear_use(folder: Path) -> None:
+    """Remove what the untuned model answered in a longer use, and the folder if nothing else is in it."""
+    for name in names_in(folder):
+        half = _HALF_WRITTEN.fullmatch(name)
+        if _OF_A_USE.fullmatch(name if half is None else half[1]):
+            remove(folder / name)
     remove_if_empty(folder)
 
 

@@ -25,7 +25,7 @@ def test_the_names_are_those_of_studies_on_disk():
     slots = [each for each in vars(Study).values() if isinstance(each, Slot)]
     assert {each.name for each in (*slots, EXPORTED_CACHE)} == {
         "answers", "artifact", "blocks", "budget", "confirmation", "early_stop",
-        "noise_floor", "portfolio", "queue", "second_baseline", "sentinels", "stop",
+        "noise_floor", "portfolio", "queue", "second_baseline", "sentinels", "stop", "uses",
     }  # fmt: skip
 
 

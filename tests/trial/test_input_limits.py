@@ -178,6 +178,7 @@ def test_limits_that_follow_the_shape_are_left_to_the_job(found: Found):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_size_is_taken_as_far_as_it_was_tried(found: Found):
     """No call takes memory or time without end for the sake of a limit. Where time is over, there is none."""
     limits = found("sized") or {}
