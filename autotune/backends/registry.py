@@ -92,6 +92,8 @@ class BackendEntry:
     """Whether the framework has task `generate` (see `Generation`)."""
     options: tuple[str, ...] = ()
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
+    compilers: tuple[str, ...] = ()
+    """Packages that make the code of an accelerator, next to the framework."""
     holds_fresh: bool = True
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
     cheap: CheapSettings | None = None
@@ -145,6 +147,7 @@ BACKENDS: dict[str, BackendEntry] = {
         imports_ahead="autotune.backends.torch.imported_ahead",
         generates=True,
         options=("inductor", "dynamo"),
+        compilers=("triton", "torch-npu"),
         cheap=CheapSettings(
             settings={"allocator": "keep"},
             deed="keeping memory",

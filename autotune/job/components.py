@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.apply.compile_model import put_in_place
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.errors import InvalidConfigError
 from autotune.job.apply import Application, agreement_on
@@ -154,7 +155,7 @@ class ComponentsApplication:
 
     def _begin_part(self, path: str, module: Any, tuned: TunedConfig) -> None:
         loaded, policy = LoadedFile(f"{self._loaded.path} ({path})", tuned, is_component=True), self._policy
-        if _is_offloaded(module):  # Its owner wanted that: it is no mistake.
+        if load_backend(tuned.framework).moves_at_calls(module):  # Its owner wanted that: it is no mistake.
             moved = MismatchError(f"{self._loaded.path}: {path} is moved to the device for each call (offload)")
             loaded, policy = LoadedFile(loaded.path, None, moved), replace(policy, on_mismatch="untuned")
         application = Application(loaded, module, policy)
@@ -180,8 +181,3 @@ class ComponentsApplication:
         self._changes.undo()
         while self._releases:
             self._releases.pop()()
-
-
-def _is_offloaded(module: Any) -> bool:
-    """Hooks of accelerate move its weights around each call, which compiled code would be broken at."""
-    return any(getattr(part, "_hf_hook", None) is not None for part in module.modules())

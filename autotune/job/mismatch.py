@@ -15,7 +15,7 @@ from autotune import environment
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import sizes_in
 from autotune.backends.protocol import Backend
-from autotune.backends.registry import framework_version
+from autotune.backends.registry import entry_of, framework_version
 from autotune.command_line import asked, command
 from autotune.environment import Environment
 from autotune.job.admission import MANY_LEARNED, Admission, Numbered
@@ -27,11 +27,6 @@ from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.arguments import Arguments
 from autotune.workload.traffic import Shapes
 
-_COMPILERS = ("triton", "torch-npu")
-"""Packages that make the code of an accelerator, next to the framework."""
-_BROUGHT = ("zentorch", "openvino")
-"""Values of the knob `backend` that are packages of the same name."""
-
 
 def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     """What is known before the first call: the framework's release, the device with its driver, the model. Empty: all
@@ -39,7 +34,7 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     here = environment.describe(device=backend.device_name(), variables={})
     release = framework_version(tuned.framework)
     found = [_difference(tuned.framework, tuned.environment.framework_version, release)]
-    found += _device_differences(tuned.environment, here)
+    found += _device_differences(tuned, here)
     found.append(_compiler_difference(tuned, here))
     peak_bytes = (tuned.evidence.best.peak_memory_bytes or 0) // ConfigParts.of(tuned.config).start.instances
     if here.device.lower() == "cpu" and peak_bytes > here.memory_bytes:
@@ -199,7 +194,8 @@ def hint_of_misfits(tuned: TunedConfig) -> str:
     return f"{again}, with {asked('shapes', 'NAME=SIZES')} for several shapes" if takes_shapes else again
 
 
-def _device_differences(then: Environment, here: Environment) -> list[str | None]:
+def _device_differences(tuned: TunedConfig, here: Environment) -> list[str | None]:
+    then, compilers = tuned.environment, entry_of(tuned.framework).compilers
     found = [_difference("the device", then.device, here.device)]
     if here.device.lower() == "cpu":
         # Cores decide how many threads there are, and with them which config is fastest.
@@ -210,15 +206,14 @@ def _device_differences(then: Environment, here: Environment) -> list[str | None
             _difference("cores:", then.num_cores, here.num_cores),
         ]
     found.append(_known_difference("the driver", then.driver, here.driver))
-    return [*found, *(_difference(name, then.packages.get(name), here.packages.get(name)) for name in _COMPILERS)]
+    return [*found, *(_difference(name, then.packages.get(name), here.packages.get(name)) for name in compilers)]
 
 
 def _compiler_difference(tuned: TunedConfig, here: Environment) -> str | None:
-    """The package that brings the compiler which the config names."""
-    name = tuned.config.get("backend")
-    if name not in _BROUGHT:
-        return None
-    return _difference(str(name), tuned.environment.packages.get(str(name)), here.packages.get(str(name), "none"))
+    """The package that brings the compiler which the config names, and has the same name."""
+    name = str(tuned.config.get("backend"))
+    then = tuned.environment.packages.get(name)
+    return None if then is None else _difference(name, then, here.packages.get(name, "none"))
 
 
 def _difference(what: str, then: object, here: object) -> str | None:

@@ -66,6 +66,10 @@ class Models(Protocol):
         """The model's modules that act as in training when it is called as it stands, e.g. `BatchNorm1d 'norm'`."""
         return ()
 
+    def moves_at_calls(self, model: Any) -> bool:
+        """Whether the model's weights come to the device for each call, as a library that offloads them does."""
+        return False
+
     def written_parts(self, model: Any) -> Sequence[Any]:
         """The objects and functions whose code a call of the model runs."""
         return (model,)

@@ -310,6 +310,10 @@ class TorchBackend(Backend):
         named = ((name, module, dropped_share(module)) for name, module in model.named_modules())
         return [f"{type(module).__name__} {name or '(the model)'!r} (p={p:g})" for name, module, p in named if p]
 
+    def moves_at_calls(self, model: Any) -> bool:
+        """By hooks of accelerate, at which compiled code would be broken."""
+        return any(getattr(module, "_hf_hook", None) is not None for module in model.modules())
+
     def random_state(self) -> bytes:
         states = [torch.get_rng_state()]
         if self._device.type != "cpu":

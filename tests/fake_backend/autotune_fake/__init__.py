@@ -6,6 +6,7 @@ The folder above lies on the import path of the tests and of all their processes
 from autotune.backends.registry import BackendEntry
 
 ENTRY = BackendEntry(
+    compilers=("triton",),
     backend="autotune_fake.backend:FakeBackend",
     distribution=None,
     oldest="0",
