@@ -40,9 +40,10 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError, is_outside, unlike
 from autotune.workload.arguments import Arguments
 
-LONGEST_S = 3.0
-"""The untuned model is asked for no further kind of input after so long, and its nudged calls end after so long. It
-makes four calls for each that a finalist makes, so that a finalist's take less than a second."""
+LONGEST_S, WAITS = 4.0, 3
+"""The untuned model is asked for no further kind of input after so many seconds of its own CPU time, or `WAITS` times
+as many where other programs take the processors; and so for its nudged calls. It makes four calls for each that a
+finalist makes, so that a finalist's take about a second."""
 MOST_ELEMENTS = 1 << 19
 """A larger output is compared by a sample for inputs that are not the author's: some slices along its longest axis."""
 NUM_NUDGES = 2
@@ -279,10 +280,10 @@ class Leader:
         usage.folder.mkdir(parents=True, exist_ok=True)
         lived = _Lived(usage, lambda step, inputs, _: usage.observed(step, inputs), step, lambda *_: None)
         index = Index(scattered=lived.scattered, shared=lived.shared, overwritten=lived.overwritten())
-        ends, left = time.monotonic() + LONGEST_S, deque(usage.hurting())
+        spent, left = _Spent(), deque(usage.hurting())
         while left:
             hurting = left.popleft()
-            if time.monotonic() > ends:
+            if spent.is_all:
                 index = index.with_one(hurting, Answer.LATE)
                 continue
             write_whole(usage.file, index.with_one(hurting, Answer.ENDS).model_dump_json())
@@ -316,11 +317,11 @@ class Leader:
         which of two alike is taken is chance then."""
         usage, share = self._usage, accuracy.NUDGE * self._usage.tolerance
         moved: dict[int, list[Observed]] = {number: [] for number, _ in index.taken()}
-        ends = time.monotonic() + LONGEST_S
+        spent = _Spent()
         for _ in range(NUM_NUDGES):
             nudge(share)
             for number, tried in index.taken():
-                if time.monotonic() < ends:
+                if not spent.is_all:
                     (hurting,) = usage.hurting(tried)
                     inputs = usage.copied(usage.example, hurting.values)
                     if not hurting.ties:
@@ -328,6 +329,18 @@ class Leader:
                     moved[number].append(usage.sampled(usage.observed(step, inputs)))
         for number, calls in moved.items():
             usage.save(number, _completed(usage.read(number), calls))
+
+
+class _Spent:
+    """The time that the untuned model has had."""
+
+    def __init__(self) -> None:
+        self._begun = time.process_time(), time.monotonic()
+
+    @property
+    def is_all(self) -> bool:
+        cpu_s, begun_s = self._begun
+        return time.process_time() - cpu_s > LONGEST_S or time.monotonic() - begun_s > WAITS * LONGEST_S
 
 
 def _completed(seen: Seen, nudged: Sequence[Observed]) -> Seen:
