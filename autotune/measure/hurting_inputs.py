@@ -1,8 +1,8 @@
 """Inputs that are chosen to hurt, made of the example: what a job may bring and an example does not show. NumPy only.
 
 Code that was made for the example may hold on to its range, to a mask that hides nothing, to a number, to values of
-which no two are equal, to all of them being numbers. Each `Way` is one such thing. Nobody knows which of them the
-untuned model takes: it is asked first (`trial.worker.use`).
+which no two are equal, to all of them being numbers. Each kind of input is about one such thing. Nobody knows which of
+them the untuned model takes: it is asked first (`trial.worker.use`).
 
 The number of rows is not among them: a job gives a config only the shapes that were compared, so another one would be
 compiled for nobody (docs/decisions/0097-which-calls-are-tuned.md).

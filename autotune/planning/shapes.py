@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autotune.measure.objective import Objective
+from autotune.question.allows import asks_for_many_shapes
 from autotune.question.question import Question
 from autotune.space.schema import Need
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
@@ -16,7 +17,7 @@ UNDER_TRAFFIC = "total:1000"
 
 def shapes_asked(question: Question) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
-    if not _asks_for_many(question):
+    if not asks_for_many_shapes(question):
         return None
     return parse_shapes(question.shapes) if question.traffic is None else read_traffic(question.traffic)
 
@@ -40,7 +41,7 @@ def with_shapes(workload: Workload, shapes: Traffic | None, objectives: Iterable
 
 def kind_of_shapes(question: Question) -> list[str]:
     """Part of a study's name; none for one shape."""
-    return ["traffic"] if _asks_for_many(question) else []
+    return ["traffic"] if asks_for_many_shapes(question) else []
 
 
 def known_shapes(workload: Workload, padded: Iterable[str]) -> frozenset[Need]:
@@ -57,7 +58,3 @@ def known_shapes(workload: Workload, padded: Iterable[str]) -> frozenset[Need]:
     if any(name.startswith("batch") for name in varying):
         known.add("batch")
     return frozenset(known)
-
-
-def _asks_for_many(question: Question) -> bool:
-    return bool(question.shapes) or question.traffic is not None

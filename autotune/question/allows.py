@@ -141,12 +141,17 @@ def _without(name: str) -> Side:
     return lambda facts: None if facts.quantities is None or name in facts.quantities else ""
 
 
+def asks_for_many_shapes(question: Asked) -> bool:
+    """Whether calls have several shapes, by whichever of the two fields says it."""
+    return bool(question.shapes) or question.traffic is not None
+
+
 def _many_shapes(facts: Facts) -> str | None:
-    return "" if facts.question.shapes or facts.question.traffic is not None else None
+    return "" if asks_for_many_shapes(facts.question) else None
 
 
 def _one_shape(facts: Facts) -> str | None:
-    return "" if _many_shapes(facts) is None else None
+    return None if asks_for_many_shapes(facts.question) else ""
 
 
 def _two_frameworks(facts: Facts) -> str | None:

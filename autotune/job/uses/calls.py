@@ -15,7 +15,7 @@ from autotune.errors import InputError
 from autotune.job.fallback import Fallback, MismatchError, put_back
 from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
 from autotune.job.stats import expect_calls
-from autotune.job.uses.use import Applying, Held, Use
+from autotune.job.uses.use import Applying, Held, Use, releasing
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.build import Apply
 
@@ -87,12 +87,7 @@ class UseOfCalls(Use):
         self._applying.recorder.note_first_call = expect_calls(self._applying.loaded.path)
         holding = UndoLog()
         given = self._proxy(backend, step, joined, holding)
-
-        def release() -> None:
-            holding.undo()
-            fallback.release()
-
-        return given, release
+        return given, releasing(holding, fallback)
 
     def _proxy(self, backend: Backend, step: Any, call: Callable[..., Any], holding: UndoLog) -> Any:
         """It stands for what the job gave, whose names its checkpoints have, or for a function's model."""

@@ -9,14 +9,14 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart
 from autotune.backends.capabilities import Updates, require
 from autotune.backends.protocol import Backend
-from autotune.backends.registry import framework_of, framework_that, load_backend
+from autotune.backends.registry import entry_of, framework_of, framework_that, load_backend
 from autotune.backends.undo import UndoLog
 from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job.fallback import MismatchError
 from autotune.job.guard import Guard
-from autotune.job.uses.use import Applying, Held, Use, untuned_config
+from autotune.job.uses.use import Applying, Held, Use
 from autotune.workload.build import TrainingRecipe
 
 
@@ -50,7 +50,7 @@ class UseOfStep(Use):
     def tuned(self, backend: Backend, *, fits: bool) -> Held:
         start, tuned = self._warm_start(backend), self._applying.tuned
         terms = self._terms(backend, fits=fits, unchecked_caches=start is not None and start.unchecked)
-        untuned = self._step(backend, untuned_config(tuned.framework), UndoLog())
+        untuned = self._untuned(backend, tuned.framework)
         fallback = self._applying.fallback_to(untuned, repeats=False)
         backend.input_gradients = tuned.workload.signature.records_gradients
         with backend.watching_recompiles():
@@ -68,12 +68,15 @@ class UseOfStep(Use):
             if backend.is_model(model):
                 backend.adopt(model)
             self._applying.watch(backend)
-        return self._applying.monitored(self._step(backend, untuned_config(framework), UndoLog())), lambda: None
+        return self._applying.monitored(self._untuned(backend, framework)), lambda: None
 
     def _warm_start(self, backend: Backend) -> WarmStart | None:
         """None also for a step that would be made twice, to compare: it would train twice. None is exported either."""
         artifact = self._applying.tuned.artifact
         return None if artifact is not None and artifact.check_first_call else super()._warm_start(backend)
+
+    def _untuned(self, backend: Backend, framework: str) -> Callable[..., Any]:
+        return self._step(backend, Config(entry_of(framework).untuned), UndoLog())
 
     def _step(self, backend: Backend, config: Config, changes: UndoLog) -> Callable[..., Any]:
         training = require(backend.training, "a training step")

@@ -26,7 +26,7 @@ from autotune.job.fallback import Fallback, MismatchError, raise_interruption
 from autotune.job.output_check import MOST_OPEN, MOVED
 from autotune.job.stats import GenerationStats, StatsRecorder, expect_calls, weakly
 from autotune.job.uses.calls import UseOfCalls
-from autotune.job.uses.use import Held, tolerance_of
+from autotune.job.uses.use import Held, releasing, tolerance_of
 from autotune.measure.parts import DisagreementError, Terms, errors
 
 CACHE = "past_key_values"
@@ -56,12 +56,7 @@ class UseOfText(UseOfCalls):
         applying.recorder.note_first_call = expect_calls(applying.loaded.path)
         holding = UndoLog()
         given = generating.stand_in(applying.monitored(generating.call), holding)
-
-        def release() -> None:
-            holding.undo()
-            fallback.release()
-
-        return given, release
+        return given, releasing(holding, fallback)
 
 
 class GuardedGeneration:

@@ -199,9 +199,14 @@ class Use(ABC):
             recorder.note("mismatch", f"{self._applying.loaded.path}: {what}; give it as apply(model, check=FUNCTION)")
 
 
-def untuned_config(framework: str) -> Config:
-    """The settings under which nothing is compiled."""
-    return Config(entry_of(framework).untuned)
+def releasing(holding: UndoLog, fallback: Fallback) -> Callable[[], None]:
+    """How to undo a stand-in for a model that the job holds, and what is under it."""
+
+    def release() -> None:
+        holding.undo()
+        fallback.release()
+
+    return release
 
 
 def tolerance_of(tuned: TunedConfig, backend: Backend, model: Any) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import tempfile
 import traceback
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ import numpy as np
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.files import write_whole
-from autotune.measure.agreement import Array
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
 from autotune.schema import Record
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
@@ -138,11 +136,6 @@ def require_like_reference(
     except WrongResultError as error:
         raise WrongResultError(f"taken again after the timed steps, {error}", error.relative_error) from None
     return ()
-
-
-def digests(arrays: Sequence[Array]) -> list[int]:
-    """A number for each array, another one once the array was changed."""
-    return [zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in arrays]
 
 
 def _about(steps: StepsTaken, names: Sequence[str]) -> StepsTaken:

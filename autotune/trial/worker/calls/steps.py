@@ -65,7 +65,6 @@ from autotune.trial.worker.calls.later_steps import (
     Later,
     LostStartError,
     Untuned,
-    digests,
     require_like_reference,
 )
 from autotune.trial.worker.calls.step_gate import (
@@ -79,7 +78,7 @@ from autotune.trial.worker.calls.step_gate import (
     rms,
 )
 from autotune.trial.worker.subject import Subject
-from autotune.trial.worker.use import use_folder
+from autotune.trial.worker.use import digest, use_folder
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
 
@@ -203,7 +202,7 @@ class Steps(Calls):
 
     def _later(self, step: Step) -> Later:
         """What the timed steps have moved, and the compared ones, taken again."""
-        weights = digests(self._training.weights(self._recipe.optimizer))
+        weights = self._digests()
         moved = [place for place, pair in enumerate(zip(self._timed_from, weights, strict=True)) if pair[0] != pair[1]]
         changed = [part.name for part in self._surroundings.changed_since(self._before)[0]]
         return Later(partial(self._again, step), moved, changed)
@@ -221,10 +220,10 @@ class Steps(Calls):
         left, not_compared = self._surroundings.changed_since(self._before)
         gradients = self._training.gradients(self._recipe.optimizer)
         self._after_first.put_back()
-        after_first = digests(self._training.weights(self._recipe.optimizer))
+        after_first = self._digests()
         losses += self._later_losses(step, [*others, example])
         later = self._surroundings.changed_since(self._before)[0]
-        now = digests(self._training.weights(self._recipe.optimizer))
+        now = self._digests()
         stands = np.array([one == other for one, other in zip(after_first, now, strict=True)])
         ways = np.where(stands, 0.0, self._ways())
         if put_back is not None:
@@ -248,10 +247,14 @@ class Steps(Calls):
         if self.is_used:
             self._rewind()
             start = self._kept()
-            self._timed_from = digests(self._training.weights(self._recipe.optimizer))
+            self._timed_from = self._digests()
             self._before = self._surroundings.now()
         self._draws_others = draws_others
         self._rewind, self._start = None if start is None else start.put_back, []
+
+    def _digests(self) -> list[int]:
+        """One of each weight as it is now."""
+        return [digest(weight) for weight in self._training.weights(self._recipe.optimizer)]
 
     def _kept(self) -> Kept | None:
         """What there is now; None where no step is taken again later, or it cannot be kept."""
