@@ -6,8 +6,6 @@ import json
 import subprocess
 from types import SimpleNamespace
 
-import pytest
-
 from tests import durations
 
 
@@ -36,34 +34,11 @@ def test_the_log_is_written_at_the_end(tmp_path, monkeypatch):
     assert written["a"] == {"setup": [0.5, 3.0], "call": [1.0, 3.0]}
 
 
-@pytest.fixture
-def reported():
-    """`reported(cpu_s)` is the report of a call that took so much, of a test with these markers."""
-
-    def reported(cpu_s, *markers, name="tests/some/test_x.py::test_x"):
-        meter = durations.Meter(iter([0.0, cpu_s]).__next__)
-        item = SimpleNamespace(nodeid=name, iter_markers=lambda: [SimpleNamespace(name=each) for each in markers])
-        meter.pytest_runtest_setup()
-        call = meter.pytest_runtest_makereport(item)
-        next(call)
-        with pytest.raises(StopIteration) as ended:
-            call.send(SimpleNamespace(when="call", passed=True, outcome="passed", longrepr=None, duration=9.0))
-        return ended.value.value
-
-    return reported
-
-
-def test_an_expensive_test_fails(reported):
-    """Unless it is slow, or may take as much for now."""
-    assert reported(1.9).outcome == "passed"
-    report = reported(2.1)
-    assert report.outcome == "failed"
-    assert "2.1 s of CPU time, 2 s are the most" in report.longrepr
-    assert reported(2.1, "slow").outcome == "passed"
-    assert reported(2.1, name="tests/job/test_ranks.py::test_x").outcome == "passed"
-
-
-def test_who_imports_first_is_not_judged(reported, monkeypatch):
-    """Which test that is depends on the order."""
-    monkeypatch.setattr(durations, "_MANY_IMPORTS", 0)
-    assert reported(2.1).outcome == "passed"
+def test_expensive_tests_are_named():
+    """At the end of a run, the most expensive one first."""
+    log = durations.Log()
+    for name, cpu_s in (("cheap", 0.5), ("dear", 3.0), ("dearest", 4.5)):
+        log.pytest_runtest_logreport(SimpleNamespace(nodeid=name, when="call", duration=9.0, cpu_s=cpu_s))
+    said = []
+    log.pytest_terminal_summary(SimpleNamespace(section=said.append, line=said.append))
+    assert said == ["CPU time", "2 of 3 tests took more than 2 s each, 94% of all:", "   4.5 s  dearest", "   3.0 s  dear"]
