@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.backends.registry import framework_version
+from autotune.backends.registry import framework_version, load_backend
 from autotune.backends.undo import UndoLog
 from autotune.bench.local import LocalBench
 from autotune.config import Config
@@ -174,6 +174,31 @@ def test_exhausted_memory_is_recognised(run_torch):
     run, _ = run_torch
     untuned, _ = run("too_much", CHEAP, preload=False)
     assert untuned.reason is Reason.OUT_OF_MEMORY
+
+
+ERRORS_OF_MEMORY = {
+    "a graph or a context": "CUDA error: out of memory",
+    "cuBLAS": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuBLAS on a full device": "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "cuDNN": "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "Triton": "Triton Error [CUDA]: out of memory",
+    "torch_npu": "NPU out of memory. NPUWorkspaceAllocator tried to allocate 2.00 GiB",
+}
+
+
+@pytest.mark.parametrize("text", ERRORS_OF_MEMORY.values(), ids=ERRORS_OF_MEMORY.keys())
+def test_a_device_is_out_of_memory_in_many_words(text):
+    """Alone, or as what a compiler's own error came from."""
+    error = getattr(torch, "AcceleratorError", RuntimeError)(text)
+    wrapped = ValueError("the backend failed")
+    wrapped.__cause__ = error
+    assert load_backend("torch").classify(error) is Reason.OUT_OF_MEMORY
+    assert load_backend("torch").classify(wrapped) is Reason.OUT_OF_MEMORY
+
+
+def test_other_errors_are_not_a_lack_of_memory():
+    assert load_backend("torch").classify(ValueError("out of memory")) is None
+    assert load_backend("torch").classify(RuntimeError("CUDA error: an illegal memory access was encountered")) is None
 
 
 UNREPEATABLE = [

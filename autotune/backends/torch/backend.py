@@ -329,13 +329,7 @@ class TorchBackend(Backend):
         return peak
 
     def classify(self, error: BaseException) -> Reason | None:
-        chain = _causes(error)
-        if any(isinstance(cause, torch.OutOfMemoryError) for cause in chain):
-            return Reason.OUT_OF_MEMORY
-        # The CPU allocator has no type of its own: it raises RuntimeError with this text (c10/core/CPUAllocator).
-        if any(isinstance(e, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(e) for e in chain):
-            return Reason.OUT_OF_MEMORY
-        return None
+        return Reason.OUT_OF_MEMORY if any(map(_is_lack_of_memory, _causes(error))) else None
 
     def hint(self, error: BaseException, task: Task) -> str | None:
         return hint(_causes(error), task)
@@ -387,3 +381,25 @@ def _causes(error: BaseException) -> list[BaseException]:
         inner = getattr(current, "inner_exception", None)
         current = inner or current.__cause__ or current.__context__
     return chain
+
+
+_MEMORY_SIGNS = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "CUSPARSE_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate",
+)
+"""Texts of errors that have no type of their own: of drivers, Triton and torch_npu, of NVIDIA's libraries, and of the
+allocator on a CPU (c10/core/CPUAllocator). cuBLAS that finds no room for its workspace says that it is not
+initialized."""
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    # Exceptions of drivers (torch.AcceleratorError) and of Triton are RuntimeErrors. A user's ValueError is not meant.
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(sign.lower() in text for sign in _MEMORY_SIGNS)
