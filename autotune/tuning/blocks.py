@@ -4,6 +4,10 @@ In a block each contestant has one fresh process. They are started one after the
 when one is warm (in a random order, reversed in the next block, since the first one started tends to be slower). All
 are kept warm, and then take their samples in turns, in a random order each round, so that any disturbance of the
 machine affects all of them.
+
+A device may have room for one process of the model. There a block is *in turn*: each process takes all of its samples
+and ends before the next one starts. Since orders alternate, what changes slowly falls on each contestant alike from one
+block to the next; ratios scatter more, which the verdict sees, and takes more blocks for.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pathlib import Path
 
 from autotune.bench.bench import Bench, Lost, Running
 from autotune.config import Config
-from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.sampling import Reading, middle_of
 from autotune.measure.statistics import Comparison
 from autotune.own_folders import absolute
@@ -82,6 +86,8 @@ class BlockedRun:
     mishaps: list[tuple[str, Failure]] = field(default_factory=list)
     was_lost: bool = False
     """A worker was lost with a process of the latest block."""
+    in_turn: bool = False
+    """Each process of a block ends before the next one starts: there is room for one."""
     _longest_block_s: float = 0.0
     _num_failed: Counter[str] = field(default_factory=Counter)
     """Processes of each contestant that failed in the block that is being measured."""
@@ -145,16 +151,21 @@ class BlockedRun:
         return Comparison(rows, num_looks=self.plan.num_looks, first_look=self.plan.first_look)
 
     def _measure_block(self) -> None:
-        block = self.open_block(self.contestants)
+        block, num_before = self.open_block(self.contestants), len(self.blocks)
         while not block.is_warm and not self._must_end(block):
-            while block.left and len(block.warming) < self.num_at_once:
+            while block.can_start and len(block.warming) < self.num_at_once:
                 block.start_next()
             started = list(block.warming.values())
             block.note_ready(self.bench.first_ready(started) if len(started) > 1 else started[0])
         self.close_block(block)
+        if not self.in_turn and any(failure.reason is Reason.OUT_OF_MEMORY for failure in self.failures.values()):
+            self.in_turn, self.contestants = True, block.contestants
+            self.failures.clear()
+            del self.blocks[num_before:]
 
     def _must_end(self, block: Block) -> bool:
-        return block.is_lost or (bool(block.live) and self.deadline.left_s() <= 0)
+        has_begun = bool(block.live or block.ended)
+        return block.is_lost or (has_begun and self.deadline.left_s() <= 0)
 
     def open_block(
         self,
@@ -170,14 +181,17 @@ class BlockedRun:
         if any(not contestant.request.untuned for contestant in contestants):
             self.bench.new_block()
         order = self._starting_order(contestants, number)
+        if self.in_turn and any(contestant.request.is_used for contestant in contestants):
+            order = list(contestants)  # What the untuned model gives in a longer use is asked for first.
         return Block(self, number, contestants, order, (Guest(control), Guest(second)))
 
     def close_block(self, block: Block) -> dict[str, Measurement] | None:
         """Let the processes of a block take their turns, if all are warm, and end them. What they measured; None where
         one failed: such a block is not counted, and may be opened again."""
-        is_whole = block.is_warm and len(block.live) == len(block.contestants)
-        with self.bench.quiet():
-            is_whole = is_whole and self._give_turns(block, random.Random(f"{self.seed}.{block.number}"))
+        is_whole = block.is_warm and len(block.live) + len(block.ended) == len(block.contestants)
+        if not self.in_turn:
+            with self.bench.quiet():
+                is_whole = is_whole and self._give_turns(block, random.Random(f"{self.seed}.{block.number}"))
         if not is_whole and self.deadline.left_s() <= 0:
             block.drop()  # It does not count, and waiting for what its processes write would end the run later still.
             return None
@@ -204,6 +218,16 @@ class BlockedRun:
             block.second.turn()
         return True
 
+    def give_all_turns(self, running: Running) -> Outcome:
+        """Let a process that is warm take as many turns as there is time for, and end. Its outcome."""
+        ends = self.deadline.clock() + self.plan.max_sampling_s / max(len(self.contestants), 1)
+        with self.bench.quiet():
+            for num_done in range(self.plan.num_rounds):
+                if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
+                    break
+                running.turn()
+        return running.finish()
+
     def _starting_order(self, contestants: Sequence[Contestant], number: int) -> list[Contestant]:
         """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""
         order = list(contestants)
@@ -212,7 +236,7 @@ class BlockedRun:
 
     def gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
         """Whether the failure is retried in another process."""
-        if isinstance(failure, Lost):
+        if isinstance(failure, Lost) or (failure.reason is Reason.OUT_OF_MEMORY and not self.in_turn):
             return False
         self._num_failed[name] += 1
         if self.deadline.left_s() <= 0 or not may_be_random(request, failure, self._num_failed[name]):
@@ -261,6 +285,8 @@ class Block:
         self.warming: dict[str, Running] = {}
         self.live: dict[str, Running] = {}
         """Warm, or failed for good."""
+        self.ended: dict[str, Outcome] = {}
+        """They took all their turns, where processes run in turn."""
         self.control, self.second = guests
 
     @property
@@ -269,9 +295,15 @@ class Block:
         return not self.left and not self.warming
 
     @property
+    def can_start(self) -> bool:
+        """There is another process to start, and nothing that it has to wait for."""
+        return bool(self.left) and not (self._run.in_turn and self.warming)
+
+    @property
     def is_lost(self) -> bool:
         """A worker was lost with one of them."""
-        return any(isinstance(running.outcome, Lost) for running in self.live.values())
+        outcomes = [*self.ended.values(), *(running.outcome for running in self.live.values())]
+        return any(isinstance(outcome, Lost) for outcome in outcomes)
 
     def start_next(self) -> Running:
         """Start the next process."""
@@ -287,6 +319,9 @@ class Block:
         failure = running.outcome
         if isinstance(failure, Failure) and self._run.gets_another(name, self._request(contestant), failure):
             self._start(contestant)
+            return
+        if self._run.in_turn and failure is None:
+            self.ended[name] = self._run.give_all_turns(running)
         else:
             self.live[name] = running
 
@@ -304,7 +339,7 @@ class Block:
         self.warming.clear()
         self.left.clear()
         names = [contestant.name for contestant in self.contestants if contestant.name in self.live]
-        return {name: self.live[name].finish() for name in names}
+        return self.ended | {name: self.live[name].finish() for name in names}
 
     def _start(self, contestant: Contestant) -> Running:
         run, request = self._run, self._request(contestant)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Measurement, Reason
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict
 from autotune.study.equivalence import program_of
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
@@ -19,6 +19,7 @@ from autotune.tuning.race import Standing
 from autotune.tuning.session import Session
 
 _EQUAL = math.log1p(EQUALLY_FAST)
+_OF_A_FULL_DEVICE = {Reason.OUT_OF_MEMORY, Reason.RUN_ERROR, Reason.COMPILE_ERROR, Reason.CRASH}
 _STANDARD_ERRORS = 2.0
 """Two configs that are equal differ by more in one case of twenty."""
 
@@ -79,6 +80,8 @@ class _Verdict:
             self.notes.append(f"trial {number} failed in a fresh process: {failure.reason}: {failure.error}")
         if self.field.most_finalists is not None:
             self.notes.append("no room for several processes at once: only the best config was compared")
+        if self.field.is_in_turn:
+            self.notes.append("there was room for one process at a time: those of a block ran in turn")
 
     def _judged(self, comparison: Comparison) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
@@ -173,7 +176,17 @@ class _Verdict:
         if self.untuned.violations:
             broken = f"the untuned model breaks {', '.join(self.untuned.violations)}"
             return self._confirmation(Verdict.INFEASIBLE, "; ".join([broken, *self.notes, note]))
+        if (number := self._without_room()) is not None:
+            why = f"trial {number} ran alone, and where it was compared its processes failed, maybe for lack of memory"
+            return self._confirmation(Verdict.UNDECIDED, "; ".join(self.notes) or None, why=why, cut_short=True)
         return self._confirmation(Verdict.KEEP_UNTUNED, "; ".join([*self.notes, note]))
+
+    def _without_room(self) -> int | None:
+        """A trial that was measured, and whose processes of blocks failed for what need not be its config's fault: a
+        device that is full is told of in many ways."""
+        is_on_cpu = self.session.study.manifest.workload.device == "cpu"
+        reasons = {Reason.OUT_OF_MEMORY} if is_on_cpu else _OF_A_FULL_DEVICE
+        return next((number for number, each in self.field.failed.items() if each.reason in reasons), None)
 
     def _untried(self) -> Confirmation:
         """Nothing was compared, and nothing was ruled out either."""

@@ -69,6 +69,11 @@ class Field:
         return None if self._run is None else self._run.failures.get(_UNTUNED)
 
     @property
+    def is_in_turn(self) -> bool:
+        """The processes of a block run one after the other, since there was room for one."""
+        return self._run is not None and self._run.in_turn
+
+    @property
     def mishaps(self) -> list[tuple[str, Failure]]:
         """Who failed and then ran, in words, and the failure."""
         last = {} if self._run is None else dict(self._run.mishaps)
@@ -168,12 +173,15 @@ class Field:
         assert self._run is not None
         failures = self._run.failures
         if any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values()):
-            # No room for so many processes: nobody is blamed. They become warm one by one, then in pairs alone.
+            # No room for so many processes: nobody is blamed. They become warm one by one, then in pairs alone, then in
+            # turn.
             warmed_together = self.has_room and self._session.num_warming > 1 and not self._session.mixes
-            if warmed_together or len(names) > 2:
+            if warmed_together or len(names) > 2 or not self._run.in_turn:
                 failures.clear()
             if not warmed_together and len(names) > 2:
                 self.most_finalists = 1
+            elif not warmed_together:
+                self._run.in_turn = True
             self.has_room = False
         self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
 

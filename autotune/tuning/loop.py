@@ -234,7 +234,7 @@ class Tuner:
         """
         while (num_free := self._num_places() - self._num_under_way()) >= 0:
             block, has_place = self._field.block, num_free > 0
-            if block is not None and block.left and (has_place or self._warms_more(block)):
+            if block is not None and block.can_start and (has_place or self._warms_more(block)):
                 block.start_next()
                 continue
             wanted = self._next(has_place=has_place) if has_place or (block is None and self._session.mixes) else None

@@ -626,7 +626,7 @@ class TestOnADevice:
         assert study.record(confirmation.candidate).config == compiled(6)
 
     def test_what_is_done_without_room(self, make_study, measurement, workload, monkeypatch):
-        """One by one after the first time, in pairs after the second; then it is the config's own fault."""
+        """One by one at first, then in pairs, then in turn; then it is the config's own fault."""
         monkeypatch.setattr("autotune.tuning.jobs.num_usable_cores", lambda: 16)
         failure = Failure(reason="out_of_memory", stage="compile", error="1 TiB")
         on_gpu = workload.model_copy(update={"device": "gpu"})
@@ -649,6 +649,8 @@ class TestOnADevice:
 
         assert failed_after_a_block(finalists) == ([], False, None)
         assert failed_after_a_block(finalists) == ([], False, 1)
+        assert failed_after_a_block(finalists[:1]) == ([], False, 1)
+        assert field.is_in_turn
         assert failed_after_a_block(finalists[:1]) == ([1], False, 1)
 
 

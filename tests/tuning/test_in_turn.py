@@ -1,0 +1,97 @@
+"""A device that has room for one process of the model: those of a block run one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.measure.statistics import Verdict
+from autotune.study.budget import Budget
+from autotune.study.folder import FolderStudies
+from autotune.trial.deadline import Deadline
+from autotune.tuning.loop import Tuner
+from benchmarks.simulated import (
+    EndedTrial,
+    Machine,
+    Noise,
+    SimulatedTrials,
+    Truth,
+    manifest_of,
+    space_of_variants,
+)
+
+FULL = Failure(reason=Reason.OUT_OF_MEMORY, stage=Stage.BUILD, error="CUDA error: out of memory")
+
+
+class OneFits(SimulatedTrials):
+    """Two processes that are alive at a time do not fit. A config of `never` fits in its trial alone."""
+
+    def __init__(self, machine, truth, never):
+        super().__init__(machine, truth)
+        self.num_live = self.num_refused = 0
+        self.never = never
+
+    def new_block(self):
+        self.num_live = 0
+
+    def drop(self, started):
+        self.num_live = 0
+
+    def hold(self, folder, request, *, on_stage=None):
+        if self.num_live or request.config in self.never:
+            self.num_refused += 1
+            return EndedTrial(FULL)
+        held = super().hold(folder, request)
+        self.num_live, finish = 1, held.finish
+
+        def end(on_stage=None):
+            self.num_live = 0
+            return finish(on_stage)
+
+        held.finish = end
+        return held
+
+
+@pytest.fixture
+def tune(tmp_path, monkeypatch):
+    """`tune(gain, wall_s)` on a device of sixteen cores, of a space of two configs of which the first is faster."""
+    monkeypatch.setattr("autotune.tuning.jobs.num_usable_cores", lambda: 16)
+
+    def tune(gain, wall_s=None, *, none_fits=False):
+        space = space_of_variants(2)
+        untuned = space.untuned()
+        best, other = (config for config in space.configs() if config != untuned)
+        machine = Machine(Noise(process_sd=0.03), seed=1)
+        manifest = manifest_of(space, 1)
+        on_a_device = manifest.workload.model_copy(update={"device": "gpu"})
+        study = FolderStudies(tmp_path).create(manifest.model_copy(update={"workload": on_a_device}))
+        latency_s = {untuned: 0.010, best: 0.010 / gain, other: 0.0099}
+        bench = OneFits(machine, Truth(latency_s), never=(best, other) if none_fits else ())
+        budget = Budget(num_trials=3, wall_s=wall_s)
+        deadline = {} if wall_s is None else {"deadline": Deadline.after(wall_s, clock=machine.read_clock)}
+        said = Tuner(study, budget, bench, **deadline).run()
+        return study, said, bench, best
+
+    return tune
+
+
+@pytest.mark.parametrize(("gain", "wall_s"), [(5.0, 200.0), (1.3, 7200.0), (5.0, None)])
+def test_what_is_faster_is_proven(tune, gain, wall_s):
+    """By as many blocks as its scatter asks for; each kind of block finds out once that there is no room for two."""
+    study, said, bench, best = tune(gain, wall_s)
+    assert said.verdict is Verdict.FASTER
+    assert study.record(said.candidate).config == best
+    assert "there was room for one process at a time" in said.note
+    assert bench.num_refused <= 5
+
+
+def test_equals_are_no_win(tune):
+    _, said, _, _ = tune(1.0, 7200.0)
+    assert said.verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED)
+
+
+def test_a_config_that_could_not_be_compared_is_not_ruled_out(tune):
+    """It ran in its trial, and no process of a block had room for it: that nothing is faster is not known."""
+    _, said, _, _ = tune(5.0, 7200.0, none_fits=True)
+    assert said.verdict is Verdict.UNDECIDED
+    assert "maybe for lack of memory" in said.why
