@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from autotune.config import Config
-from autotune.workload.workload import Device, Task
+from autotune.workload.workload import Task
 from benchmarks.evidence import table
 from benchmarks.portfolio import (
     AVX2,
@@ -21,7 +21,6 @@ from benchmarks.portfolio import (
     FUSION,
     GEMM,
     GRAPH,
-    GRAPHS,
     HALF,
     HIGH,
     JIT,
@@ -51,11 +50,6 @@ CPU: tuple[tuple[str, Settings], ...] = (
     ("frozen, C++ wrapper, bfloat16 autocast (other tolerance)", {**WRAPPED, **HALF}),
     ("eager, memory kept (process)", {**EAGER, **KEEP}),
 )
-GPU: tuple[tuple[str, Settings], ...] = (
-    ("`torch.compile(model)`", COMPILED),
-    ('`mode="reduce-overhead"`', GRAPHS),
-    ('`mode="reduce-overhead"`, matmul precision `high` (TF32, process)', {**GRAPHS, **HIGH}),
-)
 TRAINING: tuple[tuple[str, Settings], ...] = (
     ("model compiled", COMPILED),
     ("model and loss compiled", STEP),
@@ -80,20 +74,19 @@ TABLES = {"vit_torch": "ViT", "resnet18_torch_exhaustive": "ResNet-18", "small_m
 
 def sections() -> dict[str, str]:
     """Name of the section -> what has to stand there."""
-    cpu, gpu, mindspore = _known("torch"), _known("torch", device="gpu"), _known("mindspore")
+    cpu, mindspore = _known("torch"), _known("mindspore")
     return {
         "modes-cpu": _settings(CPU, cpu),
         "modes-kinds": _models(CPU, cpu, "`torch.compile(model)`", COMPILED),
         "modes-whole": _whole_tables(),
-        "modes-gpu": _settings(GPU, gpu) + "\n" + _models(GPU, gpu, "`torch.compile(model)`", COMPILED),
         "modes-training": _settings(TRAINING, _known("torch", "train")),
         "modes-mindspore": _settings(MINDSPORE, mindspore) + "\n" + _models(MINDSPORE, mindspore, "`ms.jit`", JIT),
     }
 
 
-def _known(framework: str, task: Task = "infer", device: Device = "cpu") -> list[Readings]:
+def _known(framework: str, task: Task = "infer") -> list[Readings]:
     """The recorded models; the tables of whole spaces, which are the same networks, stand apart."""
-    return [one for one in readings_of(framework, task, RECORDS[device], device) if not one.name.endswith("(table)")]
+    return [one for one in readings_of(framework, task, RECORDS["cpu"], "cpu") if not one.name.endswith("(table)")]
 
 
 def _settings(rows: Sequence[tuple[str, Settings]], known: Sequence[Readings]) -> str:

@@ -388,3 +388,15 @@ def test_a_device_s_dropout_draws_in_the_order_of_its_input(monkeypatch):
     with importlib.import_module("torch._inductor.config").patch(fallback_random=False):
         draw_as_uncompiled()
     assert lowering._maybe_layout_constraints[dropout] is lowering.constrain_to_fx_strides
+
+
+def test_a_job_waits_for_the_device_of_its_model(monkeypatch):
+    """Which need not be the current one: a model on `cuda:1` is named and waited for there."""
+    asked, backend = [], TorchBackend()
+    module = SimpleNamespace(synchronize=asked.append, get_device_name=lambda device: f"card {device.index}")
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    monkeypatch.setattr("autotune.backends.torch.backend.device_of", lambda _: torch.device("cuda", 1))
+    backend.adopt(torch.nn.Linear(2, 2))
+    backend.synchronise()
+    assert asked == [torch.device("cuda", 1)]
+    assert backend.device_name() == "card 1"

@@ -178,7 +178,7 @@ class TorchBackend(Backend):
         self._device = device_of(model)
 
     def device_name(self) -> str:
-        return "cpu" if self._device.type == "cpu" else str(self._module().get_device_name())
+        return "cpu" if self._device.type == "cpu" else str(self._module().get_device_name(self._device))
 
     def device_uuid(self) -> str | None:
         return cuda_uuid(torch.cuda) if self._device.type == "cuda" else None
@@ -217,7 +217,7 @@ class TorchBackend(Backend):
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
         if self._device.type != "cpu":
-            self._module().synchronize()
+            self._module().synchronize(self._device)
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
         return array_of(value) if isinstance(value, torch.Tensor) else None
@@ -317,7 +317,7 @@ class TorchBackend(Backend):
     def random_state(self) -> bytes:
         states = [torch.get_rng_state()]
         if self._device.type != "cpu":
-            states.append(self._module().get_rng_state())
+            states.append(self._module().get_rng_state(self._device))
         return b"".join([*(state.numpy().tobytes() for state in states), python_random_state()])
 
     def peak_memory_bytes(self, *, restart: bool = False) -> int | None:
