@@ -7,10 +7,12 @@ installed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from autotune.errors import InputError, quoted
@@ -104,3 +106,8 @@ def _points(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
 @cache
 def _loaded(point: metadata.EntryPoint) -> Any:
     return point.load()
+
+
+def modules_in(package: str, path: Iterable[str]) -> list[ModuleType]:
+    """The modules of a folder in which each is one thing, found by being there, in the order of their names."""
+    return [import_module(f"{package}.{module.name}") for module in pkgutil.iter_modules(path)]

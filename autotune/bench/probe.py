@@ -14,20 +14,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.apply.compile_model import place_of
-from autotune.backends.capabilities import require
 from autotune.backends.contracts.runtime import DeviceReport
-from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked, command
 from autotune.config import Scalar
-from autotune.errors import AutotuneError, InputError, InvalidConfigError, SetupError
+from autotune.errors import AutotuneError, InputError, SetupError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
 from autotune.own_folders import TemporaryFolder
@@ -35,14 +31,9 @@ from autotune.space.declared import Declaration
 from autotune.trial.deadline import SHORTEST_S, LimitsNow
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.worker.components import ComponentRecord, repeated_in, require_regions
 from autotune.trial.worker.main import leave, traced
 from autotune.trial.worker.stages import StageReporter
-from autotune.trial.worker.subject import built_for, records_gradients
-from autotune.workload.arguments import Arguments
-from autotune.workload.build import Built
-from autotune.workload.components import Pipeline, pipeline_of
-from autotune.workload.regions import repeated_blocks
+from autotune.trial.worker.subjects import declared_by
 from autotune.workload.workload import Workload
 
 _QUESTION, _ANSWER = "question.json", "answer.json"
@@ -184,65 +175,7 @@ def _declared(argument: str) -> dict[str, Any]:
     workload = Workload.model_validate_json(argument)
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
-    built = built_for(workload, backend)
-    model = backend.as_model(built.model)
-    problem = backend.check_model(model)
-    if problem is not None:
-        raise InputError(f"{workload.model} returned as the model {problem}")
-    if workload.task == "train":
-        return {}
-    regions = backend.regions
-    if built.prompts is not None:
-        return _of_generation(workload, model, backend).model_dump(mode="json")
-    if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
-        return Declaration(padding=tuple(built.padding), tiers=dict(built.tiers)).model_dump(mode="json")
-    pipeline = pipeline_of(model)
-    if pipeline is not None:
-        return _of_pipeline(workload, built, pipeline, backend).model_dump(mode="json")
-    for region in built.regions or ():
-        try:
-            regions.check_region(model, region)
-        except InvalidConfigError as error:
-            raise InputError(f"{workload.model}: {error}", tip=error.tip) from None
-    backend.materialise(model, partial(built.inputs.call, model))
-    declaration = Declaration(
-        regions=built.regions,
-        repeated=repeated_blocks(regions.modules(model), backend.parameters),
-        variants={
-            name: {value: place_of(function) for value, function in choices.items()}
-            for name, choices in built.variants.items()
-        },
-        padding=tuple(built.padding),
-        tiers=dict(built.tiers),
-        records_gradients=records_gradients(built, model, (built.inputs, *built.more_inputs), backend),
-        constant_weights=backend.takes_constant_weights(model),
-    )
-    return declaration.model_dump(mode="json")
-
-
-def _of_pipeline(workload: Workload, built: Built, pipeline: Pipeline, backend: Backend) -> Declaration:
-    """What is to know of a model of several. Raises InputError."""
-    record = ComponentRecord(workload.model, backend.place(backend.as_model(built.model)), pipeline, backend)
-    components = record.components(_placed(built.inputs, backend))
-    require_regions(workload.model, built.regions or (), components)
-    repeated = repeated_in(pipeline, components, backend)
-    return Declaration(regions=built.regions, repeated=repeated, components=components)
-
-
-def _placed(inputs: Arguments, backend: Backend) -> Arguments:
-    return inputs.with_leaves([backend.place(leaf) for leaf in inputs.leaves()])
-
-
-def _of_generation(workload: Workload, model: Any, backend: Backend) -> Declaration:
-    """What is to know of a model that generates text. Raises InputError for one that does not."""
-    generation, regions = require(backend.generation, asked("task", "generate")), backend.regions
-    problem = generation.check_generating(model)
-    if problem is not None:
-        raise InputError(f"{workload.model} returned as the model {problem}")
-    return Declaration(
-        repeated=None if regions is None else repeated_blocks(regions.modules(model), backend.parameters),
-        met=generation.offers(model),
-    )
+    return declared_by(workload, backend).model_dump(mode="json")
 
 
 _ANSWERS: dict[str, Callable[[str], Any]] = {

@@ -23,7 +23,8 @@ from autotune.job.stats import recorder_of, register
 from autotune.job.uses.step import UseOfStep
 from autotune.measure.parts import Compare
 from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
-from autotune.workload.build import TrainingRecipe, Variants, own_loss
+from autotune.workload.build import Variants
+from autotune.workload.kinds.train import Train, own_loss
 
 
 class TrainingStep:
@@ -153,7 +154,7 @@ class Loaded(LoadedFile):
             compiler_options=compiler_options,
             ranks=ranks,
         )
-        updates, recipe = Updates(accumulate, clip_grad_norm), TrainingRecipe(loss or own_loss, optimizer)
+        updates, recipe = Updates(accumulate, clip_grad_norm), Train(loss or own_loss, optimizer)
         use = partial(UseOfStep, recipe=recipe, updates=updates)
         call, _ = Application(self, model, policy, use).applied()
         step, recorder = TrainingStep(call, updates), recorder_of(call)

@@ -16,7 +16,7 @@ from autotune.backends.capabilities import Updates
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, rest_of_call
-from autotune.workload.build import own_loss
+from autotune.workload.kinds.train import own_loss
 from tests.conformance.torch_kit import warned
 from tests.stand_ins.exports import export
 

@@ -204,7 +204,7 @@ class TestMissingCapabilities:
 
     def test_training(self, install_backend, tmp_path, workload):
         """A trial of the task `train` is invalid, and the sentence says why."""
-        from autotune.trial.worker.subject import build_subject
+        from autotune.trial.worker.subjects import build_subject
 
         install_backend("tiny", "tiny_backend", TINY)
         model = tmp_path / "trained.py"

@@ -19,7 +19,7 @@ from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.errors import InvalidConfigError  # noqa: E402
 from autotune.trial.worker.calls.one_shape import OneShape  # noqa: E402
-from autotune.trial.worker.subject import build_subject  # noqa: E402
+from autotune.trial.worker.subjects import build_subject  # noqa: E402
 from autotune.workload.workload import Workload  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -9,7 +9,7 @@ import autotune
 from autotune.errors import InputError
 from autotune.planning.manifest import make_manifest
 from autotune.question.question import Question
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from tests.backends.test_torch_inputs import COMPILED, EAGER, seen_under
 from tests.stand_ins.exports import export
 

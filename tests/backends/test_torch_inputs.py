@@ -17,7 +17,7 @@ from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.trial.worker.calls.kinds import calls_for  # noqa: E402
-from autotune.trial.worker.subject import build_subject  # noqa: E402
+from autotune.trial.worker.subjects import build_subject  # noqa: E402
 from autotune.workload.workload import Workload  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

@@ -9,7 +9,7 @@ import pytest
 from autotune.backends.torch.backend import TorchBackend
 from autotune.bench import probe
 from autotune.errors import InputError
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 
 torch = pytest.importorskip("torch")
 

@@ -22,7 +22,7 @@ import yaml
 from autotune import environment
 from autotune.backends.registry import framework_version, load_backend
 from autotune.planning.models import make_workload
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from tests.conftest import REPOSITORY
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported
@@ -86,7 +86,7 @@ def write_tuned(name: str, path: Path, **arguments: Any) -> Path:
     workload = make_workload(f"{EXAMPLES / name}.py:build", arguments, framework, "cpu", 0, task=task)
     subject = build_subject(workload, backend)
     start = time.perf_counter()
-    subject.inputs[0].call(subject.model if task == "infer" else functools.partial(subject.recipe.loss, subject.model))
+    subject.inputs[0].call(subject.model if task == "infer" else functools.partial(subject.work.loss, subject.model))
     first_call_s = time.perf_counter() - start
     here = environment.describe(device=backend.device_name(), variables={}).model_dump()
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())

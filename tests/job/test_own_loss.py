@@ -9,8 +9,8 @@ import pytest
 import autotune
 from autotune.backends.registry import load_backend
 from autotune.errors import InputError
-from autotune.trial.worker.subject import build_subject
-from autotune.workload.build import own_loss
+from autotune.trial.worker.subjects import build_subject
+from autotune.workload.kinds.train import own_loss
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -132,7 +132,7 @@ def test_a_function_that_returns_model_and_inputs_alone_is_trained(tmp_path, wor
     backend = load_backend("torch")
     backend.prepare("cpu", 0)
     subject = build_subject(workload.model_copy(update=there), backend)
-    optimizer = subject.recipe.optimizer
+    optimizer = subject.work.optimizer
     assert isinstance(optimizer, torch.optim.AdamW)
     assert [tuple(each.shape) for each in optimizer.param_groups[0]["params"]] == [(3, 4)]
     before = subject.model.linear.weight.detach().clone()
@@ -140,7 +140,7 @@ def test_a_function_that_returns_model_and_inputs_alone_is_trained(tmp_path, wor
     from autotune.config import Config
 
     step = backend.training.training_step(
-        subject.model, subject.recipe.loss, optimizer, Config({"execution": "eager"}), UndoLog()
+        subject.model, subject.work.loss, optimizer, Config({"execution": "eager"}), UndoLog()
     )
     subject.inputs[0].call(step)
     assert not torch.equal(subject.model.linear.weight, before)

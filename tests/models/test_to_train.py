@@ -13,8 +13,8 @@ import pytest
 from autotune.errors import InputError
 from autotune.planning.models import make_workload
 from autotune.plugins.hubs import hubs
-from autotune.trial.worker.subject import build_subject
-from autotune.workload.build import own_loss
+from autotune.trial.worker.subjects import build_subject
+from autotune.workload.kinds.train import own_loss
 from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
@@ -142,7 +142,7 @@ def test_a_trial_gets_the_usual_optimizer():
     workload = make_workload("hf:bert", {"num_hidden_layers": 1}, "torch", "cpu", 0, task="train")
     backend = TorchBackend()
     backend.prepare("cpu", 0)
-    recipe = build_subject(workload, backend).recipe
+    recipe = build_subject(workload, backend).work
     assert type(recipe.optimizer).__name__ == "AdamW"
     (group,) = recipe.optimizer.param_groups
     assert group["lr"] == pytest.approx(5e-5)

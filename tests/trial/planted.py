@@ -20,7 +20,7 @@ from autotune.config import Config
 from autotune.measure.accuracy import default_tolerance
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.workload import Workload
 
 TENSORS = ("detections", "moments", "policy.mean", "policy.scale", "cache.keys", "cache.values", "ids")

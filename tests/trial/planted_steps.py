@@ -18,7 +18,7 @@ from autotune.config import Config
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.later_steps import Untuned, require_like_reference
 from autotune.trial.worker.calls.steps import Steps
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.workload import Workload
 
 TOLERANCE = 1e-3

@@ -20,7 +20,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import WrongResultError, check, read_reference
 from autotune.trial.worker.calls.one_shape import OneShape
 from autotune.trial.worker.reference import complete_reference
-from autotune.trial.worker.subject import subject_of
+from autotune.trial.worker.subjects import subject_of
 from autotune.workload.workload import Workload
 from tests.trial.planted import EAGER, OF_OUTPUTS, made_like, rounded
 

@@ -16,7 +16,7 @@ from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from tests.dynamo_backends import registered
 
 torch = pytest.importorskip("torch")

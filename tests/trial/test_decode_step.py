@@ -17,7 +17,7 @@ from autotune.planning.manifest import make_manifest
 from autotune.question.question import Question
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 from tests.stand_ins.exports import export

@@ -22,7 +22,7 @@ from autotune.trial.worker.calls.continuations import Continuations
 from autotune.trial.worker.calls.text_gate import TextGate, Texts, Tops
 from autotune.trial.worker.measure import Supervision, measure
 from autotune.trial.worker.stages import StageReporter
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 

@@ -18,7 +18,7 @@ from autotune.measure.measurement import Measurement
 from autotune.trial.folder import TrialFolder
 from autotune.trial.worker.calls.kinds import calls_for
 from autotune.trial.worker.input_limits import look_for_limits
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 

@@ -39,7 +39,7 @@ def judges():
 
 
 def trained(planted, subject):
-    return planted.Trainer(subject.model, subject.recipe.loss, subject.recipe.optimizer)
+    return planted.Trainer(subject.model, subject.work.loss, subject.work.optimizer)
 
 
 def all_faults(planted, framework, optimizer):

@@ -17,7 +17,8 @@ from autotune.measure.sampling import SamplingPlan, take_samples
 from autotune.trial.folder import TrialFolder
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.one_shape import OneShape
-from autotune.trial.worker.subject import NUM_IN_A_ROW, build_subject
+from autotune.trial.worker.subject import NUM_IN_A_ROW
+from autotune.trial.worker.subjects import build_subject
 from autotune_fake.backend import FakeBackend
 
 SUMMING = """

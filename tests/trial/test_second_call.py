@@ -14,7 +14,7 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.trial.worker.calls.calls import Calls
 from autotune.trial.worker.calls.one_shape import OneShape
 from autotune.trial.worker.calls.steps import Steps
-from autotune.trial.worker.calls.stream import Stream
+from autotune.trial.worker.calls.stream import StreamCalls
 from autotune.trial.worker.costs import NUM_COPIES, SecondCall, copying_s
 from autotune.tuning.blocks import Contestant
 from autotune.tuning.session import PIPELINED_CALLS, picks_by_timing, sampling_for
@@ -88,7 +88,7 @@ def test_only_what_is_copied_is_timed():
     )
     assert OneShape.copied(calls, Config({})) is copy
     assert Steps.copied(calls, Config({})) is None
-    assert Stream.copied(calls, Config({})) is None
+    assert StreamCalls.copied(calls, Config({})) is None
 
 
 def test_every_second_pair_of_blocks_begins_with_a_compile_of_its_own(make_request, tmp_path):

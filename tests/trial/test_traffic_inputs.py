@@ -14,7 +14,8 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.planning.models import make_workload
 from autotune.planning.shapes import with_shapes
-from autotune.trial.worker.subject import Subject, build_subject
+from autotune.trial.worker.subject import Subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 
@@ -60,23 +61,23 @@ def axis(dimension: str, leaf: int, number: int) -> Axis:
 def test_axes_are_found_by_the_shapes_of_the_inputs(shaped: Shaped) -> None:
     """An axis belongs to the dimension that it changes with, in each input; one that stays is nobody's."""
     subject = shaped(BERT.replace("PADDING", "{}"), "batch=1,3; seq=2..9")
-    assert set(subject.stream.shapes.inputs) == {
+    assert set(subject.work.shapes.inputs) == {
         axis("batch", 0, 0), axis("seq", 0, 1), axis("seq", 1, 0), axis("batch", 1, 1),
     }  # fmt: skip
-    assert subject.stream.shapes.outputs == ()
+    assert subject.work.shapes.outputs == ()
 
 
 def test_axes_of_outputs_are_found_for_what_may_be_padded(shaped: Shaped) -> None:
     """Only of dimensions with a declared padding, since only what was padded is cut."""
     subject = shaped(BERT.replace("PADDING", "{'batch': 0}"), "batch=1,3; seq=2..9")
-    assert subject.stream.shapes.outputs == (axis("batch", 0, 0), axis("batch", 1, 0))
-    assert subject.stream.shapes.padding == {"batch": 0}
+    assert subject.work.shapes.outputs == (axis("batch", 0, 0), axis("batch", 1, 0))
+    assert subject.work.shapes.padding == {"batch": 0}
 
 
 def test_inputs_of_every_shape_are_the_beginnings_of_the_largest(shaped: Shaped) -> None:
     """Contiguous copies, of each shape in the stream, in the stream's order."""
     subject = shaped(BERT.replace("PADDING", "{}"), "batch=1,3; seq=2..9", num_calls=5)
-    stream = subject.stream
+    stream = subject.work
     largest = np.arange(27, dtype=float).reshape(3, 9)
     assert len(stream.calls) == 5
     assert set(stream.calls) == set(range(len(stream.sizes)))
@@ -100,8 +101,8 @@ def test_what_is_checked_is_of_the_stream(shaped: Shaped) -> None:
 def test_a_dimension_of_one_size_has_no_axes(shaped: Shaped) -> None:
     """Nothing varies, so nothing is looked for or cut."""
     subject = shaped(BERT.replace("PADDING", "{'seq': 0}"), "seq=4")
-    assert (subject.stream.shapes.inputs, subject.stream.shapes.outputs, subject.stream.shapes.padding) == ((), (), {})
-    assert [inputs.leaves()[0].shape for inputs in subject.stream.inputs] == [(2, 4)]
+    assert (subject.work.shapes.inputs, subject.work.shapes.outputs, subject.work.shapes.padding) == ((), (), {})
+    assert [inputs.leaves()[0].shape for inputs in subject.work.inputs] == [(2, 4)]
 
 
 REFUSED = {
@@ -151,8 +152,8 @@ def test_the_demonstrations_see_real_traffic(framework: str, model: str, shapes:
         ),
         backend,
     )
-    assert {(each.leaf, each.axis) for each in subject.stream.shapes.inputs} == axes
-    assert len(subject.stream.inputs) == len(traffic.loads)
+    assert {(each.leaf, each.axis) for each in subject.work.shapes.inputs} == axes
+    assert len(subject.work.inputs) == len(traffic.loads)
     with backend.inference():
-        for inputs in subject.stream.inputs:
+        for inputs in subject.work.inputs:
             assert output_arrays(backend, inputs.call(subject.model))

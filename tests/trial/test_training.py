@@ -33,7 +33,7 @@ from autotune.trial.request import Limits
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.step_gate import NUM_STEPS, StepGate, StepsTaken
 from autotune.trial.worker.calls.steps import Steps
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY

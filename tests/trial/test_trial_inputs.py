@@ -10,7 +10,8 @@ from autotune.errors import AutotuneError, InputError
 from autotune.measure.measurement import Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.worker.accuracy_check import num_compared
-from autotune.trial.worker.subject import NOT_TAKEN, build_subject, same_in_all
+from autotune.trial.worker.subject import NOT_TAKEN, same_in_all
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.arguments import Arguments
 from autotune_fake.backend import FakeBackend
 

@@ -12,7 +12,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.steps import Steps
-from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.subjects import build_subject
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 from tests.trial.planted import Judge, Variant

@@ -5,12 +5,11 @@ A module here needs no entry anywhere: its `Section` is found by being here. It 
 
 from __future__ import annotations
 
-import pkgutil
 from functools import cache
-from importlib import import_module
 
 from autotune.answer.content import Section
 from autotune.answer.result import StudyResult
+from autotune.doors import modules_in
 from autotune.tuning.events import Event
 
 
@@ -26,6 +25,5 @@ def news(event: Event) -> list[str]:
 
 @cache
 def _kinds() -> list[type[Section]]:
-    for module in pkgutil.iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+    modules_in(__name__, __path__)
     return sorted(Section.__subclasses__(), key=lambda kind: kind.place)

@@ -17,7 +17,7 @@ from autotune.errors import InputError
 from autotune.job.fallback import MismatchError
 from autotune.job.guard import Guard
 from autotune.job.uses.use import Applying, Held, Use
-from autotune.workload.build import TrainingRecipe
+from autotune.workload.kinds.train import Train
 
 
 class UseOfStep(Use):
@@ -25,7 +25,7 @@ class UseOfStep(Use):
 
     what = "a training step"
 
-    def __init__(self, applying: Applying, given: Any, recipe: TrainingRecipe, updates: Updates) -> None:
+    def __init__(self, applying: Applying, given: Any, recipe: Train, updates: Updates) -> None:
         """`updates`: how the step changes the weights."""
         super().__init__(applying, given)
         self._recipe = recipe

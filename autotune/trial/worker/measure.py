@@ -62,7 +62,8 @@ from autotune.trial.worker.input_limits import little_to_lose, look_for_limits
 from autotune.trial.worker.memory import PeakMemory, growth_of
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.stages import StageReporter, Turns
-from autotune.trial.worker.subject import Subject, subject_of
+from autotune.trial.worker.subject import Subject
+from autotune.trial.worker.subjects import subject_of
 from autotune.workload.process_start import INSTANCES
 
 PROFILED_CALLS = 5

@@ -27,7 +27,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.calls.steps import Steps
 from autotune.trial.worker.further import error_of
-from autotune.trial.worker.subject import subject_of
+from autotune.trial.worker.subjects import subject_of
 
 ONLY = "same-numbers"
 """Second argument of a worker that checks this and measures nothing, and the name of its folder in the trial's."""

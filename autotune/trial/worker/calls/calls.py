@@ -15,9 +15,9 @@ order:
                 that of a finalist
     authors_inputs      in which the limits of whole numbers are looked for, at the very end
 
-The kinds are `OneShape` (the same inputs again and again), `Stream` (inputs of many shapes, as traffic has them),
-`Steps` (training steps) and `Continuations` (generated text). Nothing else in a trial's process asks which of them it
-is.
+A module here needs no entry anywhere: its `Calls` is found by the kind of work that it says it is for, such as
+`OneShape` (the same inputs again and again), `StreamCalls` (inputs of many shapes, as traffic has them), `Steps`
+(training steps) and `Continuations` (generated text). Nothing else in a trial's process asks which of them it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,8 @@ from autotune.trial.worker.costs import SecondCall
 from autotune.trial.worker.subject import Subject, same_in_all
 from autotune.workload.arguments import Arguments
 from autotune.workload.components import pipeline_of
+from autotune.workload.kinds.work import Work
+from autotune.workload.workload import Workload
 
 Step = Callable[..., Any]
 """The model, or its training step, under a config."""
@@ -54,6 +56,8 @@ class Calls(ABC):
     """The calls of one trial, made before the subject is changed. The defaults are those of calls with the example
     inputs alone."""
 
+    kind: ClassVar[type[Work]]
+    """What they are for."""
     gate: Gate
     """What is compared; used after `observe`."""
     replay: Replay | None = None
@@ -66,7 +70,8 @@ class Calls(ABC):
     has_many_steps = False
     """A call is hundreds of short ones, one after the other."""
 
-    def __init__(self, subject: Subject, backend: Backend) -> None:
+    def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
+        self._workload = workload
         self._subject = subject
         self._backend = backend
         self._unseen: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ from autotune.trial.worker.calls.text_gate import MOST_FORCED, TextGate, Texts, 
 from autotune.trial.worker.subject import Subject, describe_dropouts
 from autotune.workload.arguments import Arguments
 from autotune.workload.generation import EDGE_TOKENS
+from autotune.workload.kinds.text import Text
 from autotune.workload.workload import Workload
 
 _NUM_NUDGES = 2
@@ -44,16 +45,15 @@ _FORCED_SEED, _EDGE_SEED = 1, 2
 class Continuations(Calls):
     """Continues each prompt of the stream greedily by a forced number of tokens."""
 
+    kind = Text
     has_many_steps = True
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
-        super().__init__(subject, backend)
-        assert subject.prompts is not None
+        super().__init__(workload, subject, backend)
         self._generation = require(backend.generation, asked("task", "generate"))
-        self._prompts = subject.prompts
+        self._prompts = subject.work_as(Text).prompts
         self._tokens = [given.positional[0] for given in subject.inputs[:-1]]
         self._seed = workload.seed
-        self._framework = workload.framework
         self._config: Config | None = None
         self._texts = TextGate(workload.model, lambda _: describe_dropouts(subject, backend))
         self.gate: Gate = self._texts
@@ -116,7 +116,7 @@ class Continuations(Calls):
             greedy = [step(tokens, with_logits=True) for tokens in self._tokens]
             chosen = [made.tokens for made in greedy]
             tops = [Tops.of(made.logits) for made in greedy if made.logits is not None]
-        return Texts(Seen(calls, [], framework=self._framework), chosen, tops)
+        return Texts(Seen(calls, [], framework=self._workload.framework), chosen, tops)
 
     def _forced(self) -> Iterator[tuple[int, Array]]:
         """Length and logits of the forced continuation of each prompt."""

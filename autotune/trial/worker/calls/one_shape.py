@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from autotune.apply.compile_model import compile_under, declared_functions
 from autotune.apply.config_parts import ConfigParts
@@ -36,6 +36,8 @@ from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.trial.worker.use import Finalist, Leader, Usage, use_folder
 from autotune.workload.arguments import Arguments
 from autotune.workload.components import pipeline_of
+from autotune.workload.kinds.infer import Infer
+from autotune.workload.kinds.work import Work
 from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Workload
 
@@ -47,12 +49,12 @@ LONGEST_NUDGING_S = 5.0
 class OneShape(Calls):
     """Calls of a model for inference. What they leave behind is counted from the first after this was made."""
 
+    kind: ClassVar[type[Work]] = Infer
     _shapes: Shapes | None = None
     """What a shape strategy goes by."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
-        super().__init__(subject, backend)
-        self._framework = workload.framework
+        super().__init__(workload, subject, backend)
         self.gate: Gate = OutputGate(workload.model, self._why_unrepeatable, subject.authors, subject.num_in_a_row)
         self._surroundings = Surroundings(subject, backend)
         with self.recording():
@@ -110,7 +112,7 @@ class OneShape(Calls):
         times = possible_times(left, once, earlier)
         left += _one_call_earlier(earlier, names)
         has_forms = not self._subject.is_wide
-        return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms, times=times)
+        return Seen(calls, left, not_compared, framework=self._workload.framework, has_forms=has_forms, times=times)
 
     def _next(self, step: Step, inputs: Arguments, *, is_new: bool) -> Any:
         """The output of a call that goes on from the state that the one before has left. `is_new`: nobody knows that
@@ -193,7 +195,7 @@ class OneShape(Calls):
         return Usage(
             self._backend,
             self.gate,
-            self._framework,
+            self._workload.framework,
             self._subject.inputs,
             self._called,
             use_folder(request),

@@ -80,6 +80,7 @@ from autotune.trial.worker.calls.step_gate import (
 from autotune.trial.worker.subject import Subject
 from autotune.trial.worker.use import digest, use_folder
 from autotune.workload.arguments import Arguments
+from autotune.workload.kinds.train import Train
 from autotune.workload.workload import Workload
 
 _SLOPE_STEP = 0.02
@@ -90,19 +91,19 @@ _NUM_NUDGES = 4
 class Steps(Calls):
     """Keeps a copy of the weights from its making until `observe`."""
 
+    kind = Train
+
     def __init__(self, workload: Workload, subject: Subject, backend: Backend, *, same_numbers: bool = False) -> None:
         """`same_numbers`: the step draws the random numbers of the untuned one, whatever the config, or drops nothing
         where a framework cannot do that."""
-        assert subject.recipe is not None
-        super().__init__(subject, backend)
-        self._recipe = subject.recipe
+        super().__init__(workload, subject, backend)
+        self._recipe = subject.work_as(Train)
         self._training = require(backend.training, asked("task", "train"))
         self._surroundings = Surroundings(subject, backend, self._training.trained(self._recipe.optimizer))
         self._before = self._surroundings.now()
         self._start = self._training.weights(self._recipe.optimizer)
         self._rewind: Callable[[], None] | None = self._training.snapshot(subject.model, self._recipe.optimizer)
         self._seed = workload.seed
-        self._framework = workload.framework
         self._same_numbers = same_numbers
         self._is_uncompiled = True
         self._draws_in_silence = False
@@ -120,7 +121,7 @@ class Steps(Calls):
         return nullcontext()
 
     def compile(self, config: Config, changes: UndoLog) -> Step:
-        self._is_uncompiled = not entry_of(self._framework).compiles(config)
+        self._is_uncompiled = not entry_of(self._workload.framework).compiles(config)
         if self._same_numbers and self._training.silence is not None:
             self._training.silence(self._subject.model)
             self._before = self._surroundings.now()

@@ -1,4 +1,4 @@
-"""`Stream`: calls of many shapes. The trial replays a stream of calls, in which each shape has its share."""
+"""`StreamCalls`: calls of many shapes. The trial replays a stream of calls, in which each shape has its share."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from autotune.measure.sampling import Clock, SamplingPlan, take_cold_pass
 from autotune.trial.worker.calls.calls import Step
 from autotune.trial.worker.calls.one_shape import OneShape
 from autotune.trial.worker.subject import Subject
+from autotune.trial.worker.subjects.stream_inputs import StreamInputs
 from autotune.workload.arguments import Arguments
+from autotune.workload.kinds.stream import Stream
 from autotune.workload.workload import Workload
 
 
-class Stream(OneShape):
+class StreamCalls(OneShape):
     """Calls of the shapes of the traffic. What is compiled for a shape is compiled in a first pass of the stream; each
     shape has its own second call, somewhere in the second pass, which is not told apart."""
 
+    kind = Stream
+
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         super().__init__(workload, subject, backend)
-        assert subject.stream is not None
-        self._stream = subject.stream
+        self._stream = subject.work_as(StreamInputs)
         self._shapes = self._stream.shapes
 
     def first(self, step: Step, settings: Config, clock: Clock, begun: float) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, build
+from autotune.workload.kinds.stream import Stream
 from autotune.workload.traffic import Shapes, Sizes, Traffic
 from autotune.workload.workload import Workload
 
@@ -28,7 +29,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class StreamInputs:
+class StreamInputs(Stream):
     """The calls that a trial replays: `sizes` and `inputs` of each shape, and for each call an index into them."""
 
     shapes: Shapes
@@ -39,7 +40,7 @@ class StreamInputs:
     """The inputs of the most frequent, the smallest and the largest of these shapes, each once."""
 
     @classmethod
-    def of(cls, workload: Workload, largest: Arguments, shapes: Shapes, backend: Backend) -> StreamInputs:
+    def of_shapes(cls, workload: Workload, largest: Arguments, shapes: Shapes, backend: Backend) -> Self:
         """The seeded stream of the workload's traffic, with inputs cut from the largest ones."""
         traffic = shapes.traffic
         loads = traffic.stream(workload.stream_calls, workload.seed)
@@ -48,26 +49,6 @@ class StreamInputs:
         inputs = tuple(cut(largest, shapes.inputs, shape, backend) for shape in sizes)
         calls = tuple(called.index(load) for load in loads)
         return cls(shapes, sizes, inputs, calls, tuple(inputs[index] for index in _notable(sizes, calls)))
-
-
-@dataclass(frozen=True)
-class Given:
-    """The author's inputs that results are checked on, the one that a trial begins with first."""
-
-    inputs: list[Arguments]
-    is_enough: bool
-    """No further one need be made of the first."""
-    stream: StreamInputs | None = None
-
-    @classmethod
-    def of(cls, workload: Workload, built: Built, model: Any, placed: list[Arguments], backend: Backend) -> Given:
-        """Those that the workload's function gave (`placed` on the device, as `model` is); under traffic inputs of some
-        of its shapes, cut from them. Raises InputError where these do not show what a shape is."""
-        if workload.traffic is None:
-            return cls(placed, is_enough=bool(built.more_inputs))
-        shapes = find_shapes(workload, built, model, placed[0], backend)
-        stream = StreamInputs.of(workload, placed[0], shapes, backend)
-        return cls(list(stream.checked), is_enough=False, stream=stream)
 
 
 def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments, backend: Backend) -> Shapes:
