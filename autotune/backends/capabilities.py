@@ -433,12 +433,15 @@ class AnsweredProbes(Protocol):
 
 
 class ImportedAhead(Protocol):
-    """A compiler that a fork server has imported, which a first call would import otherwise."""
+    """A compiler that a fork server has imported, which a first call would import otherwise; and modules of the model,
+    which building it would."""
 
     seconds: float
     """Processor time that the import took."""
     resident_bytes: int
-    """By which the process grew."""
+    """By which the process grew with the compiler."""
+    model_bytes: int
+    """By which it grew with what the model imports."""
 
     def adopt(self, cache: str) -> None:
         """In a fork: what the import kept of folders (for temporary files, caches, the working folder) are those of

@@ -86,7 +86,8 @@ class BackendEntry:
     forks_on: tuple[Device, ...] = ("cpu",)
     """Devices on whose driver a fork of a process that has imported it may open (docs/decisions/0002)."""
     imports_ahead: str | None = None
-    """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`.
+    """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`. It
+    takes the modules that the model imports.
     On a CPU alone: on a GPU the import starts a thread of the driver, after which nothing may be forked."""
     generates: bool = False
     """Whether the framework has task `generate` (see `Generation`)."""

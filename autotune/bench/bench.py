@@ -143,6 +143,11 @@ class Bench(Protocol):
         """Trials that are measured side by side. None: one, and others may compile beside it if there is room. Raises
         SetupError where nobody is left to run one."""
 
+    @property
+    def lacks(self) -> str | None:
+        """What trials import each for itself that might have been imported for all of them, and why."""
+        return None
+
     def start(
         self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False
     ) -> Running:

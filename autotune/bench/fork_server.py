@@ -1,8 +1,8 @@
 """A fork server: a process that has imported a framework, from which a supervisor lets trials be forked.
 
-The supervisor forks the search's trials from itself. The live processes of a block come from a process of their own, so
-that whatever forks of one process have in common is another in the next block. There are two for all blocks, which use
-them in turns (docs/decisions/0042-what-trials-share.md).
+The supervisor forks the search's trials from itself. The live processes of a block come from a process of their own and
+from the supervisor in turns, so that whatever forks of one process have in common is another in the next block
+(docs/decisions/0042-what-trials-share.md).
 
 It is a child of its supervisor like any other (`child`): it imports, which may be paused while something is timed, says
 that it waits, and rests in a read. A fork is handed over: it is the grandchild of the server, whose parent between ends
@@ -77,12 +77,16 @@ class ForkServer:
         self._ours.close()
 
 
-def preload(module: str, ahead: str) -> ImportedAhead | None:
-    """Import the framework, and its compiler with the module `ahead` if one is named, and read what each trial records
-    of the machine. Raises where that fails, and SetupError if forking is not safe afterwards."""
+def preload(module: str, ahead: str, *of_model: str) -> ImportedAhead | None:
+    """Import the framework, and its compiler with the module `ahead` if one is named, and these modules of the model,
+    and read what each trial records of the machine. Raises where that fails, and SetupError if forking is not safe
+    afterwards."""
     installed_packages()
     importlib.import_module(module)
-    imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead() if ahead else None
+    imported: ImportedAhead | None = None
+    if ahead:
+        import_ahead = importlib.import_module(ahead).import_ahead
+        imported = import_ahead(of_model) if of_model else import_ahead()
     try:
         num_threads = len(os.listdir("/proc/self/task"))
     except OSError:
@@ -144,15 +148,16 @@ class _Forking:
 
 
 def main(arguments: list[str]) -> None:
-    """`fork_server.py FOLDER MODULE [AHEAD]`: import, say so, and fork until the supervisor closes its end."""
+    """`fork_server.py FOLDER MODULE [AHEAD [OF_MODEL...]]`: import, say so, and fork until the supervisor closes its
+    end."""
     stages, forks, gate = (take_pipe(name) for name in (STAGE_FD_VARIABLE, FORKS_FD_VARIABLE, GATE_FD_VARIABLE))
     assert stages is not None
     assert forks is not None
     assert gate is not None
     os.close(gate)  # It may be paused as a gated one may, and is never timed.
     supervisor = os.getppid()
-    module, ahead = (*arguments[1:], "")[:2]
-    imported = preload(module, ahead)
+    module, ahead, *of_model = arguments[1:] if len(arguments) > 2 else (*arguments[1:], "")
+    imported = preload(module, ahead, *of_model)
     os.write(stages, f"{Stage.WAIT}\n".encode())
     _Forking(socket.socket(fileno=forks), stages, supervisor, imported).serve()
 

@@ -51,8 +51,6 @@ _TOOLCHAIN_LIMIT_S = 600.0
 
 _IMPORT_LIMIT_S = 120.0
 """For a fork server; the blocks do without one that takes longer."""
-NUM_SERVERS = 2
-"""Fork servers for all blocks: two successive blocks use different ones."""
 _NAMES = itertools.count()
 
 
@@ -100,12 +98,12 @@ class LocalBench(Bench):
     def start(
         self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False
     ) -> Running:
-        return self._of(request.workload.framework, request.workload.device).start(folder, request, waits, fresh=fresh)
+        return self._of(request.workload).start(folder, request, waits, fresh=fresh)
 
     def run_program(self, framework: str, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
         """Run another module of this package in a new Python, with the folder as its argument, and wait for its end.
         What it leaves behind is killed. Returns how it ended as a `Failure`, unless it left an outcome."""
-        return self._of(framework).run_program(folder, program, limits)
+        return self._of_framework(framework).run_program(folder, program, limits)
 
     def first_ready(self, started: Sequence[Running]) -> Running:
         """The first one that is ready. All are of one framework: nothing is started ahead for two."""
@@ -119,12 +117,17 @@ class LocalBench(Bench):
             processes[0].supervised.listen()
 
     def prepare(self, workload: Workload, most_s: float = math.inf) -> None:
-        self._of(workload.framework, workload.device).prepare(workload, most_s)
+        self._of(workload).prepare(workload, most_s)
+
+    @property
+    def lacks(self) -> str | None:
+        """See `Bench`."""
+        return next((each.lacks for each in self._of_frameworks.values() if each.lacks is not None), None)
 
     def new_block(self) -> None:
-        """Live processes are forks of a process of their own from now on, and of another one, with a memory layout of
-        its own, after the next call: there are two, which the blocks use in turns. Each begins when it may be needed
-        soon, beside whatever is at work. Nothing changes where nothing was imported ahead."""
+        """Live processes are forks of a process of their own from now on, and after the next call of the one that the
+        trials come from, whose memory has another layout: the blocks use the two in turns. The first begins when it may
+        be needed soon, beside whatever is at work. Nothing changes where nothing was imported ahead."""
         for supervised in self._of_frameworks.values():
             supervised.new_block()
 
@@ -143,12 +146,17 @@ class LocalBench(Bench):
         for supervised in self._of_frameworks.values():
             supervised.close()
 
-    def _of(self, framework: str, device: Device = "cpu") -> _Supervised:
-        """`device`: that of all trials of the framework here."""
+    def _of(self, workload: Workload) -> _Supervised:
+        """`workload`: that of all trials of the framework here, so far as what they need is alike."""
+        return self._of_framework(workload.framework, workload.device, workload.imported)
+
+    def _of_framework(self, framework: str, device: Device = "cpu", of_model: Sequence[str] = ()) -> _Supervised:
         if framework not in self._of_frameworks:
             entry = entry_of(framework)
             preload = self._preload if self._preload is not None else not entry.holds_fresh
             modules = entry.preloaded_on(device) if preload else ()
+            if entry.imports_ahead in modules:
+                modules = (*modules, *of_model)
             self._of_frameworks[framework] = _Supervised(
                 framework, self._variables, self._quiet, modules,
                 log=self._log, on_queued=self._on_queued, python=self._python,
@@ -199,7 +207,7 @@ class _Quiet:
 
 
 class _Supervised:
-    """The trials of one framework, their supervisor, and what they need beside it: a toolchain, fork servers."""
+    """The trials of one framework, their supervisor, and what they need beside it: a toolchain, a fork server."""
 
     def __init__(
         self,
@@ -218,14 +226,16 @@ class _Supervised:
         self._on_queued = on_queued
         self._framework = framework
         self._modules = modules
-        """What its supervisor and fork servers import."""
+        """What its supervisor and fork server import."""
         self._variables = {**self._entry.process_variables, **variables}
         self._log = log
         self.supervisor: SupervisorProcess | None = None
         self.running: dict[str, _Process] = {}
         self._has_servers = bool(self._modules) and self._entry.imports_ahead is not None
-        self._servers: list[_Process] = []
-        """Fork servers, which the blocks use in turns."""
+        self._server: _Process | None = None
+        """The fork server, which the blocks use in turns with the supervisor."""
+        self.lacks: str | None = None
+        """See `Bench`."""
         self._num_blocks = 0
         """From the first one on live processes are forks, though the framework's could be new Pythons."""
         self._is_prepared = False
@@ -244,7 +254,7 @@ class _Supervised:
         started = _Process(self, folder, request, waits, fresh=fresh)
         self.launch(started)
         if self._is_prepared and self._has_servers and self._compiles(request):
-            self._begin_servers(1)
+            self._begun_server()
         return started
 
     def run_program(self, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
@@ -289,7 +299,7 @@ class _Supervised:
         supervisor.close()
         running = list(self.running.values())
         self.running.clear()
-        self._servers.clear()
+        self._server = None
         for process in running:
             process.end(None)
         self._settle_toolchain()
@@ -343,7 +353,7 @@ class _Supervised:
             except SetupError as error:
                 process.refuse(str(error))
                 return
-            self.supervisor = starting
+            self.supervisor, self.lacks = starting, starting.lacks
         job = str(process.folder.path)
         self.running[job] = process
         how = {"fresh": process.fresh, "stops": stops, "echo": echo}
@@ -390,27 +400,24 @@ class _Supervised:
             self._toolchain = (toolchain.settle(),)
 
     def _server_of_block(self) -> str | None:
-        """Job of the fork server of this block, once it rests; the other one begins behind it. None: the block's
-        processes come from the supervisor, before the first block and where the server did not come."""
-        if not self._num_blocks:
+        """Job of the fork server of this block, once it rests. None: the block's processes come from the supervisor,
+        before the first block, in every second one, and where the server did not come."""
+        if self._num_blocks % 2 == 0:
             return None
-        number = (self._num_blocks - 1) % NUM_SERVERS
-        self._begin_servers(number + 1)
-        server = self._servers[number]
+        server = self._begun_server()
         if not server.is_ready:
             self.quiet.end()
             server.wait_until_ready()
-        self._begin_servers(NUM_SERVERS)
         server.go_on()
         return str(server.folder.path) if server.outcome is None else None
 
-    def _begin_servers(self, num: int) -> None:
-        """Up to so many. One that failed is not tried again."""
-        while len(self._servers) < num:
+    def _begun_server(self) -> _Process:
+        """The fork server. One that failed is not tried again."""
+        if self._server is None:
             name = f"autotune-forks-{os.getpid()}-{next(_NAMES)}"  # No such folder is made.
-            server = _Process(self, TrialFolder(Path(tempfile.gettempdir(), name)), None, "gated", fresh=True)
-            self._servers.append(server)
-            self._send_start(server, Limits(start=_IMPORT_LIMIT_S), FORK_SERVER, stops=False, echo=True)
+            self._server = _Process(self, TrialFolder(Path(tempfile.gettempdir(), name)), None, "gated", fresh=True)
+            self._send_start(self._server, Limits(start=_IMPORT_LIMIT_S), FORK_SERVER, stops=False, echo=True)
+        return self._server
 
     def _begin_supervisor(self) -> SupervisorProcess:
         return SupervisorProcess.begin(self._modules, self._variables, self._log, self._python)

@@ -74,7 +74,10 @@ class Kill:
 
 @dataclass(frozen=True)
 class Ready:
-    """Event: the supervisor has imported what it was told to."""
+    """Event: the supervisor has imported what it was told to, or what it could."""
+
+    lacks: str | None = None
+    """What it did without, and why, for the end of a sentence."""
 
 
 @dataclass(frozen=True)

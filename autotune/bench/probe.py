@@ -7,6 +7,7 @@ nothing that it starts outlives it or is waited for. Run as a program, this file
 
 from __future__ import annotations
 
+import importlib.abc
 import json
 import os
 import sys
@@ -15,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from autotune.backends.contracts.runtime import DeviceReport
-from autotune.backends.registry import framework_version, load_backend
+from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
 from autotune.command_line import asked, command
@@ -37,6 +39,7 @@ from autotune.trial.worker.subjects import declared_by
 from autotune.workload.workload import Workload
 
 _QUESTION, _ANSWER = "question.json", "answer.json"
+_PACKAGE = Declaration.__module__.partition(".")[0]
 
 
 class NoAnswerError(Exception):
@@ -175,7 +178,61 @@ def _declared(argument: str) -> dict[str, Any]:
     workload = Workload.model_validate_json(argument)
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
-    return declared_by(workload, backend).model_dump(mode="json")
+    with _Imports() as imports:
+        declared = declared_by(workload, backend)
+    imported = imports.of_packages(but_of=workload.framework)
+    return declared.model_copy(update={"imported": imported}).model_dump(mode="json")
+
+
+class _Imports(importlib.abc.MetaPathFinder):
+    """Notes the modules of installed packages that are imported within, but for those that such a module imports
+    itself: an import of these, in this order, is an import of all.
+
+    Once the environment has changed nothing more is noted: what is imported then may be another thing for that.
+    """
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._under_way: list[str] = []
+        self._found: list[str] = []
+
+    def __enter__(self) -> _Imports:
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Note it, and leave finding it to others."""
+        self._under_way = [other for other in self._under_way if _is_under_way(other)]
+        by_a_package = any(map(_is_installed, self._under_way))
+        if not by_a_package and dict(os.environ) == self._environment:
+            self._found.append(name)
+        self._under_way.append(name)
+
+    def of_packages(self, *, but_of: str) -> tuple[str, ...]:
+        """What was noted and is there now, without the framework's own modules, which are imported ahead anyway."""
+        own = (entry_of(but_of).preload or "").partition(".")[0]
+        found = dict.fromkeys(self._found)
+        return tuple(name for name in found if _is_installed(name) and name.partition(".")[0] != own)
+
+
+def _is_under_way(name: str) -> bool:
+    """It is being imported."""
+    return bool(getattr(_spec_of(name), "_initializing", False))
+
+
+def _is_installed(name: str) -> bool:
+    """It is there, and of an installed package that is not this one."""
+    origin = getattr(_spec_of(name), "origin", None)
+    is_own = name.partition(".")[0] == _PACKAGE
+    return not is_own and origin is not None and not {"site-packages", "dist-packages"}.isdisjoint(Path(origin).parts)
+
+
+def _spec_of(name: str) -> object:
+    module: ModuleType | None = sys.modules.get(name)
+    return getattr(module, "__spec__", None)
 
 
 _ANSWERS: dict[str, Callable[[str], Any]] = {

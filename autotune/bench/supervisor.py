@@ -75,6 +75,8 @@ from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, TU
 
 _WAITS_AT = {"live": TURN_FD_VARIABLE, "gated": GATE_FD_VARIABLE, "free": None}
 """The pipe at which a process waits for its turn."""
+_LACKS = "lacks:"
+"""Begins the argument with which the supervisor restarts itself with less."""
 _BY_PARENT, _BY_COMPILER = "parent", "compiler"
 """Who has paused a trial: it goes on when nobody has."""
 
@@ -83,13 +85,19 @@ class Supervisor:
     """Reads orders from `orders` and writes events to `events` (file descriptors)."""
 
     def __init__(
-        self, orders: int, events: int, preloaded: Sequence[str] = (), ahead: ImportedAhead | None = None
+        self,
+        orders: int,
+        events: int,
+        preloaded: Sequence[str] = (),
+        ahead: ImportedAhead | None = None,
+        lacks: str | None = None,
     ) -> None:
         self._orders = orders
         self._events = events
         self._preloaded = preloaded
         """Modules that this process has imported, which trials are forked with."""
         self._ahead = ahead
+        self._lacks = lacks
         self._servers: dict[str, ForkServer] = {}
         self._selector = selectors.DefaultSelector()
         self._unread = b""
@@ -113,7 +121,7 @@ class Supervisor:
     def serve(self) -> None:
         """Until stdin closes: start trials, forward their stages, kill those that time out, reap those that end."""
         try:
-            self._tell(Ready())
+            self._tell(Ready(self._lacks))
             while self._react():
                 pass
         finally:
@@ -345,23 +353,32 @@ def _exit(*_: object) -> NoReturn:
 
 
 def main(arguments: list[str]) -> None:
-    """`supervisor.py [MODULE [AHEAD]]`: orders on stdin, events on stdout, everything else on stderr."""
-    module, ahead = (*arguments, "", "")[:2]
+    """`supervisor.py [MODULE [AHEAD [OF_MODEL...]]]`: orders on stdin, events on stdout, everything else on stderr."""
+    *modules, lacks = arguments if _is_said(arguments) else (*arguments, "")
     events = os.dup(1)
     os.dup2(2, 1)  # Output of a framework's import must not mix with the events.
-    if not module:
-        Supervisor(orders=0, events=events).serve()
+    lacks = lacks.removeprefix(_LACKS)
+    if not modules:
+        Supervisor(orders=0, events=events, lacks=lacks or None).serve()
         return
     try:
-        imported = preload(module, ahead)
+        module, ahead, *of_model = (*modules, "") if len(modules) == 1 else modules
+        imported = preload(module, ahead, *of_model)
     except Exception as error:
         # With other threads, neither forking nor preparing a new child is safe: restart with less. Where an import
         # fails, the trial's own will fail in the same way, with the traceback in its stderr.
-        why = f"{type(error).__name__}: {error}"
-        print(f"trials import {'their compiler' if ahead else module} each for itself: {why}", file=sys.stderr)
+        what = "what the model imports" if of_model else "their compiler" if ahead else module
+        lacks = f"{what} each for itself: {type(error).__name__}: {error}"
+        print(f"trials import {lacks}", file=sys.stderr)
         os.dup2(events, 1)
-        os.execv(sys.executable, module_command("bench.supervisor", *([module] if ahead else [])))
-    Supervisor(0, events, [name for name in (module, ahead) if name], imported).serve()
+        with_less = [module, ahead] if of_model else [module] if ahead else []
+        os.execv(sys.executable, module_command("bench.supervisor", *with_less, f"{_LACKS}{lacks}"))
+    Supervisor(0, events, modules, imported, lacks or None).serve()
+
+
+def _is_said(arguments: Sequence[str]) -> bool:
+    """The last one tells what an earlier try lacked."""
+    return bool(arguments) and arguments[-1].startswith(_LACKS)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from autotune.bench.messages import Event, Order, decode, encode
+from autotune.bench.messages import Event, Order, Ready, decode, encode
 from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, module_command, package_path, start_when_possible
@@ -31,6 +31,8 @@ class SupervisorProcess:
         self._process = process
         self._modules = modules
         self._is_ready = False
+        self.lacks: str | None = None
+        """What it did not import, and why, once it is ready (`Ready`)."""
 
     @classmethod
     def begin(
@@ -52,8 +54,10 @@ class SupervisorProcess:
                 f"stopped: importing {self._modules[0] if self._modules else 'the supervisor'} took longer than "
                 f"{limit_s:.0f} s, the limit of stage {Stage.START}"
             )
-        # `ready`, or nothing from one that has ended: the first order finds out.
-        _pipe(self._process.stdout).readline()
+        # Nothing from one that has ended: the first order finds out.
+        line = _pipe(self._process.stdout).readline()
+        said = decode(line) if line else None
+        self.lacks = said.lacks if isinstance(said, Ready) else None
         self._is_ready = True
 
     @property

@@ -60,6 +60,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
     declared = _read_declaration(workload, question, limits)
+    workload = workload.model_copy(update={"imported": declared.imported})
     return Manifest(
         schema=4,
         id=uuid.uuid4().hex,
@@ -191,7 +192,7 @@ def _read_declaration(workload: Workload, question: Question, limits: LimitsNow)
         except (InputError, SetupError):
             require_device(workload.framework, named, limits)
             raise
-    return Declaration() if workload.task == "train" else declaration
+    return Declaration(imported=declaration.imported) if workload.task == "train" else declaration
 
 
 def require_same_question(manifest: Manifest) -> None:

@@ -41,6 +41,8 @@ class Declaration(Record):
     """Its weights may become constants of compiled code."""
     components: tuple[Component, ...] = ()
     """What the call of a pipeline calls; empty for one model."""
+    imported: tuple[str, ...] = ()
+    """See `Workload.imported`."""
 
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
         """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found. A

@@ -50,7 +50,7 @@ from autotune.tuning.field import Field
 from autotune.tuning.finalists import EQUALLY_FAST
 from autotune.tuning.jobs import may_compile_ahead, num_at_once
 from autotune.tuning.race import Standing
-from autotune.tuning.session import Session
+from autotune.tuning.session import IMPORTED_APART, Session
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 
 BETTER_ANSWER = 0.02
@@ -105,7 +105,7 @@ class Tuner:
 
         Raises NoUsableTrialError or SetupError if there is nothing to decide on; recorded trials are kept.
         """
-        study = self._study
+        study, bench = self._study, self._session.bench
         with study.writing() as given_back, self._session.caches.open():
             study.budget = self._given
             study.stop_reason = None
@@ -114,10 +114,10 @@ class Tuner:
             plan_second_baseline(study)
             priors.enqueue_priors(study, sources, self._notify)
             goes_on = self._wants_more() or earlier is None or not _stands(earlier, study)
-            if self._session.bench.is_here and goes_on:
+            if bench.is_here and goes_on:
                 require_same_machine(study)
             if goes_on and may_compile_ahead(study):
-                self._session.bench.prepare(study.manifest.workload, self._time.left_s)
+                bench.prepare(study.manifest.workload, self._time.left_s)
             try:
                 self._race(goes_on=goes_on)
             finally:
@@ -125,6 +125,8 @@ class Tuner:
                 self._field.end()
                 self._beside.end()
                 self._second.end()
+                if IMPORTED_APART.read(study) != bench.lacks:
+                    IMPORTED_APART.write(study, bench.lacks)
             study.stop_reason = self._reason
             if earlier is not None and earlier.candidate in study.refused:
                 earlier = None

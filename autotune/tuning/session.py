@@ -17,6 +17,7 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.own_folders import absolute
 from autotune.study.budget import Budget
 from autotune.study.records import DriftCheck, TrialRecord
+from autotune.study.slots import value_slot
 from autotune.study.study import Study
 from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
@@ -25,6 +26,8 @@ from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import DriftChecked, Notify, StageEntered
 from autotune.tuning.jobs import may_compile_ahead, num_jobs_in, num_warming
 
+IMPORTED_APART = value_slot("imported_apart", str)
+"""See `Bench.lacks`, of the latest run."""
 PIPELINED_CALLS = 8
 _OF_SINGLE_CALLS = frozenset({"latency", "p90", "p99", "total"})
 """Quantities that are about calls that are waited for one by one."""

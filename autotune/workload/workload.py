@@ -52,6 +52,9 @@ class Workload(Record):
     """Folder from which `package.module` is importable: where the user started the tool."""
     source_sha256: str | None = None
     """Digest of the function with what it uses from its file, where it is known without an import."""
+    imported: tuple[str, ...] = ()
+    """Modules of installed packages that building it imports first, each with what it imports itself; empty where that
+    is not known."""
 
     @model_validator(mode="before")
     @classmethod

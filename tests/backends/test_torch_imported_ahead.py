@@ -119,3 +119,26 @@ def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path):
     assert len(said) == len(KEPT)
     for line, holder in zip(said, KEPT.values(), strict=True):
         assert f"a {holder} holds a path of the import" in line
+
+
+def test_modules_of_the_model_are_held_to_the_same(tmp_path):
+    """Their paths are replaced in a fork, and an import that changes the environment is of no use."""
+    (tmp_path / "keeps_a_folder.py").write_text("import tempfile\nKEPT = [tempfile.gettempdir()]\n")
+    (tmp_path / "changes.py").write_text("import os\nos.environ['CHANGED'] = '1'\n")
+    (tmp_path / "own").mkdir()
+    code = f"""
+    import os, sys, tempfile
+    from autotune.backends.torch import imported_ahead
+    from autotune.errors import SetupError
+    imported_ahead._MODULES = ()
+    imported = imported_ahead.import_ahead(["keeps_a_folder"])
+    os.environ["TMPDIR"], tempfile.tempdir = {str(tmp_path / "own")!r}, None
+    imported.adopt("cache")
+    print(sys.modules["keeps_a_folder"].KEPT[0])
+    try:
+        imported_ahead.import_ahead(["changes"])
+    except SetupError as error:
+        print(error)
+    """
+    said = run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}").splitlines()
+    assert said == [str(tmp_path / "own"), "the import of changes changes the environment"]

@@ -23,11 +23,30 @@ from tests.conftest import own_children
 
 TUNED = {"execution": "compile", "latency_ms": 2, "compile_ms": 20}
 AHEAD = """
-import os
+import importlib, os
 from types import SimpleNamespace
 
-def import_ahead():
-    return SimpleNamespace(seconds=3.0, resident_bytes=2**40, adopt=lambda cache: print(os.getcwd(), cache))
+def import_ahead(modules=()):
+    for module in modules:
+        importlib.import_module(module)
+    return SimpleNamespace(
+        seconds=3.0, resident_bytes=2**40, model_bytes=2**38 if modules else 0,
+        adopt=lambda cache: print(os.getcwd(), cache),
+    )
+"""
+LIBRARY = """
+import os
+with open({counted!r}, "a") as counted:
+    counted.write(f"{{os.getpid()}}\\n")
+{then}
+"""
+FAILS_AHEAD = "import sys\nif 'supervisor' in sys.argv[0]: raise RuntimeError('no such device')"
+STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+USES_IT = """
+def tiny():
+    import library_of_models
+    import numpy as np
+    return (lambda x: x), np.ones((4, 8))
 """
 FAILS = """
 def import_ahead():
@@ -46,12 +65,12 @@ def make_runner(tmp_path, monkeypatch, make_request):
     """A runner of the fake framework whose compiler is imported ahead by this module; it left the reference."""
     made = []
 
-    def make(module):
+    def make(module, packages="", request=None):
         (tmp_path / "ahead_of_fake.py").write_text(module)
         monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
-        variables = {"PYTHONPATH": f"{tmp_path}:{FAKE_BACKEND}"}
+        variables = {"PYTHONPATH": f"{packages}:{tmp_path}:{FAKE_BACKEND}"}
         made.append(LocalBench(variables, preload=True, log=tmp_path / "supervisor.log"))
-        outcome = made[-1].run(TrialFolder(tmp_path / "untuned"), make_request())
+        outcome = made[-1].run(TrialFolder(tmp_path / "untuned"), request or make_request())
         assert isinstance(outcome, Measurement), outcome
         return made[-1]
 
@@ -112,6 +131,92 @@ def test_on_a_device_the_framework_is_imported_alone(tmp_path, monkeypatch, make
     with LocalBench({}, preload=True, log=tmp_path / "log") as bench:
         assert bench.run(TrialFolder(tmp_path / "trial"), request).error == "the test has seen it"
     assert begun == [modules]
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch, model_file):
+    """Install a package that the model imports; returns in how many processes it was imported."""
+    site, counted = tmp_path / "site-packages", tmp_path / "counted"
+    monkeypatch.setenv("TEST_PACKAGES", f"{site}:{tmp_path}:{FAKE_BACKEND}")
+    monkeypatch.syspath_prepend(str(site))
+    model_file.write_text(USES_IT)
+
+    def install(then=""):
+        site.mkdir()
+        (site / "library_of_models.py").write_text(LIBRARY.format(counted=str(counted), then=then))
+        return lambda: len(set(counted.read_text().split()))
+
+    return install
+
+
+@pytest.fixture
+def of_library(make_request):
+    """A request for the model, with what its function was seen to import."""
+
+    def make(*arguments, **overrides):
+        request = make_request(*arguments, **overrides)
+        imported = {"imported": ("library_of_models",)}
+        return request.model_copy(update={"workload": request.workload.model_copy(update=imported)})
+
+    return make
+
+
+def test_a_study_imports_what_the_model_imports_three_times(
+    tmp_path, monkeypatch, library, cli, space_file, budget_file
+):
+    """In the process that is asked what the model declares, and in the two that all others are forked from."""
+    num_imports = library()
+    (tmp_path / "ahead_of_fake.py").write_text(AHEAD)
+    monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
+    done = cli(
+        "tune", "--model", "tiny_model.py:tiny", "--framework", "fake", "--space", str(space_file),
+        "--budget", str(budget_file), "--trials", "6", "--study", "s",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "studies" / "s" / "trials").iterdir())) == 6
+    assert len(list((tmp_path / "studies" / "s").rglob("block-*"))) > 1
+    assert num_imports() == 3
+    assert "trials import" not in done.stdout
+
+
+def test_a_study_says_what_it_could_not_import_ahead(tmp_path, monkeypatch, library, cli, space_file, budget_file):
+    """With the reason, under its verdict."""
+    library(FAILS_AHEAD)
+    (tmp_path / "ahead_of_fake.py").write_text(AHEAD)
+    monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
+    cli(
+        "tune", "--model", "tiny_model.py:tiny", "--framework", "fake", "--space", str(space_file),
+        "--budget", str(budget_file), "--trials", "1", "--study", "s",
+    )  # fmt: skip
+    said = "trials import what the model imports each for itself: RuntimeError: no such device"
+    assert said in cli("show", "s").stdout
+
+
+def test_what_the_model_imports_is_memory_of_each_trial(make_runner, library, of_library, tmp_path):
+    """As if it had been imported while the model was built."""
+    library()
+    runner = make_runner(AHEAD, f"{tmp_path / 'site-packages'}", of_library())
+    untuned = runner.run(TrialFolder(tmp_path / "again"), of_library())
+    assert untuned.compile_spared_s == 0
+    assert 2**38 <= untuned.peak_memory_bytes < 2**40
+    tuned = runner.run(TrialFolder(tmp_path / "tuned"), of_library(TUNED))
+    assert tuned.peak_memory_bytes >= 2**40 + 2**38
+    assert runner.lacks is None
+
+
+@pytest.mark.parametrize(
+    ("then", "why"), [(FAILS_AHEAD, "no such device"), (STARTS_A_THREAD, "left 2 threads")], ids=["fails", "threads"]
+)
+def test_what_cannot_be_imported_ahead_is_imported_by_each_trial(make_runner, library, of_library, tmp_path, then, why):
+    """The compiler still is imported ahead, and it is said why the rest is not."""
+    num_imports = library(then)
+    runner = make_runner(AHEAD, f"{tmp_path / 'site-packages'}", of_library())
+    outcome = runner.run(TrialFolder(tmp_path / "tuned"), of_library(TUNED))
+    assert isinstance(outcome, Measurement), outcome
+    assert outcome.compile_spared_s == 3.0
+    assert runner.lacks.startswith("what the model imports each for itself: ")
+    assert why in runner.lacks
+    assert num_imports() == 3
 
 
 def layouts(folder):

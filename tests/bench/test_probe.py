@@ -19,6 +19,7 @@ from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import Deadline
 from autotune.trial.request import Limits
+from tests import FAKE_BACKEND
 
 VARIANTS = {"wait": {"usual": None, "other": "builtins:print"}}
 MODEL = """
@@ -220,3 +221,35 @@ def test_devices_are_asked_within_the_same_limits(home):
     assert find_devices("fake").devices
     with pytest.raises(InputError, match="the time of the run was over before the devices were found"):
         find_devices("fake", lambda: Limits(total=0.01))
+
+
+IMPORTS = """
+import library_a
+
+
+def small():
+    import os
+    import library_c.part
+    os.environ["SAID_BY_THE_MODEL"] = "1"
+    import library_d
+    import numpy as np
+    return (lambda x: x), np.ones((4, 8))
+"""
+
+
+def test_what_building_the_model_imports_is_told(tmp_path, monkeypatch):
+    """Modules of installed packages, without those that these import, and without what is imported in an environment
+    that the model has changed; the user's own files are his own."""
+    site = tmp_path / "site-packages"
+    (site / "library_c").mkdir(parents=True)
+    for name, content in {
+        "library_a.py": "import library_b", "library_b.py": "", "library_c/__init__.py": "", "library_d.py": "",
+        "library_c/part.py": "import library_e", "library_e.py": "",
+    }.items():  # fmt: skip
+        (site / name).write_text(content)
+    (tmp_path / "own.py").write_text(IMPORTS)
+    (tmp_path / "model.py").write_text("from own import small")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{site}:{FAKE_BACKEND}")
+    workload = make_workload("model.py:small", {}, "fake", "cpu", 0)
+    assert read_declaration(workload, {}).imported == ("library_a", "library_c", "library_c.part")

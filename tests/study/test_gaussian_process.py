@@ -7,6 +7,8 @@ import pytest
 
 from autotune.config import Config
 from autotune.space.space import Knob, SearchSpace
+from autotune.study.sampler import gaussian_process
+from autotune.study.sampler.acquisition import Forecaster
 from autotune.study.sampler.gaussian_process import (
     Encoding,
     Kernel,
@@ -120,3 +122,23 @@ def test_expected_improvement_is_what_draws_give():
     draws = mean + sd * np.random.default_rng(0).standard_normal((1_000_000, 3))
     drawn = np.maximum(0.0 - draws, 0.0).mean(axis=0)
     assert expected_improvement(mean, sd, best=0.0) == pytest.approx(drawn, abs=2e-3)
+
+
+@pytest.mark.skipif(not gaussian_process._thread_counts(), reason="linear algebra is not OpenBLAS's")
+def test_a_forecast_leaves_the_cores_to_the_trials(monkeypatch):
+    """Each BLAS of the process has one thread within, and as many as before behind it."""
+    counts = gaussian_process._thread_counts()
+    before = [read() for _, read in counts]
+    seen = []
+    monkeypatch.setattr(Forecaster, "_log_gain", lambda *_: seen.append([read() for _, read in counts]))
+    monkeypatch.setattr(Forecaster, "_log_feasible", lambda *_: None)
+    monkeypatch.setattr(Forecaster, "_log_seconds", lambda *_: None)
+    for change, _ in counts:
+        change(2)
+    try:
+        Forecaster(None).forecast(None, None, None, None)
+        assert seen == [[1] * len(counts)]
+        assert [read() for _, read in counts] == [2] * len(counts)
+    finally:
+        for (change, _), number in zip(counts, before, strict=True):
+            change(number)

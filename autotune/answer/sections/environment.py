@@ -10,6 +10,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.environment import Environment
 from autotune.measure.device_state import DeviceState, mean_of_known
 from autotune.measure.measurement import Measurement
+from autotune.tuning.session import IMPORTED_APART
 from autotune.workload.process_start import ProcessStart
 
 
@@ -22,6 +23,8 @@ class EnvironmentSection(Section):
     def facts(self) -> Iterator[Fact]:
         if not self.answer.manifest.is_of_this_schema:
             yield "read alone", f"{self.answer.written}: it cannot be resumed"
+        if (apart := IMPORTED_APART.read(self.answer)) is not None:
+            yield "imports", f"trials import {apart}"
         best = self.answer.best
         start = ProcessStart() if best is None else ConfigParts.of(best.config).start
         if start.instances > 1:

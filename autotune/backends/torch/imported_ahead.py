@@ -1,9 +1,10 @@
-"""Dynamo and inductor, imported by a fork server for all trials that it forks.
+"""Dynamo and inductor, and what the model imports, imported by a fork server for all trials that it forks.
 
-Some of their modules keep what they read at import: the temporary folder, the cache folder, the working folder. Each
+Some of these modules keep what they read at import: the temporary folder, the cache folder, the working folder. Each
 trial has its own. So the import is made in stand-in folders, whose name then tells which values hold a path of them,
 whatever the release calls these; a fork puts its own folders in their place. Where one cannot be replaced, the import
-is of no use, and trials import for themselves.
+is of no use, and trials import for themselves. So it is where an import changes the environment, which all that starts
+later would have.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,7 @@ class ImportedAhead:
 
     seconds: float
     resident_bytes: int
+    model_bytes: int
     _stand_ins: Mapping[str, str]
     """Kind of folder -> the path in whose place a fork's own is put."""
     _values: tuple[tuple[str, Replace], ...]
@@ -62,8 +64,9 @@ class ImportedAhead:
             replace(own_value)
 
 
-def import_ahead() -> ImportedAhead:
-    """Import the compiler. Raises SetupError where a path cannot be replaced in a fork."""
+def import_ahead(modules: Sequence[str] = ()) -> ImportedAhead:
+    """Import the compiler, and these modules of a model. Raises SetupError where a path cannot be replaced in a fork,
+    the environment is changed, or there is a driver now; and whatever an import raises."""
     folder = TemporaryFolder("imports")
     # Under a name that nothing else has: every string with it is looked for.
     home = os.path.join(folder.path, secrets.token_hex(8))
@@ -77,11 +80,23 @@ def import_ahead() -> ImportedAhead:
             seconds, resident_bytes = time.process_time() - start, _resident_bytes() - resident_bytes
             # It imports some more of torch, and is no part of a first call.
             importlib.import_module("autotune.backends.torch.backend")
+            model_bytes = _import_unchanged(modules)
         _require_no_driver()
         values = tuple(_values_with(Path(home).name, but_in=stand_ins))
-        return ImportedAhead(seconds, max(resident_bytes, 0), stand_ins, values)
+        return ImportedAhead(seconds, max(resident_bytes, 0), model_bytes, stand_ins, values)
     finally:
         folder.remove()
+
+
+def _import_unchanged(modules: Sequence[str]) -> int:
+    """Returns the bytes by which the process grew. Raises SetupError where one changes the environment, or where all
+    imports are made from."""
+    environment, working, before = dict(os.environ), os.getcwd(), _resident_bytes()
+    for module in modules:
+        importlib.import_module(module)
+        if (dict(os.environ), os.getcwd()) != (environment, working):
+            raise SetupError(f"the import of {module} changes the environment")
+    return max(_resident_bytes() - before, 0)
 
 
 def _require_no_driver() -> None:

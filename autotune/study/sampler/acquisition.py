@@ -21,6 +21,7 @@ from autotune.study.sampler.gaussian_process import (
     Posterior,
     expected_improvement,
     fit_kernel,
+    one_blas_thread,
     prior_kernel,
 )
 
@@ -122,11 +123,12 @@ class Forecaster:
         self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator
     ) -> Forecast:
         """Forecast for the configs at `points`; `weights` of the objectives add up to 1."""
-        return Forecast(
-            self._log_feasible(observed, points),
-            self._log_gain(observed, points, weights, generator),
-            self._log_seconds(observed, points),
-        )
+        with one_blas_thread():
+            return Forecast(
+                self._log_feasible(observed, points),
+                self._log_gain(observed, points, weights, generator),
+                self._log_seconds(observed, points),
+            )
 
     def _log_gain(self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator) -> Array:
         if not observed.feasible.any():

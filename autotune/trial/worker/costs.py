@@ -31,7 +31,7 @@ class Spared:
         self._ahead = ahead
         self._clock = clock
         self.seconds = 0.0
-        self.resident_bytes = 0
+        self.resident_bytes = 0 if ahead is None else ahead.model_bytes
         """Memory that the imports hold."""
 
     def clock(self) -> float:
@@ -46,7 +46,7 @@ class Spared:
             return nullcontext()
         if self._ahead is not None:
             self._add(self._ahead.seconds)
-            self.resident_bytes = self._ahead.resident_bytes
+            self.resident_bytes += self._ahead.resident_bytes
         with ExitStack() as found:
             toolchain, answered = self._request.toolchain, self._backend.answered_probes
             # A job has no toolchain: what the compiler tries out belongs into the caches that it is given.
