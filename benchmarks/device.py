@@ -73,7 +73,7 @@ class DeviceBenchmark(Benchmark[Step, Done]):
     @errors_in_words()
     def execute(self, given: argparse.Namespace, command: str) -> None:
         """Do what the flags say, and print the section."""
-        device = choose_target("torch", given.device)[1]
+        device = _device_of(given)
         file = folder_of(given, device) / "device.json"
         kept = read(file) if file.exists() else None
         steps = [step for step in steps_on(device, small=given.small) if step.piece in given.pieces]
@@ -113,6 +113,14 @@ class DeviceBenchmark(Benchmark[Step, Done]):
                 tip="give another --folder",
             )
         return kept
+
+
+def _device_of(given: argparse.Namespace) -> Device:
+    """The device that is meant. One that is named need not be there to list steps, or to report what was seen."""
+    if given.device != "auto" and (given.list or given.report_only):
+        named: Device = given.device
+        return named
+    return choose_target("torch", given.device)[1]
 
 
 def go_on(kept: Kept, steps: Sequence[Step], session: Session, file: Path) -> None:

@@ -16,6 +16,7 @@ here once more, as one would write it by hand from docs/knobs.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -50,6 +51,14 @@ OPTIONS = {
     "shape_padding": "shape_padding",
     "coordinate_descent_tuning": "coordinate_descent_tuning",
     "cudagraph_trees": "triton.cudagraph_trees",
+    "persistent_tma": "triton.enable_persistent_tma_matmul",
+    "all_directions": "coordinate_descent_check_all_directions",
+    "conv_1x1_as_mm": "conv_1x1_as_mm",
+    "combo_kernels": "combo_kernels",
+    "multi_kernel": "triton.multi_kernel",
+    "cooperative_reductions": "triton.cooperative_reductions",
+    "dependent_launch": "triton.enable_pdl",
+    "emulate_precision_casts": "emulate_precision_casts",
 }
 """Knob -> inductor's own name."""
 
@@ -57,10 +66,13 @@ OTHERS = frozenset(
     {
         "execution", "backend", "mode", "dynamic", "fullgraph", "threads", "allocator", "matmul_precision", "freezing",
         "allow_rnn", "precision", "memory_format", "inference_mode", "region", "cores", "openmp",
+        "sdpa", "cudnn_benchmark", "recompile_limit",
         "env.KMP_BLOCKTIME", "env.OMP_PROC_BIND", "env.OMP_WAIT_POLICY",
     }
 )  # fmt: skip
 """Knobs that are set below in ways of their own."""
+KERNELS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
+"""Value of `sdpa` -> PyTorch's name of the kernel that is tried first; the others follow in this order."""
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 
 
@@ -110,6 +122,10 @@ def set_process(config: dict[str, Any]) -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-4, 0)  # M_MMAP_MAX
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
+    if config.get("cudnn_benchmark"):
+        torch.backends.cudnn.benchmark = True
+    if config.get("recompile_limit"):
+        torch._dynamo.config.recompile_limit = config["recompile_limit"]
     torch._inductor.config.freezing = bool(config.get("freezing"))
     torch._dynamo.config.allow_rnn = bool(config.get("allow_rnn"))
 
@@ -131,10 +147,10 @@ def under(config: dict[str, Any], model: torch.nn.Module) -> Callable[..., Any]:
     def step(*inputs: torch.Tensor) -> Any:
         if precision == "bf16_cast":
             inputs = tuple(each.bfloat16() if each.is_floating_point() else each for each in inputs)
-        with autocast(precision, device_of(model)):
+        with autocast(precision, device_of(model)), attention(config.get("sdpa")):
             return model(*inputs)
 
-    called = model if precision is None else step
+    called = model if precision is None and config.get("sdpa") is None else step
     is_whole = config["execution"] == "compile" and (region == "whole" or region.startswith("whole but "))
     return torch.compile(called, **arguments_of(config)) if is_whole else called
 
@@ -164,6 +180,16 @@ def autocast(precision: str | None, device: str) -> Any:
 
     name = AUTOCASTS.get(str(precision))
     return torch.autocast(device, getattr(torch, name or "bfloat16"), enabled=name is not None)
+
+
+def attention(first: str | None) -> Any:
+    """The knob `sdpa`, as a context."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if first is None:
+        return contextlib.nullcontext()
+    order = [first, *(name for name in KERNELS if name != first)]
+    return sdpa_kernel([getattr(SDPBackend, KERNELS[name]) for name in order], set_priority=True)
 
 
 def on_device(value: Any, device: str) -> Any:

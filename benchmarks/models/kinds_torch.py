@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from autotune.models import weights
-from autotune.models.torch.filling import fill
+from autotune.models.torch.filling import fill, in_type
 
 Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -90,11 +90,13 @@ class _MessagePassing(nn.Module):
         return features
 
 
-def decoder_step(*, cached: int = 96, dim: int = 256, depth: int = 2, heads: int = 4, seed: int = 0) -> Built:
+def decoder_step(
+    *, cached: int = 96, dim: int = 256, depth: int = 2, heads: int = 4, dtype: str = "float32", seed: int = 0
+) -> Built:
     """One token of a language model against the keys and values of those before: products of a single row."""
     cache = _normal(depth, 2, heads, cached, dim // heads, seed=seed)
     token = torch.from_numpy(weights.token_input((1, 1), 1000, seed))
-    return _filled(_DecoderStep(dim, depth, heads), seed, token, cache)
+    return in_type(*_filled(_DecoderStep(dim, depth, heads), seed, token, cache), dtype)
 
 
 class _DecoderBlock(nn.Module):

@@ -21,6 +21,7 @@ from autotune.workload.workload import Device, Task, Workload
 from benchmarks.on_device.records import Tried
 
 MODELS = Path(__file__).resolve().parent.parent / "models" / "on_device_torch.py"
+KINDS = MODELS.with_name("kinds_torch.py")
 SAMPLING = SamplingPlan(min_samples=20, max_samples=200, max_sampling_s=1.0, max_warmup_s=2.0)
 """Of a single trial: whether a setting matters is told by studies, and not by these figures."""
 TOLERANCE = 1e-3

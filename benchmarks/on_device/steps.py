@@ -34,13 +34,12 @@ class Step:
 
 
 def steps_on(device: Device, *, small: bool) -> list[Step]:
-    """By worth: what the device is; whether each path works; the two studies that say most; then one piece after
-    the other. The rest of the truth, the other models and the knobs come last."""
-    first, *others = (_of_model(each, small=small) for each in studies.MODELS_BY_WORTH)
-    planted, *truths = (_of_truth(each, small=small) for each in truth.TRUTHS)
+    """By worth: what the device is; studies, each with its promise in a plain script; the known answers; whether each
+    path works; the knobs last."""
+    models = (_of_model(each, small=small) for each in studies.MODELS_BY_WORTH)
+    truths = (_of_truth(each, small=small) for each in truth.TRUTHS)
     tried = [*map(_path, paths.paths_on(device)), *map(_path, jobs.jobs_on(device))]
-    known = [_machine(), *tried, planted, *first, *truths, *(step for model in others for step in model)]
-    return [*known, *_knobs(device, small=small)]
+    return [_machine(), *(step for model in models for step in model), *truths, *tried, *_knobs(device, small=small)]
 
 
 def _machine() -> Step:

@@ -117,14 +117,14 @@ def test_the_folder_is_given_by_flag_or_by_variable(monkeypatch):
 @pytest.mark.torch
 @pytest.mark.parametrize("where", ["cpu", "gpu", "ascend"])
 def test_steps_have_names_of_their_own_and_come_by_worth(where):
-    """First what the device is and whether anything works on it, then a study, and knobs last."""
+    """First what the device is, then a study and its promise; paths and knobs last."""
     pytest.importorskip("torch")
     found = steps.steps_on(where, small=False)
     names = [step.name for step in found]
     assert len(set(names)) == len(names)
-    assert names[:3] == ["machine", "path: eager", "path: compiled by default"]
-    pieces = [step.piece for step in found]
-    assert pieces.index("studies") < pieces.index("knobs")
+    first = studies.MODELS_BY_WORTH[0].name
+    assert names[:3] == ["machine", f"study: {first}", f"plain: {first}"]
+    assert list(dict.fromkeys(step.piece for step in found)) == ["machine", "studies", "truth", "paths", "knobs"]
     assert {step.piece for step in found} == set(steps.PIECES)
     assert max(step.expected_s for step in found) <= 240
 
@@ -215,6 +215,14 @@ def test_the_plain_script_refuses_what_it_does_not_do():
     with pytest.raises(SystemExit, match="warp_drive"):
         plain.settings_of('{"execution": "compile", "warp_drive": true}')
     assert plain.settings_of('{"execution": "eager", "warp_drive": null}')
+
+
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+def test_the_plain_script_knows_each_knob_of_the_space(where):
+    """What a study of such a device may export has a figure there."""
+    of_the_space = {knob.name for knob in knobs.space_on(where).knobs}
+    of_other_packages = {name for name in of_the_space if name.startswith(("openvino_", "zentorch_", "torchair_"))}
+    assert of_the_space - of_other_packages <= plain.OPTIONS.keys() | plain.OTHERS
 
 
 def test_published_numbers_do_not_name_this_checkout():

@@ -16,6 +16,7 @@ import pytest
 
 from autotune import models
 from autotune.backends.registry import load_backend
+from autotune.errors import InputError
 from autotune.models import weights
 from tests.models.built import (
     IN_TORCH,
@@ -79,7 +80,7 @@ def test_every_listed_model_can_be_imported(name: str, framework: str) -> None:
     """Each entry of the table names a builder that exists, with a default for every size."""
     parameters = inspect.signature(builder(name, framework)).parameters.values()
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
-    assert all(isinstance(parameter.default, int) for parameter in parameters)
+    assert all(isinstance(parameter.default, int) or parameter.name == "dtype" for parameter in parameters)
 
 
 @pytest.mark.parametrize("framework", [pytest.param(f, marks=mark(f)) for f in ("torch", "mindspore")])
@@ -202,12 +203,26 @@ def test_sizes_that_do_not_divide_are_refused(name: str, framework: str, sizes: 
 @mindspore_only
 @every_common_model
 def test_builders_take_the_same_sizes(name: str) -> None:
-    """The keyword arguments and their defaults are the same in both frameworks."""
+    """The keyword arguments and their defaults are the same in both frameworks; PyTorch's have an element type too."""
     assert _defaults(builder(name, "mindspore")) == _defaults(builder(name, "torch"))
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    parameters = inspect.signature(function).parameters.items()
+    return {name: parameter.default for name, parameter in parameters if name != "dtype"}
+
+
+@torch_only
+@pytest.mark.parametrize("name", ["vit", "resnet18", "yolo_tiny", "bert_small"])
+def test_an_element_type_is_that_of_weights_and_inputs(name: str) -> None:
+    """Ids stay whole numbers."""
+    import torch
+
+    model, inputs = builder(name, "torch")(**SMALL[name], dtype="bfloat16")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert {one.dtype for one in inputs} <= {torch.bfloat16, torch.int64}
+    with pytest.raises(InputError, match="no type of weights"):
+        builder(name, "torch")(**SMALL[name], dtype="int64")
 
 
 @torch_only

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from autotune.models import weights
-from autotune.models.torch.filling import fill
+from autotune.models.torch.filling import fill, in_type
 from autotune.models.torch.transformer import FeedForward, SelfAttention
 
 __all__ = ["bert_small"]
@@ -26,6 +26,7 @@ def bert_small(
     vocab: int = 1000,
     batch: int = 2,
     masked: bool = False,
+    dtype: str = "float32",
     seed: int = 0,
 ) -> dict[str, Any]:
     """The encoder for up to `seq` tokens, and token ids of (batch, seq).
@@ -35,6 +36,7 @@ def bert_small(
     model = _BertSmall(seq=seq, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, vocab=vocab).eval()
     fill(model, seed)
     ids = torch.from_numpy(weights.token_input((batch, seq), vocab, seed))
+    model, _ = in_type(model, (), dtype)
     if masked:
         return {"model": model, "inputs": (ids, torch.ones_like(ids)), "padding": {"batch": 0, "seq": 0}}
     return {"model": model, "inputs": (ids,), "padding": {"batch": 0}}

@@ -1,13 +1,18 @@
-"""Seeded weights for a PyTorch model."""
+"""Seeded weights for a PyTorch model, and its element type."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
+from autotune.command_line import asked
+from autotune.errors import InputError
 from autotune.models import weights
 
-__all__ = ["fill"]
+__all__ = ["fill", "in_type"]
 
 
 def fill(model: nn.Module, seed: int, *, gain: float = 1.0) -> None:
@@ -19,3 +24,17 @@ def fill(model: nn.Module, seed: int, *, gain: float = 1.0) -> None:
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point():
             tensor.copy_(torch.from_numpy(weights.value(name, tuple(tensor.shape), seed, gain=gain)))
+
+
+def in_type(model: nn.Module, inputs: Any, dtype: str) -> tuple[nn.Module, Any]:
+    """The model and its inputs, a tuple or a dict, with floating-point tensors of this element type (`bfloat16`).
+
+    Raises InputError for a name that is no floating-point type of PyTorch.
+    """
+    wanted = getattr(torch, dtype, None)
+    if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
+        raise InputError(
+            f"{asked('arguments', {'dtype': dtype})}: no type of weights", tip="bfloat16, float16, float32"
+        )
+    cast = tree_map_only(torch.Tensor, lambda x: x.to(wanted) if x.is_floating_point() else x, inputs)
+    return model.to(wanted), cast

@@ -9,12 +9,14 @@ from torch import nn
 from torch.nn import functional
 
 from autotune.models import weights
-from autotune.models.torch.filling import fill
+from autotune.models.torch.filling import fill, in_type
 
 __all__ = ["resnet18"]
 
 
-def resnet18(*, image: int = 96, width: int = 64, classes: int = 1000, batch: int = 1, seed: int = 0) -> dict[str, Any]:
+def resnet18(
+    *, image: int = 96, width: int = 64, classes: int = 1000, batch: int = 1, dtype: str = "float32", seed: int = 0
+) -> dict[str, Any]:
     """ResNet-18 (the paper's at width 64), and one input of (batch, 3, image, image).
 
     The default image is smaller than the paper's 224 px because a call of the MindSpore model, which has the
@@ -22,11 +24,9 @@ def resnet18(*, image: int = 96, width: int = 64, classes: int = 1000, batch: in
     """
     model = _ResNet18(width, classes).eval()
     fill(model, seed)
-    return {
-        "model": model,
-        "inputs": (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),),
-        "padding": {"batch": 0},
-    }
+    images = torch.from_numpy(weights.normal_input((batch, 3, image, image), seed))
+    model, inputs = in_type(model, (images,), dtype)
+    return {"model": model, "inputs": inputs, "padding": {"batch": 0}}
 
 
 class _BasicBlock(nn.Module):

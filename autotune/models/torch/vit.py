@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from autotune.models import weights
-from autotune.models.torch.filling import fill
+from autotune.models.torch.filling import fill, in_type
 from autotune.models.torch.transformer import FeedForward, SelfAttention
 
 __all__ = ["vit"]
@@ -26,6 +26,7 @@ def vit(
     mlp_ratio: int = 4,
     classes: int = 1000,
     batch: int = 1,
+    dtype: str = "float32",
     seed: int = 0,
 ) -> dict[str, Any]:
     """A ViT of the width of ViT-Ti and half its depth, and one input of (batch, 3, image, image)."""
@@ -33,11 +34,9 @@ def vit(
         image=image, patch=patch, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, classes=classes
     ).eval()
     fill(model, seed)
-    return {
-        "model": model,
-        "inputs": (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),),
-        "padding": {"batch": 0},
-    }
+    images = torch.from_numpy(weights.normal_input((batch, 3, image, image), seed))
+    model, inputs = in_type(model, (images,), dtype)
+    return {"model": model, "inputs": inputs, "padding": {"batch": 0}}
 
 
 class _Block(nn.Module):

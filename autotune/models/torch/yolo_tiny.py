@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from autotune.models import weights
-from autotune.models.torch.filling import fill
+from autotune.models.torch.filling import fill, in_type
 
 __all__ = ["yolo_tiny"]
 
@@ -29,7 +29,14 @@ _GAIN = 1.3
 
 
 def yolo_tiny(
-    *, image: int = 128, width: int = 16, depth: int = 1, classes: int = 80, batch: int = 1, seed: int = 0
+    *,
+    image: int = 128,
+    width: int = 16,
+    depth: int = 1,
+    classes: int = 80,
+    batch: int = 1,
+    dtype: str = "float32",
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The detector, and one input of (batch, 3, image, image).
 
@@ -39,11 +46,9 @@ def yolo_tiny(
         raise ValueError(f"image={image} is not a multiple of {_COARSEST_STRIDE}")
     model = _YoloTiny(width, depth, classes).eval()
     fill(model, seed, gain=_GAIN)
-    return {
-        "model": model,
-        "inputs": (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),),
-        "padding": {"batch": 0},
-    }
+    images = torch.from_numpy(weights.normal_input((batch, 3, image, image), seed))
+    model, inputs = in_type(model, (images,), dtype)
+    return {"model": model, "inputs": inputs, "padding": {"batch": 0}}
 
 
 class _ConvUnit(nn.Module):
