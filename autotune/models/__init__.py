@@ -11,6 +11,7 @@ Importing this package imports no framework, so the models can be listed where a
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,19 +35,23 @@ class BundledModel:
     padding: tuple[str, ...] = ()
     """Dimensions that may be padded, by its default arguments."""
     trains: bool = False
+    has_linears: bool = False
+    """Linear layers hold a part of its weights that counts."""
 
 
+_PACKING = ("x86_64", "AMD64")
+"""Processors for which PyTorch has the library that linear layers are packed for."""
 _BATCH = ("batch",)
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
     {
         "vit": BundledModel(
-            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", "blocks.*", _BATCH, trains=True
+            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", "blocks.*", _BATCH, True, True
         ),
-        "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh"),
+        "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", has_linears=True),
         "resnet18": BundledModel("ResNet-18 with batch norm", None, _BATCH, trains=True),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", None, _BATCH),
         "bert_small": BundledModel(
-            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", "blocks.*", _BATCH, trains=True
+            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", "blocks.*", _BATCH, True, True
         ),
     }
 )
@@ -62,7 +67,8 @@ def names(framework: str | None = None, task: Literal["infer", "train", "generat
 def declared(name: str) -> dict[str, Any]:
     """What a process that builds the model would find declared (see `autotune.space.declared`), as plain data."""
     model = BUNDLED[name]
-    return {"repeated": model.repeated, "padding": model.padding}
+    met = ("linear layers",) if model.has_linears and platform.machine() in _PACKING else ()
+    return {"repeated": model.repeated, "padding": model.padding, "met": met}
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train", "generate"] = "infer") -> str:

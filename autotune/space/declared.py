@@ -34,7 +34,7 @@ class Declaration(Record):
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
     met: tuple[Need, ...] = ()
-    """Needs that a model that generates text meets."""
+    """Needs that the model meets, beside those of its shapes."""
     records_gradients: bool = False
     """In each of its calls: the model differentiates within itself, or an input requires gradients."""
     constant_weights: bool = True

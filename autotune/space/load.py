@@ -16,7 +16,7 @@ from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.space.schema import (
-    OF_GENERATION,
+    OF_MODEL,
     PRESETS,
     RELEASE,
     Conditions,
@@ -45,7 +45,7 @@ class Circumstances:
     num_cores: int = 1
     num_processors: int | None = None
     """Processors of the machine; None: as many as the process may use."""
-    known: frozenset[Need] = frozenset({"one shape", *OF_GENERATION})
+    known: frozenset[Need] = frozenset({"one shape", *OF_MODEL})
     """Known conditions on the model and the shapes that it is called with."""
     process_settings: bool = False
     """The job allows settings that affect its whole process."""

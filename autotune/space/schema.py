@@ -48,11 +48,12 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 """How deep a space is searched: each preset includes those before it."""
 
 
-Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder"]
+Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder", "linear layers"]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
-padded, or a batch dimension (see `planning.shapes`). Or on a model that generates text: its steps can be tuned."""
-OF_GENERATION: tuple[Need, ...] = get_args(Need)[4:]
-"""Conditions on a model that generates text."""
+padded, or a batch dimension (see `planning.shapes`). Or on the model: the steps in which it generates text can be
+tuned; a compiler may pack its linear layers, and they hold a part of its weights that counts."""
+OF_MODEL: tuple[Need, ...] = get_args(Need)[4:]
+"""Conditions on the model, whichever shapes it is called with."""
 
 
 Start = Literal["variables", "cores", "jemalloc", "tcmalloc", "iomp"]

@@ -25,6 +25,7 @@ CONFIGS = [
     {"mode": "reduce-overhead", "fullgraph": True},
     {"mode": "max-autotune", "freezing": True, "cpp_wrapper": True},
     {"freezing": True, "max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"},
+    {"freezing": True, "packed_linear": "onednn"},
     {"backend": "aot_eager", "recompile_limit": 64},
     {"shapes": "dynamic", "activation_memory_budget": 0.5},
     {"inductor.max_fusion_size": 32, "matmul_precision": "high"},
@@ -43,9 +44,14 @@ def test_a_line_of_pytorch_gives_what_the_config_gives(config, monkeypatch):
     wanted = (settings.compiler_options, settings.dynamo_options, settings.functorch_options)
     entries = [(module, name) for module, options in zip(modules, wanted, strict=True) for name in options]
     before = [getattr(*entry) for entry in entries]
+    packing = torch.backends.mkldnn.matmul.fp32_precision
     try:
         exec(code.line, {"torch": torch, "model": torch.nn.Linear(2, 2)})
         assert [getattr(*entry) for entry in entries] == [value for one in wanted for value in one.values()]
+        if settings.packs_for_onednn:
+            assert torch.backends.mkldnn.matmul.fp32_precision == "tf32"
+            assert any('fp32_precision = "none"' in one for one in code.beside)
+            torch.backends.mkldnn.matmul.fp32_precision = packing
         assert torch.get_float32_matmul_precision() == (settings.matmul_precision or matmul)
     finally:
         torch.set_float32_matmul_precision(matmul)

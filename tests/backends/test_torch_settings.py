@@ -127,6 +127,7 @@ REFUSED = [
     ({**EAGER, "matmul_precision": "low"}, "knob matmul_precision: 'low' is none of"),
     ({**COMPILE, "cpp_wrapper": 1}, "knob cpp_wrapper: 1 is none of False, True"),
     ({**COMPILE, "freezing": "yes"}, "knob freezing: 'yes' is none of"),
+    ({**COMPILE, "packed_linear": "onednn"}, "knob packed_linear: onednn is for freezing=true only"),
     ({**EAGER, "shapes": "static"}, "knob shapes: is for execution=compile only"),
     ({**COMPILE, "shapes": "some"}, "knob shapes: 'some' is none of automatic, static"),
     ({**COMPILE, "shapes": "static", "dynamic": False}, "knob dynamic: shapes says it already"),
@@ -194,6 +195,30 @@ def test_tanh_is_decomposed_since_2_8(version, is_offered):
     """`cpp.use_decompose_tanh` came with torch 2.8."""
     names = {knob.name for knob in space_for("cpu", version=version, preset="exhaustive").knobs}
     assert ("decompose_tanh" in names) is is_offered
+
+
+@pytest.mark.parametrize(
+    ("circumstances", "is_offered"),
+    [
+        ({}, True),
+        ({"tolerance": 0.0}, True),
+        ({"task": "generate"}, True),
+        ({"version": "2.8.0"}, False),
+        ({"device": "gpu"}, False),
+        ({"task": "train"}, False),
+        ({"preset": "quick"}, False),
+        ({"known": frozenset({"one shape"})}, False),
+        ({"constant_weights": False}, False),
+    ],
+    ids=str,
+)
+def test_the_library_of_linear_layers_is_chosen_where_there_are_some_to_pack(circumstances, is_offered):
+    """In the standard preset and without settings of the process; beside frozen float32 weights alone."""
+    here = Circumstances(**{"version": "2.13.0", "device": "cpu", **circumstances})
+    space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+    chosen = [config for config in space.configs() if config.get("packed_linear") == "onednn"]
+    assert bool(chosen) is is_offered
+    assert all(config.matches({"freezing": True, "precision": None}) for config in chosen)
 
 
 def test_ascends_compilers_need_torch_npu_alone(monkeypatch):

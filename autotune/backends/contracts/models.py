@@ -78,3 +78,8 @@ class Models(Protocol):
         """Whether a config may make constants of the model's weights, as far as the model as it stands tells: one in
         training mode is no such model."""
         return True
+
+    def packs_linears(self, model: Any) -> bool:
+        """Whether a compiler here packs linear layers whose weights are constants, and the model has so many of them
+        that it counts how."""
+        return False

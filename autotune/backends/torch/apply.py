@@ -154,10 +154,17 @@ def _compiler(
 ) -> Compile:
     if weights is not None and not settings.is_third_party:
         # Imports the compiler, which the first compile pays.
-        from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass, cache_entries
+        from autotune.backends.torch.frozen_graph import (
+            WITHOUT_ADDRESSES,
+            FrozenGraphPass,
+            cache_entries,
+            packing_entries,
+        )
 
-        entries = [*entries, *WITHOUT_ADDRESSES, *cache_entries()]
-        options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
+        packing = packing_entries() if settings.packs_for_onednn else []
+        entries = [*entries, *WITHOUT_ADDRESSES, *cache_entries(), *packing]
+        own_pass = FrozenGraphPass(packs_for_onednn=settings.packs_for_onednn)
+        options = {**mode_options(settings.mode), **settings.options, _PASS: own_pass}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(partial(_by_inductor, options), weights.add)
     return compiler(arguments, entries, attempts)

@@ -50,6 +50,7 @@ from autotune.backends.torch.given_model import (
     differentiates,
     dropped_share,
     materialise,
+    packs_linears,
     problem_of,
     uncompiled,
     written_parts,
@@ -126,6 +127,7 @@ class TorchBackend(Backend):
     records_gradients = staticmethod(are_recorded)
     acting_in_training = staticmethod(acting_in_training)
     takes_constant_weights = staticmethod(takes_constant_weights)
+    packs_linears = staticmethod(packs_linears)
     like = staticmethod(tensor_like)
     cache_variables = staticmethod(cache_variables)
     ranks = staticmethod(parallel.ranks)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -28,8 +29,11 @@ import torch._inductor.config as inductor
 from torch._inductor import codecache, compile_fx
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.fx_passes import mkldnn_fusion
 
 from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.given_model import has_packing
+from autotune.errors import InvalidConfigError
 
 _aten = torch.ops.aten
 _CLAMPS = (_aten.relu.default, _aten.clamp_min.default)
@@ -48,7 +52,13 @@ WITHOUT_ADDRESSES: list[Entry] = (
 
 
 class FrozenGraphPass(CustomGraphPass):
-    """A pass of inductor over a graph, after constants were folded and before it looks for what oneDNN can fuse."""
+    """A pass of inductor over a graph, after constants were folded and before it looks for what oneDNN can fuse.
+
+    `packs_for_onednn`: linear layers in float32 were packed for oneDNN (see `packing_entries`).
+    """
+
+    def __init__(self, *, packs_for_onednn: bool = False) -> None:
+        self.packs_for_onednn = packs_for_onednn
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         _keep_nan(graph)
@@ -56,7 +66,7 @@ class FrozenGraphPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Part of the key under which inductor caches what it compiled."""
-        return get_hash_for_files((str(Path(__file__)),))
+        return get_hash_for_files((str(Path(__file__)),), "packed for oneDNN" if self.packs_for_onednn else "")
 
 
 def _keep_nan(graph: torch.fx.Graph) -> None:
@@ -109,6 +119,37 @@ def _is_floating(argument: Any) -> bool:
 def _is_hardswish(shifted: Any) -> bool:
     """`x * clamp(x + 3)`, whose product keeps NaN. A hardsigmoid is fused only where nothing else uses `x`."""
     return bool(shifted.target == _aten.add.Tensor and len(shifted.args[0].users) > 1)
+
+
+# The library that linear layers in float32 are packed for.
+#
+# Inductor packs them for MKL, and for oneDNN where products may be rounded (2.9 to 2.14): it looks at
+# `torch.backends.mkldnn.matmul.fp32_precision` while it packs, and the kernels look at it again at each call. Here that
+# setting stays as the job has it, so that no call of any model rounds: the two methods that it decides for are told to
+# pack for oneDNN. They ask the pass of the graph at hand, which is in the key of its code, too.
+
+_PACKERS = ("pack_linear_weight", "pack_linear")
+
+
+def packing_entries() -> list[Entry]:
+    """What is set while a graph is compiled whose linear layers are packed for oneDNN. Raises InvalidConfigError where
+    there is no MKL to choose in place of, or in a release that packs otherwise."""
+    packing = getattr(mkldnn_fusion, "CpuMkldnnDeviceOp", None)
+    known = [getattr(packing, name, None) for name in _PACKERS]
+    is_known = all(pack is not None and "is_lp_weight" in inspect.signature(pack).parameters for pack in known)
+    if not (is_known and has_packing()):
+        raise InvalidConfigError(f"knob packed_linear: torch {torch.__version__} packs for one library only here")
+    return [(packing, name, _for_onednn(pack)) for name, pack in zip(_PACKERS, known, strict=True)]
+
+
+def _for_onednn(pack: Any) -> Any:
+    @functools.wraps(pack)
+    def packed(device_op: Any, graph: torch.fx.Graph, is_lp_weight: bool, *args: Any, **kwargs: Any) -> Any:
+        own = inductor.post_grad_custom_pre_pass
+        asked = isinstance(own, FrozenGraphPass) and own.packs_for_onednn
+        return pack(device_op, graph, asked or is_lp_weight, *args, **kwargs)
+
+    return packed
 
 
 # Inductor's cache of compiled graphs, for frozen ones: found again with other weights, and only where that is right.

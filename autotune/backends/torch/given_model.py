@@ -66,6 +66,34 @@ def has_modes(model: torch.nn.Module) -> bool:
     return "train" not in vars(model)
 
 
+_LEAST_SHARE = 0.1
+"""Share of the weights that linear layers have at least: a network of convolutions may end in one, which hardly
+counts."""
+_NOT_MULTIPLIED = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.RNNBase)
+"""Layers of PyTorch whose matrices are looked up in, or are multiplied within one operator."""
+
+
+def has_packing() -> bool:
+    """Whether PyTorch is built with both libraries that inductor packs linear layers for."""
+    return bool(torch._C.has_mkl and torch._C._has_mkldnn)
+
+
+def packs_linears(model: torch.nn.Module) -> bool:
+    """Whether inductor packs linear layers of the model, or of the modules around a function, if they are frozen: by
+    itself for MKL, which PyTorch has on x86 alone. A matrix in float32 is taken for one, be its module of any class."""
+    if not has_packing():
+        return False
+    modules = {part: None for part in written_parts(model) if isinstance(part, torch.nn.Module)}
+    weights = [
+        weight
+        for module in modules
+        if not isinstance(module, _NOT_MULTIPLIED)
+        for weight in module.parameters(recurse=False)
+    ]
+    packed = sum(weight.numel() for weight in weights if weight.ndim == 2 and weight.dtype is torch.float32)
+    return packed > _LEAST_SHARE * sum(weight.numel() for weight in weights)
+
+
 def acting_in_training(model: torch.nn.Module) -> list[str]:
     """The modules that are in training mode and act by it, such as `BatchNorm1d 'norm'`, of a model or around a
     function: PyTorch's own, and others whose code reads their mode."""

@@ -136,6 +136,7 @@ KNOBS: dict[str, Knob] = {
     "decompose_tanh": Knob(Goes.INDUCTOR, "cpp.use_decompose_tanh", plain=False, values=_SWITCH),
     "zentorch_freezing": Knob(Goes.COMPILER, "freezing", plain=False, values=_SWITCH, only_for=("zentorch",)),
     "freezing": Knob(Goes.COMPILER, plain=False, values=_SWITCH),
+    "packed_linear": Knob(Goes.OTHER, values=("mkl", "onednn"), compile_only=True, only_for=("inductor",)),
     "allow_rnn": Knob(Goes.DYNAMO, plain=False, values=_SWITCH),
     "recompile_limit": Knob(Goes.DYNAMO, plain=8, values=(8, 64)),
     "activation_memory_budget": Knob(Goes.FUNCTORCH, plain=1.0),
@@ -183,6 +184,8 @@ class Settings:
     """Entries of inductor's config that dynamo reads."""
     dynamo_options: dict[str, Scalar] = field(default_factory=dict)
     """Entries of dynamo's config."""
+    packs_for_onednn: bool = False
+    """Frozen linear layers in float32 are packed for oneDNN, in place of MKL."""
     torchair_mode: str | None = None
     openvino: dict[str, Scalar] = field(default_factory=dict)
     """What OpenVINO's backend is asked for: `device`, `precision`, `cache`."""
@@ -245,6 +248,7 @@ def settings_of(config: Config) -> Settings:
         options=_entries(config, Goes.INDUCTOR),
         compiler_options=_entries(config, Goes.COMPILER),
         dynamo_options={**_limit(config), **_entries(config, Goes.DYNAMO)},
+        packs_for_onednn=config.get("packed_linear") == "onednn",
         torchair_mode=_text(config, "torchair_mode"),
         openvino=_entries(config, Goes.OPENVINO),
         autocast=AUTOCASTS.get(str(precision)),
@@ -321,6 +325,8 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
         backends = row_of(name).backends
         if backends and backend not in backends:
             raise InvalidConfigError(f"knob {name}: is for backend={' or '.join(backends)} only")
+    if config.get("packed_linear") == "onednn" and not config.get("freezing"):
+        raise InvalidConfigError("knob packed_linear: onednn is for freezing=true only")
     opens = SHAPES if config.get(SHAPES) in _OPEN else "dynamic" if config.get("dynamic") else None
     if backend in _OF_ONE_SHAPE and opens is not None:
         raise InvalidConfigError(f"knob {opens}: code of {backend} is for one shape")

@@ -18,6 +18,8 @@ from autotune.workload.workload import Device, Task
 
 _PLAIN_STRATEGIES = (None, "automatic", "static", "dynamic")
 """Values of the knob `shapes` that are nothing but torch.compile's `dynamic`."""
+_PRECISION = "torch.backends.mkldnn.matmul.fp32_precision"
+"""What decides, while inductor compiles, for which library linear layers are packed."""
 _MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
 
 
@@ -65,6 +67,8 @@ def _before(settings: Settings) -> Iterator[str]:
         if options:
             yield f"import {module}"
         yield from (f"{module}.{name} = {_written(value)}" for name, value in options.items())
+    if settings.packs_for_onednn:
+        yield f'{_PRECISION} = "tf32"'
     if settings.matmul_precision is not None:
         yield f"torch.set_float32_matmul_precision({_written(settings.matmul_precision)})"
     if settings.cudnn_benchmark:
@@ -79,6 +83,8 @@ def _beside(settings: Settings, device: Device) -> Iterator[str]:
         yield "copy what a call gives: the next one may overwrite it"
     elif settings.freezes:
         yield "call it under torch.no_grad(): freezing makes constants of the weights"
+    if settings.packs_for_onednn:
+        yield f'after the first call, {_PRECISION} = "none": by then linear layers are packed for oneDNN, in float32'
     if settings.autocast is not None:
         kind = {"gpu": "cuda", "ascend": "npu"}.get(device, device)
         yield f'call it under torch.autocast("{kind}", torch.{settings.autocast})'

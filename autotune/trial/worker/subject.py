@@ -17,6 +17,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
 from autotune.space.declared import Declaration
+from autotune.space.schema import Need
 from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, Variants
@@ -115,6 +116,10 @@ class SubjectOf(ABC):
     @abstractmethod
     def declared(self) -> Declaration:
         """What is to know of the model before a study. Raises InputError."""
+
+    def _met(self) -> tuple[Need, ...]:
+        """Needs of a search space that the model meets, whatever it is called for. Asked once its weights are there."""
+        return ("linear layers",) if self._backend.packs_linears(self._built.model) else ()
 
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:

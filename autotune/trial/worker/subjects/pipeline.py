@@ -31,4 +31,4 @@ class SubjectOfPipeline(SubjectOfCalls):
         components = ComponentRecord(name, backend.place(built.model), pipeline, backend).components(inputs)
         require_regions(name, built.regions or (), components)
         repeated = repeated_in(pipeline, components, backend)
-        return Declaration(regions=built.regions, repeated=repeated, components=components)
+        return Declaration(regions=built.regions, repeated=repeated, components=components, met=self._met())

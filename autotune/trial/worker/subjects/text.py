@@ -42,7 +42,7 @@ class SubjectOfText(SubjectOf):
 
     def declared(self) -> Declaration:
         regions, model = self._backend.regions, self._built.model
-        met = self._generation().offers(model)
+        met = (*self._generation().offers(model), *self._met())
         return Declaration(
             repeated=None if regions is None else repeated_blocks(regions.modules(model), self._backend.parameters),
             met=met,

@@ -1,0 +1,271 @@
+"""Knob `packed_linear`: frozen linear layers are packed for oneDNN or MKL by the config alone, in float32, and those of
+no other model."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import autotune
+from autotune import models
+from autotune.backends.registry import load_backend
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+from tests.stand_ins.exports import export
+
+torch = pytest.importorskip("torch")
+
+import torch._inductor.config as inductor  # noqa: E402
+
+from autotune.backends.torch import compiler, counters, frozen_graph  # noqa: E402
+from autotune.backends.torch.apply import apply  # noqa: E402
+from autotune.backends.torch.plain import plain_code  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        not hasattr(torch._C, "_get_fp32_precision_getter") or not torch._C.has_mkl,
+        reason="from torch 2.9 on, where it has MKL",
+    ),
+]
+
+FROZEN = {"execution": "compile", "backend": "inductor", "freezing": True, "dynamic": False}
+MKL, ONEDNN = ({**FROZEN, "packed_linear": library} for library in ("mkl", "onednn"))
+X = torch.linspace(-1, 1, 256).reshape(4, 64)
+NOTED: list[str] = []
+
+
+@torch.library.custom_op("packed_linear::note", mutates_args=())
+def note(x: torch.Tensor) -> torch.Tensor:
+    """Runs within a call, and notes what float32 products of oneDNN may be rounded to then."""
+    NOTED.append(torch.backends.mkldnn.matmul.fp32_precision)
+    return x.clone()
+
+
+note.register_fake(torch.empty_like)
+
+
+class Layers(torch.nn.Module):
+    """Linear layers, and between them what may be fused into the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 96), torch.nn.Linear(96, 32)
+
+    def forward(self, x):
+        return self.last(note(torch.nn.functional.gelu(self.first(x))))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Caches and books of its own; calls record no gradients."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    counters.clear()
+    NOTED.clear()
+    with torch.no_grad():
+        yield
+    counters.clear()
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Layers().eval().requires_grad_(False)
+
+
+def libraries():
+    """Calls of packed linear layers in what inductor emitted since the books were cleared, by library."""
+    code = "\n".join(counters.emitted_code())
+    return {"mkl": code.count("mkl_linear"), "onednn": code.count("linear_pointwise")}
+
+
+def is_packed_for(library):
+    found = libraries()
+    other = {"mkl": "onednn", "onednn": "mkl"}[library]
+    return found[library] > 0 == found[other]
+
+
+def test_the_code_has_onednns_product_and_calls_stay_float32(model):
+    """In the code, in the error, and in what the setting reads within a call, which is what it is before."""
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    exact = copy.deepcopy(model).double()(X.double())
+    tuned = apply(model, Config({**ONEDNN, "cpp_wrapper": True}), UndoLog())
+    for _ in range(3):
+        assert float((tuned(X) - exact).abs().max() / exact.abs().max()) < 3e-6
+    assert libraries()["mkl"] == 0 < libraries()["onednn"]
+    assert NOTED[-3:] == [before] * 3
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+def test_neither_program_is_found_for_the_other(model):
+    """Code of each is found in the cache again, in both orders, and is that of its own library."""
+    programs = {}
+    backend = load_backend("torch")
+    for config, is_found in ((MKL, False), (ONEDNN, False), (MKL, True), (ONEDNN, True)):
+        counters.clear()
+        own = copy.deepcopy(model)
+        tuned = apply(own, Config(config), UndoLog())
+        torch.testing.assert_close(tuned(X), model(X), rtol=1e-5, atol=1e-6)
+        assert is_packed_for(config["packed_linear"])
+        if len(frozen_graph.cache_entries()) > 1:
+            assert counters.dynamo_counter("counters")["inductor"]["fxgraph_cache_hit"] == int(is_found)
+        programs.setdefault(config["packed_linear"], set()).add(backend.program(own, Config(config)))
+    assert [len(found) for found in programs.values()] == [1, 1]
+    assert programs["mkl"] != programs["onednn"]
+
+
+def test_a_later_compilation_is_packed_as_the_first(model):
+    """A second shape, in another thread, long after the config was applied; then another model of the process."""
+    tuned = apply(model, Config(ONEDNN), UndoLog())
+    with ThreadPoolExecutor(1) as pool:
+
+        def call(x):
+            with torch.no_grad():
+                return tuned(x)
+
+        for x in (X, X[:3]):
+            torch.testing.assert_close(pool.submit(call, x).result(), model(x), rtol=1e-5, atol=1e-6)
+    assert counters.diagnosis().num_graphs == 2
+    assert is_packed_for("onednn")
+    counters.clear()
+    other = copy.deepcopy(model)
+    with inductor.patch(freezing=True):
+        torch.compile(other)(X)
+    assert is_packed_for("mkl")
+
+
+def test_a_model_that_is_compiled_meanwhile_is_its_own(model):
+    """What is set while a model compiles acts on that model alone, should another be compiled within."""
+    entries = frozen_graph.packing_entries()
+    before = [getattr(owner, name) for owner, name, _ in entries]
+    with compiler._set(entries), inductor.patch(freezing=True):
+        torch.compile(model)(X)
+    assert is_packed_for("mkl")
+    assert [getattr(owner, name) for owner, name, _ in entries] == before
+
+
+def test_a_job_gets_it_by_the_same_code(model, tmp_path):
+    """`load(...).apply(model)` without any setting of the process; after the block the model is as it was."""
+    answer = autotune.load(export(tmp_path / "best.yaml", "torch", ONEDNN, model, (X,)))
+    expected, before = model(X), torch.backends.mkldnn.matmul.fp32_precision
+    with answer.applied(model) as tuned:
+        torch.testing.assert_close(tuned(X), expected, rtol=1e-5, atol=1e-6)
+        assert autotune.stats(tuned).state != "untuned"
+        assert is_packed_for("onednn")
+    assert torch.equal(model(X), expected)
+    assert {*NOTED} == {before}
+
+
+@pytest.mark.slow
+def test_the_written_out_line_packs_for_it():
+    """In a process of its own: the line, the first call, and what is said beside the line."""
+    code = plain_code(Config({**ONEDNN, "dynamic": None}), torch.__version__, "cpu", "infer")
+    after = next(each for each in code.beside if "fp32_precision" in each)
+    after = after.partition(", ")[2].partition(":")[0]
+    program = f"""
+import torch
+from autotune.backends.torch import counters
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval()
+x = torch.randn(4, 64)
+with torch.no_grad():
+    expected = model(x)
+    {code.line}
+    model(x)
+    {after}
+    assert torch.allclose(model(x), expected, atol=1e-5)
+code = "".join(counters.emitted_code())
+assert "linear_pointwise" in code and "mkl_linear" not in code
+assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", ["CpuMkldnnDeviceOp", "mkl"])
+def test_where_there_is_no_choice_it_is_refused(model, monkeypatch, name):
+    """A release that packs otherwise, or a build without MKL: a sentence, before anything is compiled."""
+    if name == "mkl":
+        monkeypatch.setattr(torch._C, "has_mkl", False)
+    else:
+        monkeypatch.delattr(frozen_graph.mkldnn_fusion, name)
+    with pytest.raises(InvalidConfigError, match=r"knob packed_linear: torch .* packs for one library only here"):
+        apply(model, Config(ONEDNN), UndoLog())
+
+
+class Mixed(torch.nn.Module):
+    """A convolution, and as its last layer a linear one of the given width."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv, self.head = torch.nn.Conv2d(64, 64, 3), torch.nn.Linear(64, width)
+
+
+LINEAR = torch.nn.Linear(8, 8)
+
+
+def around(x):
+    """A function that has its module from outside."""
+    return LINEAR(x)
+
+
+WHETHER = {
+    "linear": (LINEAR, True),
+    "a head behind convolutions": (Mixed(10), False),
+    "as much as convolutions": (Mixed(512), True),
+    "convolutions alone": (torch.nn.Conv2d(8, 8, 3), False),
+    "half precision": (torch.nn.Linear(8, 8, dtype=torch.bfloat16), False),
+    "a table alone": (torch.nn.Embedding(8, 8), False),
+    "within one operator": (torch.nn.LSTM(8, 8), False),
+    "attention": (torch.nn.MultiheadAttention(8, 2), True),
+    "around a function": (around, True),
+    "nothing": (torch.nn.Identity(), False),
+}
+
+
+@pytest.mark.parametrize("case", WHETHER)
+def test_it_is_offered_where_there_are_linear_layers(case):
+    """A model whose linear layers hold little of its weights pays for no trial of it."""
+    given, is_offered = WHETHER[case]
+    backend = load_backend("torch")
+    assert backend.packs_linears(backend.as_model(given)) is is_offered
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_the_table_of_bundled_models_says_the_same(name):
+    """It is asked without building the model."""
+    module = __import__(f"autotune.models.torch.{name}", fromlist=[name])
+    built = getattr(module, name)()
+    model = built["model"] if isinstance(built, dict) else built[0]
+    assert load_backend("torch").packs_linears(model) is bool(models.declared(name)["met"])
+
+
+def test_threads_compile_each_as_its_config_says(model):
+    """Two models, both ways, from two threads at once."""
+    tuned = {
+        name: apply(copy.deepcopy(model), Config(config), UndoLog())
+        for name, config in (("mkl", MKL), ("onednn", ONEDNN))
+    }
+    start, outputs = threading.Barrier(2), {}
+
+    def call(name):
+        start.wait()
+        with torch.no_grad():
+            outputs[name] = tuned[name](X)
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in tuned]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    codes = counters.emitted_code()
+    assert sorted("mkl" if "mkl_linear" in code else "onednn" for code in codes) == ["mkl", "onednn"]
+    assert all(("mkl_linear" in code) != ("linear_pointwise" in code) for code in codes)
+    for output in outputs.values():
+        torch.testing.assert_close(output, model(X), rtol=1e-5, atol=1e-6)
