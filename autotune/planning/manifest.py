@@ -19,7 +19,7 @@ from autotune.errors import InputError, SetupError
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import parse_objectives
-from autotune.planning.models import digest_of_inputs, make_workload, model_of, resolve_model
+from autotune.planning.models import digest_of_inputs, make_workload, model_of, require_models, resolve_model
 from autotune.planning.shapes import (
     kind_of_shapes,
     objectives_asked,
@@ -48,6 +48,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     `limits` are those of the processes that are asked for devices, and for what the model declares.
     """
     check_text(question)
+    require_models(question.build, question.search_path or Path.cwd())
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
     shapes = shapes_asked(question)
     objectives = parse_objectives(objectives_asked(question, shapes))
@@ -91,6 +92,7 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
     Raises an AutotuneError.
     """
     check_text(question)
+    require_models(question.build, question.search_path or Path.cwd())
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
     workload = _make_workload(question, framework, device)
     declared = _read_declaration(workload, question, limits)

@@ -38,6 +38,13 @@ def model_of(texts: tuple[str, ...], framework: str) -> str:
     )
 
 
+def require_models(texts: tuple[str, ...], search_path: Path) -> None:
+    """Before devices are looked for: raises InputError for a model that is there for no framework."""
+    for model in named_models(texts).values() or texts:
+        if model not in models.names() and hub_of(model) is None:
+            resolve_model(model, "", "infer", search_path)
+
+
 def make_workload(
     model: str,
     arguments: dict[str, Scalar],

@@ -84,6 +84,13 @@ def test_what_was_meant_is_understood(cli, arguments, words):
     assert words in cli(*arguments).stderr
 
 
+def test_a_model_that_is_not_there_is_said_before_devices_are_looked_for(cli, monkeypatch):
+    """Each framework takes seconds to say what it finds."""
+    monkeypatch.delattr("autotune.planning.manifest.choose_target")
+    assert "--model vitt: unknown" in cli("tune", "vitt").stderr
+    assert "there is no module vit" in cli("tune", "vit:build").stderr
+
+
 def test_a_file_without_a_function_is_answered_with_those_that_it_has(cli, tmp_path):
     """`build` is suggested first; a file that is broken or has none says how it goes on."""
     (tmp_path / "mine.py").write_text("def helper(): ...\ndef build(): ...\ndef _own(): ...\n")
