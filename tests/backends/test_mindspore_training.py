@@ -161,6 +161,7 @@ TAKEN = [(form, scope) for form in FORMS for scope in SCOPES if (form, scope) !=
 """MindSpore 2.10 itself takes no gradients of a compiled Cell that returns a dict."""
 
 
+@pytest.mark.fast_cases("alone-untuned", "alone-graph", "tuple-step", "dict-gradients")
 @pytest.mark.parametrize(("form", "scope"), TAKEN)
 def test_a_loss_that_the_model_returns_is_trained_by(form, scope):
     """In PyNative and compiled, whatever part: the first step's loss and movement are those of PyNative."""

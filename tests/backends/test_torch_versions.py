@@ -12,11 +12,6 @@ from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
-from autotune.job.fallback import Fallback  # noqa: E402
-from autotune.job.stats import StatsRecorder  # noqa: E402
-from autotune.plugins.serving.adaptive_model import AdaptiveModel  # noqa: E402
-from autotune.plugins.serving.ledger import Expected, Ledger  # noqa: E402
-from autotune.tuned.tuned_config import AdaptivePolicy  # noqa: E402
 
 AOT = {"execution": "compile", "backend": "aot_eager"}
 
@@ -145,22 +140,3 @@ def test_what_cannot_be_kept_apart(model, changes):
     assert versions_of(model, changes, region="layer", matmul_precision="medium") is None
     assert TorchBackend().versions(model, Config({"execution": "eager"}), changes) is None
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_adapting(model, changes):
-    """Through the runtime: shapes that come often are compiled, within the bound, and all results are the model's."""
-    versions = versions_of(model, changes)
-    now_s = iter(range(10**9))  # Each look at the clock is a second: all calls are alike.
-    book = Ledger(AdaptivePolicy(max_versions=3), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99)
-    recorder = StatsRecorder()
-    fallback = Fallback(model, changes, recorder)
-    runtime = AdaptiveModel(TorchBackend(), versions, book, fallback, recorder, clock=lambda: float(next(now_s)))
-    with torch.no_grad():
-        for num_rows in (1, 2, 3, 4, 5, 1):
-            for _ in range(25):
-                assert torch.equal(runtime(of(num_rows)), model(of(num_rows)))
-    stats = runtime.stats()
-    assert (stats.num_compiled, stats.num_evicted, stats.num_versions, stats.num_failures) == (6, 3, 3, 0)
-    assert num_entries(versions) == [1, 1, 1]
-    fallback.release()
-    assert torch.equal(runtime(of(1)), model(of(1)))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
-from autotune.errors import InputError
-from autotune.measure.measurement import Failure, Reason, Stage
 from benchmarks import device, plain
 from benchmarks.evidence import Conditions, Goal, Kept
-from benchmarks.on_device import knobs, paths, section, steps, studies
+from benchmarks.on_device import knobs, section, steps
 from benchmarks.on_device.records import (
     Done,
     KnobSeen,
@@ -24,8 +21,8 @@ from benchmarks.on_device.records import (
     TruthSeen,
     Way,
 )
-from benchmarks.on_device.session import OutOfTimeError, Session, Subject
-from tests.conftest import REPOSITORY, ScriptedTrials, with_latency
+from benchmarks.on_device.session import Session
+from tests.conftest import ScriptedTrials
 
 COMPILED = {"execution": "compile", "backend": "inductor", "mode": "default"}
 
@@ -77,38 +74,12 @@ def test_what_stops_a_step_is_written_down_and_the_next_one_is_run(tmp_path, kep
     assert kept.records["two"]["problem"] is None
 
 
-def test_a_later_run_goes_on_with_what_is_missing_and_then_with_what_failed(kept, session, tmp_path):
-    """What is done is not done again."""
-    all_steps = [a_step("done"), a_step("failed", stopped), a_step("new")]
-    device.go_on(kept, all_steps[:2], session, tmp_path / "device.json")
-    assert [step.name for step in device.in_order(all_steps, kept)] == ["new", "failed"]
-
-
 def test_a_step_is_not_begun_with_too_little_time(kept, session, tmp_path, capsys):
     """It would be killed half-way, and its device time be lost; a shorter one is run in its place."""
     long, short = a_step("long", expected_s=3600.0), a_step("short")
     device.go_on(kept, [long, short], session, tmp_path / "device.json")
     assert list(kept.records) == ["short"]
     assert "long: left for the next run" in capsys.readouterr().out
-
-
-def test_results_of_another_device_are_not_mixed(kept):
-    """One folder is about one device and one size of models."""
-    with pytest.raises(InputError, match="this is NVIDIA H200"):
-        device.BENCHMARK.begun(kept, "device.py", "NVIDIA H200", small=False)
-    with pytest.raises(InputError, match="this is cpu"):
-        device.BENCHMARK.begun(kept, "device.py --small", "cpu", small=True)
-    assert device.BENCHMARK.begun(kept, "device.py", "cpu", small=False) is kept
-
-
-def test_the_folder_is_given_by_flag_or_by_variable(monkeypatch):
-    """A lent machine has its own place for what comes back."""
-    parse = device.BENCHMARK.parser().parse_args
-    monkeypatch.setenv(device.FOLDER_VARIABLE, "/out")
-    assert device.folder_of(parse([]), "gpu") == Path("/out")
-    assert device.folder_of(parse(["--folder", "mine"]), "gpu") == Path("mine")
-    monkeypatch.delenv(device.FOLDER_VARIABLE)
-    assert device.folder_of(parse(["--small"]), "cpu").name == "device-cpu-small"
 
 
 # Steps
@@ -129,14 +100,6 @@ def test_steps_have_names_of_their_own_and_come_by_worth(where):
     assert max(step.expected_s for step in found) <= 240
 
 
-def test_what_only_some_devices_have_is_tried_on_those_alone():
-    """A CPU captures no CUDA graphs, and only Ascend has TorchAir."""
-    names = {where: {path.name for path in paths.paths_on(where)} for where in paths.ALL}
-    assert "backend cudagraphs" in names["gpu"] - names["cpu"] - names["ascend"]
-    assert "frozen weights" in names["cpu"] - names["gpu"]
-    assert "TorchAir" not in names["gpu"] | names["cpu"]
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(("where", "task"), [("cpu", "infer"), ("gpu", "infer"), ("ascend", "infer"), ("gpu", "train")])
 def test_a_knob_is_tried_alone(where, task):
@@ -153,62 +116,6 @@ def test_a_knob_is_tried_alone(where, task):
             assert all(each.base[name] == other[name] for name in shared)
 
 
-def test_a_trial_is_run_once_in_a_session_and_compared_with_the_untuned_model(session, measurement):
-    """The reference is written first; a config that two steps need is not tried twice."""
-    asked = []
-
-    def outcome_of(name, block, config):
-        asked.append(config["execution"])
-        return measurement if config["execution"] == "eager" else Failure(
-            reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="relative error 1")  # fmt: skip
-
-    session._given = ScriptedTrials(outcome_of)
-    subject = Subject()
-    tried = [session.try_(subject, COMPILED) for _ in range(2)]
-    assert asked == ["eager", "compile"]
-    assert tried[0].failure == "wrong_result at check: relative error 1"
-    assert session.try_(subject, {"execution": "eager"}).failure is None
-    assert asked == ["eager", "compile"]
-
-
-@pytest.mark.parametrize("minutes", [1.0, 30.0])
-def test_the_end_of_a_session_is_no_failure_of_a_config(measurement, minutes):
-    """A trial that it cut off is tried again by the next run; one that had its full time has failed."""
-    late = Failure(reason=Reason.TIMEOUT, stage=Stage.COMPILE, error="stopped")
-    trials = ScriptedTrials(lambda name, block, config: measurement if config["execution"] == "eager" else late)
-    with Session("cpu", small=True, minutes=minutes, trials=trials) as session:
-        if minutes > 4:
-            assert session.try_(Subject(), COMPILED).failure == "timeout at compile: stopped"
-            return
-        with pytest.raises(OutOfTimeError):
-            session.try_(Subject(), COMPILED)
-
-
-def test_a_plain_script_is_run_again_where_it_came_too_late(session, monkeypatch):
-    """By a session that begins with it; what has no time in a whole session is said."""
-    study = StudySeen("m", 1.0, 2, 0, "tie", None, {}, None)
-    monkeypatch.setattr(session, "left_s", lambda: 0.0)
-    model = studies.MODELS_BY_WORTH[0]
-    assert {each.problem for each in model.run_plainly(session, study).ways.values()} == {studies.NO_TIME}
-    monkeypatch.setattr(session, "spent_s", lambda: 300.0)
-    with pytest.raises(OutOfTimeError):
-        model.run_plainly(session, study)
-
-
-def test_a_failed_path_has_no_figure(session, measurement):
-    """What failed took no time that means anything."""
-    session._given = ScriptedTrials(lambda *_: with_latency(measurement, 0.25))
-    seen = paths.ExecutionPath("compiled", COMPILED).run(session)
-    assert (seen.tried.median_s, seen.untuned_s) == (0.25, 0.25)
-
-
-def test_a_plain_step_waits_for_its_study(session):
-    """Promised against delivered needs a promise; the next run has it."""
-    _, step = steps._of_model(studies.MODELS_BY_WORTH[0], small=True)
-    with pytest.raises(steps.NotYetError):
-        step.run(session, {})
-
-
 def test_the_plain_script_refuses_what_it_does_not_do():
     """A setting that is left out in silence would be measured as if it were there."""
     assert plain.settings_of('{"execution": "compile", "mode": "max-autotune"}')["mode"] == "max-autotune"
@@ -223,12 +130,6 @@ def test_the_plain_script_knows_each_knob_of_the_space(where):
     of_the_space = {knob.name for knob in knobs.space_on(where).knobs}
     of_other_packages = {name for name in of_the_space if name.startswith(("openvino_", "zentorch_", "torchair_"))}
     assert of_the_space - of_other_packages <= plain.OPTIONS.keys() | plain.OTHERS
-
-
-def test_published_numbers_do_not_name_this_checkout():
-    """The folder of whoever ran it is nobody else's."""
-    export = f"model: {REPOSITORY}/benchmarks/models/on_device_torch.py:decoder"
-    assert device.without_repository(export) == "model: benchmarks/models/on_device_torch.py:decoder"
 
 
 # The section
@@ -288,27 +189,3 @@ def test_a_figure_that_was_not_measured_is_missing():
     assert "* study: BERT: ProductError: exit status 2" in text
     assert "missing: mindspore: not installed" in text
     assert section.section([]) == section.ABOUT
-
-
-def test_a_section_of_a_cpu_says_so(tmp_path, kept, capsys):
-    """Its title does, and it stands beside a device's section, not in its place."""
-    kept.records = {each.step: device._ADAPTER.dump_python(each, mode="json") for each in RECORDS}
-    (tmp_path / "device.json").write_text(kept.model_dump_json())
-    docs = tmp_path / "docs.md"
-    docs.write_text("# Head\n\n<!-- device_nvidia_h200: begin -->\nkept\n<!-- device_nvidia_h200: end -->\n")
-    device.BENCHMARK.main(
-        ["--device", "cpu", "--report-only", "--folder", str(tmp_path), "--docs", str(docs), "--pieces", "paths"]
-    )
-    text = docs.read_text()
-    assert "## On a device: CPU, a check of the steps\n" in text
-    assert "<!-- device_cpu: begin -->" in text
-    assert "kept" in text
-
-
-def test_a_section_of_a_device_names_it(kept):
-    """As the framework names it, and the sizes where they are not the realistic ones."""
-    named = kept.model_copy(update={"conditions": kept.conditions.model_copy(update={"device": "NVIDIA H200"})})
-    assert device.title_of(named, "gpu") == "NVIDIA H200"
-    named.command = "device.py --small"
-    assert device.title_of(named, "gpu") == "NVIDIA H200, small sizes"
-    assert device.slug("NVIDIA H200") == "nvidia_h200"

@@ -107,16 +107,6 @@ def test_a_section_says_goals_conditions_and_numbers(tmp_path, command):
     assert kept["conditions"]["packages"]["numpy"] == np.__version__
 
 
-def test_a_run_that_breaks_off_leaves_what_was_there(tmp_path, command, squares):
-    """Neither records nor section are written before the last case is done."""
-    before, kept = command(), (tmp_path / "squares.json").read_text()
-    squares.broken = 3
-    with pytest.raises(RuntimeError, match="broken"):
-        command()
-    assert (tmp_path / "benchmarks.md").read_text() == before
-    assert (tmp_path / "squares.json").read_text() == kept
-
-
 def test_a_long_run_goes_on_where_it_broke_off(tmp_path, command, squares):
     """Records that hold are not taken again unless that is asked for, others are, and a smoke run is of its own."""
     squares.holds, squares.broken = lambda record: record.number != 2, 3
@@ -132,31 +122,12 @@ def test_a_long_run_goes_on_where_it_broke_off(tmp_path, command, squares):
     assert squares.ran[5:] == [1, 2, 3]
 
 
-def test_report_only_makes_the_same_section_from_kept_records(tmp_path, command, squares):
-    """And runs nothing."""
-    first = command()
-    (tmp_path / "benchmarks.md").unlink()
-    assert command("--report-only") == first
-    assert squares.ran == [1, 2, 3]
-
-
 def test_a_smoke_run_writes_nothing(tmp_path, command, squares, capsys):
     """Its figures are shown, and are no evidence."""
     assert command("--quick") == ""
     assert os.listdir(tmp_path) == []
     assert squares.ran == [1]
     assert "| 1 | 1 |" in capsys.readouterr().out
-
-
-def test_records_that_are_not_there_are_said_so(tmp_path, command, capsys):
-    """Without records, or with those of an older format, the operator is told what to do."""
-    with pytest.raises(SystemExit):
-        command("--report-only")
-    assert "run the benchmark first" in capsys.readouterr().err
-    (tmp_path / "squares.json").write_text('{"results": {}}')
-    with pytest.raises(SystemExit):
-        command("--report-only")
-    assert "run the benchmark again" in capsys.readouterr().err
 
 
 def test_an_interrupted_write_leaves_the_old_section(tmp_path, command, monkeypatch):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import optuna
@@ -14,8 +12,8 @@ import pytest
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from benchmarks import plain_loop
-from benchmarks.race import SCATTER, LoopRun, LoopTrial, Race, ToolRun, judge, scatter_of, section, simulated_s
-from benchmarks.wall_time import config_of, oracle_s, proven_s, read_loop
+from benchmarks.race import LoopRun, LoopTrial, Race, ToolRun, judge, section
+from benchmarks.wall_time import config_of, oracle_s
 
 FAKE_SCRIPT = """
 import json, sys
@@ -60,25 +58,6 @@ def test_a_trial_is_a_process_whose_failure_is_pruned(tmp_path, script):
     assert study.best_value == 0.5
 
 
-def test_a_failed_process_is_pruned_with_its_last_words(tmp_path, script):
-    """The words are the child's own; a child that never ends is pruned as well."""
-    asked = json.dumps({"execution": "compile", "mode": "lite"})
-    with pytest.raises(optuna.TrialPruned, match="no lite here"):
-        plain_loop.run_trial(["python", script, "--measure", asked], tmp_path)
-    with pytest.raises(optuna.TrialPruned, match="timeout"):
-        plain_loop.run_trial(["python", "-c", "while True: pass"], tmp_path, timeout_s=0.5)
-
-
-def test_the_loop_goes_on_where_it_was(tmp_path, script):
-    """Its database is kept: a second start adds trials to it, and they are read in their order."""
-    began = datetime.now()
-    plain_loop.tune("m", tmp_path / "loop", 1e-3, minutes=5, trials=2, script=script)
-    plain_loop.tune("m", tmp_path / "loop", 1e-3, minutes=5, trials=1, script=script)
-    read = read_loop(tmp_path / "loop", began)
-    assert len(read) == 3
-    assert 0 < read[0].ended_s < read[1].ended_s < read[2].ended_s
-
-
 def test_the_loop_searches_the_knobs_that_the_product_offers():
     """Every config of the loop is one of the product's standard space, but for knobs that hold for other machines."""
     space = load_space(
@@ -100,19 +79,6 @@ def test_the_loop_searches_the_knobs_that_the_product_offers():
     assert searched <= set(used)
 
 
-def test_half_precision_is_left_out_where_it_is_not_right_enough():
-    """Without tolerance for it the loop searches, like the product, the other knobs only."""
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    assert {plain_loop.suggest(study.ask(), half=False)["precision"] for _ in range(50)} == {None}
-
-
-def test_a_loop_s_config_in_the_product_s_words():
-    """Compiled by inductor, and settings that are left alone are left out."""
-    compiled = {"execution": "compile", "mode": "lite", "precision": None, "freezing": False}
-    assert config_of(compiled) == {"execution": "compile", "mode": "lite", "freezing": False, "backend": "inductor"}
-    assert config_of({"execution": "eager", "allocator": None}) == {"execution": "eager"}
-
-
 # The race
 
 
@@ -122,24 +88,6 @@ def test_a_loop_is_done_with_its_first_trial_near_the_best_known():
     assert Race.of([*loops, study()]).loops_found_s() == [30.0, None]
     assert Race.of([*loops, study(over_loop=1.01)]).loops_found_s() == [40.0, None]
     assert Race.of([*loops, study(over_loop=1.03)]).loops_found_s() == [None, None]
-
-
-def test_simulated_loops_take_what_the_records_say(monkeypatch):
-    """Each config costs what it cost the first time or again; the first one within the target ends it."""
-    monkeypatch.setattr("benchmarks.race.MOST_TRIALS", 20)
-    eager, half = {"execution": "eager", "allocator": None}, {"execution": "eager", "allocator": "keep"}
-    trials = [LoopTrial(eager, 2.0, 7.0), LoopTrial(eager, 2.0, 8.0), LoopTrial(half, 1.0, 20.0)]
-    simulated = simulated_s([trials], 1.1, num_runs=8)
-    assert simulated == sorted(simulated)
-    assert all(each >= 12.0 for each in simulated)
-    assert simulated_s([trials], 0.5, num_runs=1) == [math.inf]
-
-
-def test_trials_of_one_config_tell_the_scatter():
-    """Of logarithms, over all loops; one that timed nothing twice tells none, so a known one stands in."""
-    one, other = LoopTrial({"mode": "a"}, 1.0, 1.0), LoopTrial({"mode": "a"}, math.e**0.2, 2.0)
-    assert scatter_of([[one], [other]]) == pytest.approx(0.2 / math.sqrt(2))
-    assert scatter_of([[one, LoopTrial({"mode": "b"}, 9.0, 2.0), LoopTrial({"mode": "b"}, None, 3.0)]]) == SCATTER
 
 
 def test_the_goal_s_border_is_not_below_the_scatter():
@@ -175,13 +123,6 @@ def test_the_goals_are_judged_by_medians():
     assert not judge([*loops, study(8.0, oracle_s=3.0)])[2].met
     assert judge(loops) == []
     assert "| autotune, all seeds | 150 s |" in section([*loops, study(), study(200.0, seed=1)])
-
-
-def test_an_answer_counts_from_when_it_was_proven():
-    """The first that is within 5 % of the last one."""
-    answers = [{"after_s": s, "speedup": {"median": gain}} for s, gain in ((20.0, 1.5), (40.0, 1.95), (60.0, 2.0))]
-    assert proven_s({"answers": answers}) == 40.0
-    assert proven_s({"answers": []}) is None
 
 
 def test_the_oracle_is_computed_from_a_study_s_records():

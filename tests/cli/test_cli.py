@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import sqlite3
 import subprocess
-import time
-from contextlib import closing
 
-import psutil
 import pytest
 import yaml
 
-from tests import FAKE_BACKEND
 from tests.conftest import cli_command, cli_environment
 
 
@@ -40,25 +34,13 @@ class TestTheMainJob:
     def tuned(self, tune_fake):
         return tune_fake("--trials", "5", "--json")
 
-    def test_document(self, tuned, cli):
-        """`tune --json` and `show --json` print the same one document; its keys stand in the golden files."""
+    def test_reading_commands(self, tuned, cli, tmp_path):
+        """`tune --json` and `show --json` print the same one document, and `show`, `studies`, `export` and `run` speak
+        of the same study."""
         document = document_of(tuned)
         assert document == document_of(cli("show", "s", "--json"))
         assert document["verdict"] == "faster"
         assert 5 <= len(document["trials"]) <= 7, "two more may tell which settings of the winner do nothing"
-
-    @pytest.mark.slow
-    def test_a_wider_reference(self, tune_fake, cli, model_file):
-        """`--reference` gives the untuned model an error of its own, and is part of the study's question."""
-        model_file.write_text(model_file.read_text().replace(".normal(size=(", ".random(dtype=np.float32, size=("))
-        document = document_of(tune_fake("--trials", "1", "--reference", "float64", "--json"))
-        assert document["reference"] == "float64"
-        assert 0 < document["baseline"]["relative_error"] < 1e-5
-        assert document["trials"][0]["outcome"]["output_errors"] == [document["baseline"]["relative_error"]]
-        refused(tune_fake("--trials", "1"), "reference: float64 before, model now")
-
-    def test_reading_commands(self, tuned, cli, tmp_path):
-        """`show`, `studies`, `export`, `run` speak of the same study."""
         shown = cli("show", "s")
         assert "faster: " in shown.stdout
         assert "python -m autotune export s" in shown.stdout
@@ -120,23 +102,6 @@ class TestTheMainJob:
         assert result.stdout.startswith("faster: ")
 
 
-@pytest.mark.slow
-def test_priors(tune_fake, cli):
-    """The best configs of a prior study come first."""
-    tune_fake("--trials", "14")
-    second = document_of(tune_fake("--study", "t", "--trials", "5", "--prior", "s", "--json"))
-    (prior,) = second["priors"]
-    assert (prior["name"], prior["trials"][0], prior["gave_best"]) == ("s", 2, True)
-    assert "prior       s (" in cli("show", "t").stdout
-
-
-@pytest.mark.parametrize("prior", ["nobody", "no/best.yaml"])
-def test_a_bad_prior_is_refused_before_anything_is_made(tune_fake, tmp_path, prior):
-    """A sentence that names it; no study is left behind."""
-    refused(tune_fake("--prior", prior), prior)
-    assert not (tmp_path / "studies").exists()
-
-
 def test_resume_refuses_a_changed_model_too(tune_fake, cli, model_file):
     """`resume` reads everything from the study, and checks that it still holds."""
     assert tune_fake("--trials", "2").returncode == 0
@@ -172,24 +137,6 @@ def test_a_mistake_is_a_sentence_and_exit_status_2(cli, arguments, words):
     """Unknown names, values and files: what, where, what to do; no traceback."""
     device = ["--device", "cpu"] if arguments[0] == "tune" and "--device" not in arguments else []
     refused(cli(*arguments, *device), *words)
-
-
-EXTREMES = [
-    ("--compile-timeout", "inf"),
-    ("--compile-timeout", "1e9"),
-    ("--tolerance", "inf"),
-    ("--tolerance", "0"),
-    ("--seed", "-1"),
-    ("--seed", "99999999999"),
-    ("--trials", "0"),
-    ("--study", "s" * 300),
-]
-
-
-@pytest.mark.parametrize(("flag", "value"), EXTREMES)
-def test_values_out_of_range_are_refused(tune_fake, flag, value):
-    """Infinities, zeros and giants are a sentence that names the flag."""
-    refused(tune_fake(flag, value), flag)
 
 
 def test_the_largest_timeouts_work(tune_fake):
@@ -246,51 +193,10 @@ def test_json_of_a_study_that_failed_is_still_a_document(tune_fake, model_file):
     assert json.loads(result.stdout)["failures"] == {"run_error": 1}
 
 
-SPACE_MISTAKES = [
-    ("schema: 1\nframework: fake\nknob: {}\n", "key knobs: is missing"),
-    ("schema: 1\nframework: fake\nframework: fake\n", "the key 'framework' is given twice"),
-    ("schema: 1\nframework: fake\nknobs: {a: {doc: 'https://e.org', values: [on, 1], default: 1}}\n", "line 3: 'on'"),
-    ("schema: 2\nframework: fake\nknobs: {a: {doc: 'https://e.org', values: [1], default: 1}}\n", "key schema"),
-    ("schema: 1\nframework: torch\nknobs: {a: {doc: 'https://e.org', values: [1], default: 1}}\n", "key framework"),
-]
-
-
-@pytest.mark.parametrize(("content", "words"), SPACE_MISTAKES)
-def test_a_mistake_in_a_space_file_names_file_and_key(tune_fake, space_file, content, words):
-    """What is wrong in `--space FILE` is found before anything runs."""
-    space_file.write_text(content)
-    refused(tune_fake(), str(space_file), words)
-
-
-@pytest.mark.parametrize(
-    ("content", "words", "code"),
-    [
-        ("import numpy as np\ndef tiny():\n    raise ValueError('my mistake')\n", "ValueError: my mistake", 2),
-        ("import numpy as np\ndef tiny():\n    return (lambda x: x @ 0), np.ones(2)\n", "run_error", 1),
-    ],
-)
-@pytest.mark.slow
-def test_a_model_that_does_not_work_stops_at_once(tune_fake, model_file, content, words, code):
-    """The child's own error comes first, with the file that holds the whole story; exit 2 for a broken file."""
-    model_file.write_text(content)
-    result = tune_fake()
-    refused(result, words, "stderr.txt", code=code)
-    model_file.write_text("import numpy as np\ndef tiny():\n    return (lambda x: x), np.ones((2, 2))\n")
-    assert tune_fake("--trials", "2").returncode == 0, "once mended, the same command works"
-
-
-def test_an_unknown_model_argument_names_those_there_are(tune_fake, tmp_path):
-    """`--model-arg` is checked against the function itself, before a study is made."""
-    refused(tune_fake("--model-arg", "depth=3"), "--model-arg depth", "rows, seed")
-    assert not (tmp_path / "studies").exists()
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("def other():\n    return 1\n", "has no function tiny"),
-        ("tiny = 3\n", "tiny is a int, not a function"),
-        ("def tiny():\n    return 1\n", "must return (model, inputs)"),
         ("def tiny():\n    return {'model': len, 'input': 1}\n", "returned no inputs"),
     ],
 )
@@ -301,17 +207,6 @@ def test_a_wrong_function_leaves_no_study(tune_fake, model_file, tmp_path, conte
     refused(result, words)
     assert result.stderr.count(words) == 1
     assert not (tmp_path / "studies").exists()
-
-
-def test_model_arguments_reach_the_function(tune_fake):
-    """A number given on the command line arrives as a number."""
-    document = document_of(tune_fake("--model-arg", "rows=7", "--trials", "1", "--json"))
-    assert document["trials"][0]["outcome"]["signature"]["inputs"][0]["shape"] == [7, 8]
-
-
-def test_a_module_is_found_from_where_the_user_stands(tune_fake):
-    """`--model package.module:function` is imported from the current folder."""
-    assert tune_fake("--trials", "1", model="tiny_model:tiny").returncode == 0
 
 
 @pytest.mark.slow
@@ -339,116 +234,6 @@ def test_an_unwritable_studies_folder(cli, model_file, space_file, tmp_path):
         "--studies-dir", str(tmp_path / "file" / "studies"),
     )  # fmt: skip
     refused(result, "cannot create", "--studies-dir")
-
-
-def test_a_broken_study_does_not_hide_the_others(tune_fake, cli, tmp_path):
-    """`studies` lists a damaged study with its error, beside the sound ones."""
-    assert tune_fake("--trials", "1").returncode == 0
-    broken = tmp_path / "studies" / "broken"
-    broken.mkdir()
-    (broken / "manifest.json").write_text("{")
-    rows = json.loads(cli("studies", "--json").stdout)
-    assert "manifest.json" in rows[0]["error"]
-    assert rows[1]["study"] == "s"
-
-
-class TestInterrupted:
-    """A run that ends in the middle of a trial: intact, nothing left running, and it goes on."""
-
-    def start(self, tmp_path, model_file, space_file):
-        """Tune, and return in the middle of the trial whose compile hangs."""
-        space_file.write_text(space_file.read_text().replace("[right, breaks, wrong, compile_error]", "[right, hang]"))
-        process = subprocess.Popen(
-            cli_command(
-                "tune", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
-                "--space", str(space_file), "--study", "s", "--trials", "6", "--compile-timeout", "30",
-            ),
-            cwd=tmp_path, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        hanging = None
-        end = time.monotonic() + 120
-        while hanging is None and time.monotonic() < end:
-            time.sleep(0.05)
-            hanging = next((p for p in (tmp_path / "studies" / "s" / "trials").glob("*/stage") if self.hangs(p)), None)
-        assert hanging is not None
-        return process, psutil.Process(process.pid).children(recursive=True)
-
-    @staticmethod
-    def hangs(stage_file):
-        request = json.loads((stage_file.parent / "request.json").read_text())
-        return request["config"].get("behaviour") == "hang" and stage_file.read_text() == "compile"
-
-    def states(self, cli):
-        return [each["state"] for each in json.loads(cli("show", "s", "--json").stdout)["trials"]]
-
-    @pytest.mark.slow
-    def test_ctrl_c(self, tmp_path, model_file, space_file, cli):
-        """Exit status 130, the line that resumes, no process, no running trial."""
-        process, family = self.start(tmp_path, model_file, space_file)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=120)
-        assert process.returncode == 130
-        assert "cli.py resume s" in stderr
-        assert "Traceback" not in stderr
-        assert not psutil.wait_procs(family, timeout=60)[1]
-        assert "running" not in self.states(cli)
-
-    @pytest.mark.slow
-    def test_kill_9_then_resume(self, tmp_path, model_file, space_file, cli):
-        """Nothing recorded is lost, nothing of the dead run is alive, and the study completes."""
-        process, family = self.start(tmp_path, model_file, space_file)
-        before = json.loads(cli("show", "s", "--json").stdout)["trials"]
-        process.kill()
-        process.communicate()
-        assert not psutil.wait_procs(family, timeout=60)[1]
-        assert "running" in [each["state"] for each in before]
-        result = cli("resume", "s", "--json")
-        after = document_of(result)["trials"]
-        finished = [each for each in before if each["ended"]]  # An outcome is written a moment before its trial ends.
-        assert [each for each in after if each["number"] in {f["number"] for f in finished}] == finished
-        counted = [each for each in after if each["outcome"] and each["outcome"].get("reason") != "setup"]
-        assert len(counted) == 6
-        # One that was killed as it was asked for has no config yet.
-        lost = [each for each in after if each["state"] == "lost" and each["config"]]
-        assert lost, "all that compiled side by side"
-        tries = [sum(each["config"] == gone["config"] for each in after) for gone in lost]
-        assert tries.count(2) == min(len(lost), 6 - len(finished)), "what was lost is tried first, as far as trials go"
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_a_sentence_and_loses_nothing(tune_fake, cli, tmp_path):
-    """When the database cannot grow, the run stops with what to do; afterwards it goes on."""
-    assert tune_fake("--trials", "2").returncode == 0
-    database = tmp_path / "studies" / "s" / "study.db"
-    with closing(sqlite3.connect(database)) as connection:
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-    # SQLite's own limit gives the very error of a full disk (SQLITE_FULL), on this file alone.
-    child = subprocess.run(
-        cli_command("resume", "s", "--trials", "40"), cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**cli_environment(), "PYTHONPATH": f"{_limit_pages(tmp_path, pages + 1)}:{FAKE_BACKEND}"},
-    )  # fmt: skip
-    assert child.returncode == 2, child.stderr
-    assert "the disk is full" in child.stderr
-    assert "free some space" in child.stderr
-    before = [each for each in document_of(cli("show", "s", "--json"))["trials"] if each["outcome"]]
-    assert [each["number"] for each in before[:2]] == [0, 1]
-    trials = document_of(cli("resume", "s", "--trials", str(len(before) + 1), "--json"))["trials"]
-    after = [each for each in trials if each["outcome"]]
-    assert len(after) == len(before) + 1
-    assert [each for each in after if each["number"] in {b["number"] for b in before}] == before
-
-
-def _limit_pages(tmp_path, pages):
-    """A folder whose sitecustomize gives every SQLite connection a page limit."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        "import sqlite3\nopened = sqlite3.connect\n"
-        "def connect(*args, **kwargs):\n    connection = opened(*args, **kwargs)\n"
-        f"    connection.execute('PRAGMA max_page_count = {pages}')\n    return connection\n"
-        "sqlite3.connect = sqlite3.dbapi2.connect = connect\n"
-    )
-    return folder
 
 
 def test_lists_need_no_study(cli):

@@ -15,13 +15,10 @@ import yaml
 
 import autotune
 from autotune import files
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import InputError
 from autotune.files import read_yaml
-from autotune.plugins.serving.tier_file import read_tiers
 from autotune.render.console import PlainConsole
-from autotune.study.manifest import read_manifest
 from autotune.tuned.tuned_config import load_tuned
-from autotune.workload.traffic import read_traffic
 from tests.conftest import MODEL_FILE, REPOSITORY, SPACE_FILE, cli_command, cli_environment
 from tests.faults.commands import ESCAPES, a_pipe, acts_on_nothing, command, refused
 
@@ -95,15 +92,6 @@ class TestHostileYaml:
         path = tmp_path / "given.yaml"
         path.write_text("a: &a [1, 2]\nb: *a\nc: &c {x: *a}\nd: {e: *c, y: 1}\n")
         assert read_yaml(path) == {"a": [1, 2], "b": [1, 2], "c": {"x": [1, 2]}, "d": {"e": {"x": [1, 2]}, "y": 1}}
-
-    READERS: tuple[Callable[[Path], object], ...] = (read_yaml, read_tiers, read_traffic, read_manifest)
-
-    @pytest.mark.parametrize("reader", READERS, ids=lambda each: each.__name__)
-    def test_whoever_reads(self, tmp_path: Path, reader: Callable[[Path], object]) -> None:
-        """Traffic, tiers and a study's manifest come in by the same door."""
-        a_pipe(tmp_path / "given.yaml")
-        with pytest.raises(AutotuneError, match="is a pipe or a device"):
-            reader(tmp_path / "given.yaml")
 
     @pytest.mark.parametrize(
         "arguments",

@@ -289,6 +289,7 @@ def untuned(model):
     return model
 
 
+@pytest.mark.fast_cases("plain", "no_sync", "scaled", "groups", "evaluated", "resumed", "some_outputs_of_two_graphs")
 @CONFIGS
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_of_the_jobs_own(applied, caplog, config, loop):
@@ -404,6 +405,7 @@ class Reentrant(Checkpointed):
 class TestRandomNumbers:
     """Compiled code draws others than eager code from the same seed: single losses differ, what is learned does not."""
 
+    @pytest.mark.fast_cases("Dropping")
     @CONFIGS
     @pytest.mark.parametrize("kind", [Dropping, Checkpointed, Reentrant], ids=lambda kind: kind.__name__)
     def test_dropout(self, applied, caplog, config, kind):

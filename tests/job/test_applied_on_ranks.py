@@ -77,6 +77,7 @@ def paths(tmp_path_factory):
     return {form: files(tmp_path_factory.mktemp(form), form) for form in APPLY}
 
 
+@pytest.mark.fast_cases("file", "raises", "none", "part missing")
 @pytest.mark.parametrize(("form", "fault"), ROWS)
 def test_a_fault_of_one_rank(paths, form, fault):
     """All tuned or none, within the limit, with one warning of one rank; a later model is tuned."""

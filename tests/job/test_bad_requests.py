@@ -132,7 +132,7 @@ def served(*arguments):
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.fast_cases("graph")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["graph", "labels"])
 def test_a_service_with_bad_requests_lives(name):
     """Captured and run without code of its own, so that what is refused is told by where it is refused."""

@@ -92,6 +92,7 @@ class Kept:
         self.has_ended = True
 
 
+@pytest.mark.fast_cases("decode")
 class TestTunedCalls:
     """Rows in which all calls are tuned."""
 
@@ -101,6 +102,7 @@ class TestTunedCalls:
         yield
         assert job.untuned_calls == before, job.messages()
 
+    @pytest.mark.fast_cases("decode", "both")
     def test_greedy(self, job: Job, plain: Any) -> None:
         """In steady state nothing compiles."""
         assert stream(job.tuned) == stream(plain)
@@ -133,6 +135,7 @@ class TestTunedCalls:
         assert len(expected[0]) == 8
         assert continued(job.tuned, IDS) == continued(plain, IDS), "a call that ended early leaves nothing behind"
 
+    @pytest.mark.fast_cases("decode", "both")
     def test_left_padding(self, job: Job, plain: Any) -> None:
         mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7])
         ids = prompt(2, 7) * mask
@@ -180,6 +183,7 @@ class TestTunedCalls:
         assert torch.equal(given.past_key_values.layers[0].keys, before)
         assert len(pickle.dumps(given.past_key_values)) > 0
 
+    @pytest.mark.fast_cases("decode", "both")
     def test_a_longer_prompt_than_any(self, job: Job, plain: Any) -> None:
         ids = prompt(1, 40)
         assert continued(job.tuned, ids) == continued(plain, ids)

@@ -84,6 +84,7 @@ def lines(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.fast_cases("True-300-4", "0.05-60-400", "check2-300-4", "False-None-4")
 @pytest.mark.parametrize("number", [4, 400])
 @pytest.mark.parametrize(("check", "most"), [(True, 300), (0.05, 60), ({"output": 1e-3}, 300), (False, None)])
 def test_a_fault_of_later_calls(write, caplog, wrong_from, check, most, number):

@@ -539,20 +539,6 @@ def test_an_unknown_policy(write):
         autotune.load(write()).apply(Model(), on_mismatch="ignore")
 
 
-def test_calls_from_many_threads(write, caplog):
-    """A server's first requests come at once: each is answered, and the model settles once."""
-    model = autotune.load(write(of("compile_error"))).apply(Model())
-    answers = []
-    threads = [threading.Thread(target=lambda: answers.append(model(INPUT))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 8
-    assert all((each == INPUT * 2).all() for each in answers)
-    assert len(lines(caplog)) == 1
-
-
 def test_statistics(write):
     """Off by default; asked for, calls are counted and timed, whatever became of the config."""
     silent = autotune.load(write()).apply(Model())

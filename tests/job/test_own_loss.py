@@ -67,6 +67,7 @@ def by_hand(num_steps=3):
     return losses
 
 
+@pytest.mark.fast_cases("loss-attribute", "loss-tuple", "model-dict", "model-alone")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scope", ["loss", "model"])
 def test_a_job_gives_no_loss_where_the_model_returns_it(tmp_path, form, scope):

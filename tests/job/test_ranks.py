@@ -212,13 +212,9 @@ class TestTheDecision:
         assert [outcome.value for outcome in outcomes] == [["settling", "settling", "untuned"]] * 2
         assert all("rank 1: cannot read" in line for _, line in warned(outcomes))
 
-    def test_ranks_that_meet_after_apply(self, exported):
+    def test_ranks_that_meet_after_apply(self, two, exported):
         """They agreed on nothing, so none is tuned."""
-        processes = RankProcesses(2)
-        try:
-            outcomes = processes.run(met_later, exported(COMPILED))
-        finally:
-            processes.end()
+        outcomes = two.run(met_later, exported(COMPILED))
         assert [outcome.value for outcome in outcomes] == ["untuned"] * 2
         assert all("init_process_group" in line for _, line in warned(outcomes))
 
@@ -263,7 +259,7 @@ def met_later(rank, path):
 class TestOrders:
     """Each is right: as the untuned job over 20 steps, and alike on all ranks; or untuned, with a sentence."""
 
-    @pytest.mark.fast_cases("aot_eager", "inductor-before")
+    @pytest.mark.fast_cases("aot_eager-before", "aot_eager-step")
     @pytest.mark.parametrize("order", ["before", "after", "step"])
     @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
     def test_data_parallel(self, two, exported, order, config):
@@ -272,7 +268,7 @@ class TestOrders:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
-    @pytest.mark.fast_cases("aot_eager")
+    @pytest.mark.fast_cases("aot_eager-after", "aot_eager-blocks")
     @pytest.mark.parametrize("order", ["before", "after", "step", "blocks"])
     @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
     def test_sharded(self, two, exported, order, config):
@@ -311,6 +307,7 @@ class TestOrders:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
+    @pytest.mark.fast_cases("before")
     @pytest.mark.parametrize("order", ["before", "step"])
     def test_a_last_batch_of_another_shape_on_one_rank(self, two, exported, order):
         """A step of a shape that no trial compared is untuned on that rank alone, which says so once."""
@@ -425,6 +422,7 @@ def with_a_last_batch(rank, path, order):
 class TestPlanted:
     """What goes wrong on one rank alone."""
 
+    @pytest.mark.fast_cases("prepared-before", "not prepared-step")
     @pytest.mark.parametrize("order", ["before", "step"])
     @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "not prepared"])
     def test_a_compile_error(self, two, exported, order, is_prepared):
@@ -490,18 +488,6 @@ class TestPlanted:
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
-
-    @pytest.mark.fast_cases("in a step")
-    @pytest.mark.parametrize("when", ["before apply", "before prepare", "in a step"])
-    def test_a_rank_that_is_killed(self, exported, when):
-        """The other one comes to its end by the job's own error."""
-        processes = RankProcesses(2)
-        try:
-            outcomes = processes.run(killed, exported(COMPILED), when)
-        finally:
-            processes.end()
-        assert [outcome.was_killed for outcome in outcomes] == [False, True]
-        assert outcomes[0].error is not None
 
 
 @contextlib.contextmanager
@@ -818,3 +804,12 @@ def prepared_and_counted(rank, path):
     first = autotune.stats(given).num_compiles
     loop(rank, model, wrapper, sgd(wrapper), steps=3)
     return first, autotune.stats(given).num_compiles
+
+
+@pytest.mark.fast_cases("in a step")
+@pytest.mark.parametrize("when", ["before apply", "before prepare", "in a step"])
+def test_a_rank_that_is_killed(two, exported, when):
+    """The other one comes to its end by the job's own error. This test is the last: it ends the ranks' processes."""
+    outcomes = two.run(killed, exported(COMPILED), when)
+    assert [outcome.was_killed for outcome in outcomes] == [False, True]
+    assert outcomes[0].error is not None

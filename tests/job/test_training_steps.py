@@ -326,6 +326,14 @@ HOOKS = {
 
 
 class TestTheJobsOwnExceptions:
+    @pytest.mark.fast_cases(
+        "forward-model",
+        "forward pre-model",
+        "backward-model",
+        "accumulated-model",
+        "before the step-fused",
+        "after the step-fused",
+    )
     @pytest.mark.parametrize(
         "config", [CAPTURED, pytest.param(WHOLE, marks=pytest.mark.slow), FUSED], ids=["model", "loss", "fused"]
     )
@@ -446,23 +454,6 @@ class TestTheOptimizer:
         assert len(calls) == 3
         assert optimizer.state[model.last.bias]["step"] == 4
         assert len([each for each in warned(caplog) if "optimizer.step" in each]) == 1
-
-    @pytest.mark.parametrize("order", ["before", "after"])
-    @pytest.mark.filterwarnings("error:Detected call of")
-    def test_a_scheduler(self, tuned, caplog, order):
-        """Made before or after: it counts the optimizer's steps in its own way, and has nothing to warn of; a compiled
-        step stays one."""
-        model = made()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0) if order == "before" else None
-        step = tuned(OPTIMIZER)(model, loss, optimizer)
-        scheduler = scheduler or torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
-        step(batch(0))
-        scheduler.step()
-        before = model.last.weight.clone()
-        step(batch(1))
-        assert torch.equal(model.last.weight, before)
-        assert (warned(caplog), autotune.stats(step).state) == ([], "tuned")
 
     @pytest.mark.parametrize("implementation", ["fused", "foreach"])
     def test_flags_are_the_jobs_own_outside_of_a_step(self, tuned, implementation):

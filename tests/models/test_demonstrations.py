@@ -25,26 +25,6 @@ from tests.models.built import (
 
 
 @torch_only
-def test_negated_observations_take_the_other_branch() -> None:
-    """The sign of the score picks the layer that is called, and negating the observations flips it."""
-    model, (observations,) = builder("planner", "torch")()
-    calls: list[str] = []
-    model.advance.register_forward_hook(lambda *_: calls.append("advance"))
-    model.retreat.register_forward_hook(lambda *_: calls.append("retreat"))
-    plan, other_plan = (call("torch", model, (sign * observations,)) for sign in (1, -1))
-    assert sorted(calls) == ["advance", "retreat"]
-    assert relative_difference(other_plan, plan) > 0.1
-
-
-@torch_only
-def test_the_planner_prints_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A call prints one line, since printing is one of the reasons for which the graph breaks."""
-    outputs_of("planner", "torch")
-    (line,) = capsys.readouterr().out.splitlines()
-    assert len(line) < 40
-
-
-@torch_only
 @pytest.mark.fast_cases("planner")
 @pytest.mark.parametrize("name", ["branching", "intersection", "planner"])
 def test_a_model_in_pieces_is_no_full_graph(name: str) -> None:
@@ -97,20 +77,6 @@ def test_a_network_in_pieces_computes_the_same_on_every_path(name: str) -> None:
 
 
 @torch_only
-def test_signals_of_the_other_sign_take_the_other_branch() -> None:
-    """`branching` at its default sizes runs one of its two paths, and pools to another number of windows."""
-    model, (signals,) = builder("branching", "torch")()
-    taken: list[str] = []
-    for path in ("calm", "alert"):
-        getattr(model, path).register_forward_hook(lambda *_, path=path: taken.append(path))
-    for each in (signals, -signals):
-        call("torch", model, (each,))
-    assert sorted(taken) == ["alert", "calm"]
-    windows = {1 + int((each[:, :, 0] > 0).sum()) // len(each) // 4 for each in (signals, -signals)}
-    assert len(windows) == 2
-
-
-@torch_only
 def test_every_declared_part_is_a_graph() -> None:
     """Each part that `intersection` names as a region is captured, alone, as one graph."""
     model, inputs = builder("intersection", "torch")(**SMALL["intersection"])
@@ -128,50 +94,6 @@ def test_every_declared_part_is_a_graph() -> None:
         assert counters["stats"]["unique_graphs"] == 1, part
 
 
-@torch_only
-def test_the_history_fills_up_and_rolls_over() -> None:
-    """`temporal_decision` hands its buffer back one tick longer until it is full, then without its oldest tick."""
-    import torch
-
-    model, (observation, full) = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
-    buffer = full[:, :0]
-    for tick in range(8):
-        _, buffer = model(observation + tick, buffer)
-        assert buffer.shape[1] == min(tick + 1, 6)
-    assert torch.equal(buffer[:, 0], observation + 2)
-    assert torch.equal(buffer[:, -1], observation + 7)
-
-
-@torch_only
-def test_another_length_of_the_history_is_another_graph() -> None:
-    """With static shapes, each of the three lengths that `temporal_decision` is checked on is compiled by itself."""
-    model, inputs = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
-    import torch
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    compiled = torch.compile(model, backend="eager", dynamic=False)
-    for each in (inputs, *further_inputs("temporal_decision", "torch", **SMALL["temporal_decision"]), inputs):
-        call("torch", compiled, each)
-    assert counters["stats"]["unique_graphs"] == 3
-
-
-@mindspore_only
-def test_mixed_attention_compiles_its_core_for_each_longest_row() -> None:
-    """Untuned, its core is compiled already: for the example, and again for inputs whose longest row is longer."""
-    sizes = SMALL["mixed_attention"] | {"length": 12}  # What other tests compile is found in the same table.
-    model, inputs = builder("mixed_attention", "mindspore")(**sizes)
-    from mindspore.graph import api
-
-    before = len(api.ms_compile_cache)
-    call("mindspore", model, inputs)
-    assert len(api.ms_compile_cache) == before + 1
-    for each in (*further_inputs("mixed_attention", "mindspore", **sizes), inputs):
-        call("mindspore", model, each)
-    assert len(api.ms_compile_cache) == before + 2
-
-
 @mindspore_only
 @pytest.mark.parametrize("capture_mode", ["ast", "bytecode"])
 def test_mixed_attention_compiled_computes_the_same(capture_mode: str) -> None:
@@ -184,20 +106,6 @@ def test_mixed_attention_compiled_computes_the_same(capture_mode: str) -> None:
     compiled = mindspore.jit(model, capture_mode=capture_mode)
     for each, reference in zip(each_inputs, references, strict=True):
         assert relative_difference(call("mindspore", compiled, each), reference) < 1e-5
-
-
-@mindspore_only
-def test_padding_does_not_change_mixed_attention() -> None:
-    """What stands behind the end of a row has no part in its result."""
-    model, (tokens, lengths) = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
-    from mindspore import Tensor
-
-    padded = tokens.asnumpy().copy()
-    for row, length in enumerate(lengths.asnumpy()):
-        padded[row, length:] = 7
-    assert (padded != tokens.asnumpy()).any()
-    references = call("mindspore", model, (tokens, lengths))
-    assert relative_difference(call("mindspore", model, (Tensor(padded), lengths)), references) < 1e-6
 
 
 # Variants

@@ -176,8 +176,11 @@ def tune(measurement):
 
 
 def test_the_verdict_is_that_of_one_worker(make_study, tune):
-    """Three workers find the config that one finds, each trial is recorded once, and all three took part."""
-    alone, _, _ = tune(make_study("alone"), {"a": 1.0})
+    """Three workers find the config that one finds, each trial is recorded once, and all three took part. Each has
+    measured the untuned model first, with which its figures are compared."""
+    one = make_study("alone")
+    alone, _, _ = tune(one, {"a": 1.0})
+    assert not workers_tables(one)
     study = make_study("three")
     together, _, cluster = tune(study, {"a": 1.0, "b": 1.0, "c": 1.0})
     assert study.record(together.candidate).config["latency_ms"] == 2
@@ -186,21 +189,15 @@ def test_the_verdict_is_that_of_one_worker(make_study, tune):
     assert len(records) == SEARCH.num_trials
     assert len({each.config for each in records}) == len(records)
     assert {each.measurement.worker.name for each in records} == {"a", "b", "c"}
-    assert all(cluster.ran_on(name) for name in "abc")
+    untuned = study.manifest.space.untuned()
+    assert all(cluster.ran_on(name)[0] == untuned for name in "abc")
     assert not NEIGHBOURS.read(study), "each is on a machine of its own: there is nothing to compare"
     assert alone_on(cluster) == {("device",)}
 
 
-def test_every_worker_measures_the_untuned_model_first(make_study, tune):
-    """No figure of a worker is used before it has one of the untuned model, with which it is compared."""
-    study = make_study()
-    _, _, cluster = tune(study, {"a": 1.0, "b": 1.0, "c": 1.0})
-    untuned = study.manifest.space.untuned()
-    assert all(cluster.ran_on(name)[0] == untuned for name in "abc")
-
-
 def test_a_slow_worker_makes_no_config_slow(make_study, tune):
-    """The objective's value is the ratio to the worker's own untuned model; the samples stay as they were taken."""
+    """The objective's value is the ratio to the worker's own untuned model; the samples stay as they were taken. The
+    summary shows each worker's name and host, how many trials it measured, and how fast its untuned model is."""
     study = make_study()
     confirmation, _, _ = tune(study, {"a": 1.0, "b": 10.0})
     slow = [each.measurement for each in study.records() if each.measurement.worker.name == "b"]
@@ -210,6 +207,16 @@ def test_a_slow_worker_makes_no_config_slow(make_study, tune):
         assert each.worker.scale == pytest.approx(0.1)
         assert objective.value(each) == pytest.approx(each.latency.p50 / 10)
     assert study.record(confirmation.candidate).config["latency_ms"] == 2
+    screen = PlainConsole(width=80)
+    with screen.capture() as captured:
+        screen.print(*map(drawn, workers_tables(study)))
+    lines = [line.split() for line in captured.get().splitlines()]
+    shown = {line[0]: line for line in lines}
+    assert [shown[name][1] for name in "ab"] == ["a", "b"]
+    assert shown["b"][-2:] == ["80", "ms"]
+    measured = [each for each in study.records() if each.counts]
+    assert sum(int(shown[name][3]) for name in "ab") == len(measured)
+    assert all(len(line) <= 80 for line in captured.get().splitlines())
 
 
 def test_the_confirmation_stays_on_one_worker_of_the_answers_group(make_study, tune):
@@ -238,22 +245,6 @@ def test_the_trial_of_a_lost_worker_is_tried_again(make_study, tune):
     assert any(isinstance(each.outcome, Measurement) for each in study.records() if each.config == killed[0])
     assert [each.number for each in events if isinstance(each, TrialLost)] == [each.number for each in lost]
     assert confirmation.verdict is Verdict.FASTER
-
-
-def test_the_summary_shows_each_worker(make_study, tune):
-    """Its name and host, how many trials it measured, and how fast its untuned model is."""
-    study = make_study()
-    tune(study, {"a": 1.0, "b": 10.0})
-    screen = PlainConsole(width=80)
-    with screen.capture() as captured:
-        screen.print(*map(drawn, workers_tables(study)))
-    lines = [line.split() for line in captured.get().splitlines()]
-    shown = {line[0]: line for line in lines}
-    assert [shown[name][1] for name in "ab"] == ["a", "b"]
-    assert shown["b"][-2:] == ["80", "ms"]
-    measured = [each for each in study.records() if each.counts]
-    assert sum(int(shown[name][3]) for name in "ab") == len(measured)
-    assert all(len(line) <= 80 for line in captured.get().splitlines())
 
 
 def workers_tables(study):
@@ -316,13 +307,6 @@ def test_a_worker_lost_in_the_check_is_checked_again(make_study, tune):
     assert confirmation.verdict is Verdict.FASTER
     assert len(NEIGHBOURS.read(study)) == 1
     assert all(not link.unfinished for link in cluster.links if not link.is_dead)
-
-
-def test_a_study_of_one_worker_has_no_section_on_workers(make_study, tune):
-    """There is no table of them."""
-    study = make_study()
-    tune(study, {"a": 1.0})
-    assert not workers_tables(study)
 
 
 def test_lost_trials_are_counted(make_study, tune):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -363,17 +360,6 @@ class TestInTheJob:
         assert found.num_calls == 2
         assert lines(caplog) == []
 
-    def test_a_miss_degrades_and_is_counted(self, write_tiers):
-        """Real calls that take longer than promised: the next one takes a lesser tier, and in time the first again."""
-        path = write_tiers(full=(40, 0.005), small=(1, 0.004))
-        model = autotune.load_tiers(path).apply(models("full", "small"), margin=None)
-        model.warm_up(INPUT)
-        names = [model.within(0.03)(INPUT)[0] for _ in range(10)]
-        assert names[:2] == ["full", "small"]
-        full, _ = autotune.stats(model).tiers
-        assert full.num_misses == names.count("full")
-        assert full.latency_s.p50 > 0.03 > full.promised_s
-
     def test_warm_up_is_not_counted(self, write_tiers):
         """Every tier has compiled and settled after it, and no call is on record."""
         path = write_tiers(full=(1, 0.04), small=(1, 0.01))
@@ -492,39 +478,3 @@ def test_with_torch(tmp_path):
     torch.testing.assert_close(model.within(15.0)(inputs), expected["one_block"])
     assert isinstance(model.tiers["full"], type(built["full"]))
     assert [each.state for each in autotune.stats(model).tiers] == ["tuned", "tuned"]
-
-
-MINDSPORE_JOB = """
-import sys
-from pathlib import Path
-import numpy as np
-import autotune
-from examples.models.swiglu_mindspore import swiglu
-from tests.job.test_tiers import SMALL, write_real
-
-made = {name: swiglu(depth=depth, **SMALL) for name, depth in (("full", 2), ("one_block", 1))}
-built = {name: each["model"] for name, each in made.items()}
-inputs, = made["full"]["inputs"]
-expected = {name: model(inputs).asnumpy() for name, model in built.items()}
-config = {"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": True}
-path = write_real(Path(sys.argv[1]), "mindspore", built, config)
-model = autotune.load_tiers(path).apply(built)
-model.warm_up(inputs)
-np.testing.assert_allclose(model(inputs).asnumpy(), expected["full"], rtol=1e-3, atol=1e-4)
-np.testing.assert_allclose(model.within(15.0)(inputs).asnumpy(), expected["one_block"], rtol=1e-3, atol=1e-4)
-print([each.state for each in autotune.stats(model).tiers])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.mindspore
-def test_with_mindspore(tmp_path):
-    """The same with Cells, in a process of its own."""
-    pytest.importorskip("mindspore")
-    child = subprocess.run(
-        [sys.executable, "-c", MINDSPORE_JOB, str(tmp_path)],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    assert child.stdout.strip().splitlines()[-1] == "['tuned', 'tuned']"

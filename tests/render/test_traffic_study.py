@@ -9,10 +9,7 @@ import re
 import pytest
 import yaml
 
-from autotune.errors import InputError
 from autotune.job.mismatch import retune_command
-from autotune.planning.manifest import make_manifest
-from autotune.question.question import Question
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY
@@ -138,22 +135,6 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
         True, False, False,
     ]  # fmt: skip
     assert document["traffic"]["num_calls"] == 60
-
-
-@pytest.mark.parametrize(
-    ("wish", "words"),
-    [
-        ({"arguments": ("rows=3",)}, "arguments rows: the traffic says its sizes"),
-        ({"constraints": ("throughput >= 5",)}, "constraints='throughput >= 5' and shapes: calls of many shapes"),
-        ({"shapes": (), "traffic": "no.jsonl"}, "traffic: cannot read no.jsonl: No such file"),
-    ],
-)
-def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):
-    """Refused before anything is looked at."""
-    plain = {"build": (f"{model_file}:tiny",), "framework": "fake", "device": "cpu", "shapes": ("rows=1..3",)}
-    with pytest.raises(InputError) as caught:
-        make_manifest(Question.of({**plain, **wish}))
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

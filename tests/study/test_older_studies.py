@@ -107,6 +107,7 @@ def test_a_study_of_an_earlier_schema_does_not_go_on(folder, cli, verb, model_fi
     assert f"--prior {name}" in result.stderr
 
 
+@pytest.mark.fast_cases("d891b8d", "cb692359")
 @pytest.mark.parametrize("folder", STUDIES, indirect=True)
 def test_show_says_by_what_it_was_written(folder, cli, study):
     """Where that is an earlier schema, which cannot be resumed; nothing is said of the present one."""

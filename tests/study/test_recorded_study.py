@@ -23,7 +23,6 @@ from autotune.answer.result import StudyResult
 from autotune.environment import boot_id, describe, hostname
 from autotune.render.json import document
 from autotune.study.folder import FolderStudies
-from autotune.study.records import StopReason
 from tests.conftest import REPOSITORY
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -67,15 +66,6 @@ def study(copied):
     opened.close()
 
 
-def test_every_stored_part_is_read(study):
-    """What a study keeps beside its trials has the same names and the same form as then."""
-    assert study.budget.num_trials == len(study.records())
-    assert study.stop_reason is StopReason.TRIALS
-    assert study.noise_floor.spread > 0
-    assert study.confirmation.verdict == "faster"
-    assert study.early_stop is None
-
-
 def test_it_shows_what_it_showed(study):
     """The JSON document of then."""
     then = json.loads((RECORDED / "show.json").read_text())
@@ -89,13 +79,6 @@ def test_it_exports_what_it_exported(study, tmp_path):
     export(study, tmp_path / "now.yaml")
     now = yaml.safe_load((tmp_path / "now.yaml").read_text())
     assert now == then
-
-
-def test_it_is_shown_on_the_command_line(cli, moved):
-    """`show` prints its table and its verdict."""
-    result = cli("show", STUDY)
-    assert result.returncode == 0, result.stderr
-    assert "faster: " in result.stdout
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.fast_cases("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_asked_does_not_depend_on_interruptions(
     make_study, make_manifest, measurement, tmp_path, monkeypatch, seed

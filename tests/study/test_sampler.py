@@ -142,6 +142,7 @@ def test_what_fails_is_learned_and_avoided():
     assert sum(config["precision"] == "bfloat16" for config in asked[7:]) <= 1
 
 
+@pytest.mark.fast_cases("3")
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_constraints_are_learned(seed):
     """Where one config in six or fewer keeps both bounds, the best of those that do is soon found among 400."""

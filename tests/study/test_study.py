@@ -408,7 +408,7 @@ def test_a_study_in_use_is_not_begun_anew(make_study, make_manifest, tmp_path):
     assert study.folder.exists()
 
 
-@pytest.mark.parametrize("folder", ["a?b=1", "a%41b", "a#b", "sp ace", "ümlaut"])
+@pytest.mark.parametrize("folder", ["a?b=1", "a%41b", "a#b", "sp ace", "ümlaut", "a{b}c"])
 def test_any_folder_will_do(make_manifest, measurement, tmp_path, folder):
     """A path may hold what a URL gives another meaning."""
     study = FolderStudies(tmp_path / folder).create(make_manifest())

@@ -115,6 +115,7 @@ def test_a_call_that_cannot_be_tuned_is_refused(pipeline, name, told):
     assert re.search(told, f"{refused.value} {refused.value.tip}")
 
 
+@pytest.mark.fast_cases("denoiser.blocks.*, vae.decoder", "None")
 @pytest.mark.parametrize(
     "region", ["denoiser", "denoiser.blocks.*, vae.decoder", "text, denoiser, vae.decoder", "whole", None]
 )

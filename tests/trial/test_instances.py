@@ -124,7 +124,8 @@ def rests(seen: Path) -> bool:
 @pytest.mark.usefixtures("real_clock")
 class TestTwoProcesses:
     def test_call_at_the_same_time_on_cores_of_their_own(self, run: Callable[..., Outcome], seen: Path) -> None:
-        """By what the kernel says of each, from its first call to its last; and each has one thread."""
+        """By what the kernel says of each, from its first call to its last; and each has one thread. Their rates are
+        added, percentiles are over all calls, and memory is that of both processes."""
         outcome = run(TWO)
         assert isinstance(outcome, Measurement), outcome
         one, other = notes(seen)
@@ -136,11 +137,6 @@ class TestTwoProcesses:
         assert overlaps >= len(outcome.samples.latency_s) // 2
         assert outcome.environment.num_cores == 1
         assert not own_children()
-
-    def test_figures_are_those_of_both(self, run: Callable[..., Outcome]) -> None:
-        """The rates are added, percentiles are over all calls, and memory is that of both processes."""
-        outcome = run(TWO)
-        assert isinstance(outcome, Measurement), outcome
         samples = outcome.samples
         (beside,) = samples.beside_s
         rate = len(samples.latency_s) / sum(samples.latency_s) + len(beside) / sum(beside)
@@ -197,6 +193,7 @@ class TestTwoProcesses:
         assert len(outcome.samples.turns) == 3
         assert not own_children()
 
+    @pytest.mark.fast_cases("wrong", "dies")
     @pytest.mark.parametrize(
         ("fault", "reason", "words"),
         [
@@ -226,9 +223,10 @@ def test_more_cores_than_there_are(run: Callable[..., Outcome]) -> None:
 
 
 @needs_two_cores
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.usefixtures("no_toolchain")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiled_model_has_a_thread_in_each(
     backend: str, tmp_path: Path, make_request: Callable[..., TrialRequest]
 ) -> None:

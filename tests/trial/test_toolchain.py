@@ -111,6 +111,7 @@ def _is_stopped(program: str) -> bool:
 class TestTemporaryFiles:
     """A trial's temporary files are its own, and go with it."""
 
+    @pytest.mark.fast_cases("crash-forked", "hang-forked")
     @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
     @pytest.mark.parametrize("behaviour", ["right", "crash", "hang"])
     def test_nothing_is_left_however_a_trial_ends(
@@ -229,16 +230,15 @@ class TestToolchain:
         run(make_request({"execution": "eager"}))
         assert num_made() == 0
 
-    @pytest.mark.parametrize("then", ["sys.exit(1)", "os.kill(os.getpid(), 9)"])
-    def test_without_one_trials_run_all_the_same(self, run, maker, make_request, tmp_path, then):
+    def test_without_one_trials_run_all_the_same(self, run, maker, make_request, tmp_path):
         """A machine without a C++ compiler, say: the compiler of each trial then makes, or says, what it must."""
-        num_made = maker(then=then)
+        num_made = maker(then="sys.exit(1)")
         (outcome, _) = run(make_request(TUNED), make_request(TUNED))
         assert isinstance(outcome, Measurement)
         assert num_made() == 1, "not tried again before each trial"
         assert not list((tmp_path / "xdg").rglob("*.making"))
 
-    @pytest.mark.parametrize("damage", [b"gpcWrite", b"", None], ids=["half written", "empty", "gone"])
+    @pytest.mark.parametrize("damage", [b"gpcWrite", None], ids=["half written", "gone"])
     def test_a_damaged_one_is_made_anew(self, run, maker, make_request, tmp_path, damage):
         """A compiler takes no half-written header, says nothing, and is six times as slow."""
         num_made = maker()

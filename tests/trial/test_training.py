@@ -375,8 +375,13 @@ def test_the_reference_of_steps_survives_the_file():
 
 
 def test_steps_are_checked_and_timed(run_steps):
-    """The untuned step has no error, a right one has one for the loss and one for the gradients; targets are inputs."""
-    untuned, right = run_steps(DESCENT, {"behaviour": "right"})
+    """The untuned step has no error, a right one has one for the loss and one for the gradients; targets are inputs.
+    Gradients of the other sign, weights that never change and another loss are caught before anything is timed."""
+    wrong = {"wrong_gradients": "step 2 of 4", "frozen": "step", "wrong": "step 1 of 4"}
+    untuned, right, *others = run_steps(DESCENT, *({"behaviour": name} for name in ("right", *wrong)))
+    for outcome, words in zip(others, wrong.values(), strict=True):
+        assert (outcome.reason, outcome.stage) == (Reason.WRONG_RESULT, Stage.CHECK)
+        assert f"the loss of {words}" in outcome.error
     assert untuned.output_errors is None
     assert right.output_errors == (0, 0)
     assert untuned.not_varied == right.not_varied == ()
@@ -413,21 +418,6 @@ def test_a_made_up_batch_that_the_loss_does_not_take_is_left_out(run_steps):
         assert isinstance(outcome, Measurement), outcome
         assert "fails on the further input" in outcome.not_varied[0]
     assert trials[1].output_errors == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "words"),
-    [
-        ("wrong_gradients", "the loss of step 2 of 4"),
-        ("frozen", "the loss of step"),
-        ("wrong", "the loss of step 1 of 4"),
-    ],
-)
-def test_wrong_steps_are_wrong_results(run_steps, behaviour, words):
-    """Gradients of the other sign, weights that never change, another loss: each is caught before anything is timed."""
-    _, outcome = run_steps(DESCENT, {"behaviour": behaviour})
-    assert (outcome.reason, outcome.stage) == (Reason.WRONG_RESULT, Stage.CHECK)
-    assert words in outcome.error
 
 
 def test_a_finalist_takes_its_compared_steps_again(run_steps, tmp_path):

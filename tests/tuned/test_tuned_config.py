@@ -71,21 +71,6 @@ def test_a_broken_file_names_file_and_key(write, change, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "- a\n- b\n", "a: [", "!!python/object/apply:os.system ['true']", "\x00"])
-def test_what_is_no_tuned_config(tmp_path, content):
-    """Empty, another shape, broken or hostile YAML: a sentence, and nothing is executed."""
-    path = tmp_path / "best.yaml"
-    path.write_text(content)
-    with pytest.raises(InputError, match=r"best\.yaml"):
-        load_tuned(path)
-
-
-def test_a_missing_file(tmp_path):
-    """The path is in the sentence."""
-    with pytest.raises(InputError, match=r"nope\.yaml"):
-        load_tuned(tmp_path / "nope.yaml")
-
-
 def test_round_trip(exported, tmp_path):
     """Reading and writing again changes nothing."""
     tuned = TunedConfig.model_validate(exported)

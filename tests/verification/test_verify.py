@@ -326,23 +326,14 @@ class TestOnTheCommandLine:
         assert "untuned" in untuned
         assert list(scratch.iterdir()) == []
 
-    @pytest.mark.parametrize(
-        ("behaviour", "words"), [("wrong", "wrong_result at check"), ("crash", "SIGSEGV"), ("no-such", "no-such")]
-    )
+    @pytest.mark.parametrize(("behaviour", "words"), [("wrong", "wrong_result at check"), ("crash", "SIGSEGV")])
     def test_an_answer_that_is_wrong_here(self, export, command, behaviour, words):
-        """It gives another output, crashes, or is not taken any more: wrong, with the child's own error; exit 1."""
+        """It gives another output or crashes: wrong, with the child's own error; exit 1."""
         result = command("verify", export(lambda content: content["config"].update(behaviour=behaviour)))
         assert "Traceback" not in result.stderr
         assert result.returncode == 1, result.stdout + result.stderr
         assert result.stdout.startswith("wrong: it fails (")
         assert words in result.stdout
-
-    def test_the_story_of_a_wrong_answer_is_there(self, export, command):
-        """The document names the file that holds the child's own output, and it can be read."""
-        path = export(lambda content: content["config"].update(behaviour="wrong"))
-        document = json.loads(command("verify", path, "--json").stdout)
-        story = Path(document["today"]["failure"]["evidence"])
-        assert "WrongResultError" in story.read_text()
 
     def test_a_tie_holds_without_measuring(self, export, command, scratch):
         """Nothing is compiled, so nothing can be wrong; not even the framework is needed."""
@@ -385,11 +376,10 @@ class TestOnTheCommandLine:
         """Tuned on a GPU, verified without one; exit 2."""
         self.refused(command("verify", export(lambda c: c["workload"].update(device="gpu"))), "gpu")
 
-    @pytest.mark.parametrize("content", ["", "a: [", "schema: 1\nframework: fake\n"])
-    def test_a_file_that_is_no_answer(self, command, tmp_path, content):
-        """Missing, empty, broken or incomplete YAML: file and key; exit 2."""
+    def test_a_file_that_is_no_answer(self, command, tmp_path):
+        """A missing file, and broken YAML: the file; exit 2."""
         self.refused(command("verify", "best.yaml"), "best.yaml")
-        (tmp_path / "best.yaml").write_text(content)
+        (tmp_path / "best.yaml").write_text("a: [")
         self.refused(command("verify", "best.yaml"), "best.yaml")
 
     @pytest.fixture
