@@ -74,13 +74,15 @@ def percent(share: float) -> str:
 
 def promise(forecast: ExpectedGain) -> str:
     """What further trials promised when a search stopped early, as the reason why."""
+    idle = f"the last {forecast.num_idle} trials gained less than {NOTABLE:.0%}"
+    if forecast.expected_gain is None:
+        return f"stopped after {forecast.num_trials} trials: {idle}"
     untried = (
         "all untried configs" if forecast.num_untried is None else f"{count(forecast.num_untried)} untried configs"
     )
     return (
         f"stopped after {forecast.num_trials} trials: the most promising of {untried} is expected to gain "
-        f"{100 * forecast.expected_gain:.2f} %, "
-        f"and the last {forecast.num_idle} trials gained less than {NOTABLE:.0%}"
+        f"{100 * forecast.expected_gain:.2f} %, and {idle}"
     )
 
 

@@ -62,8 +62,8 @@ def tune(
       device. Of `"both"` the result is that of the framework to use, with `results` and `comparison` (`BothResult`).
     * `budget`: time for the whole call: `"10m"`, seconds, a YAML file, or a `Budget`; None:
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
-      when no remaining config is likely to improve the result; `thorough`: later. `jobs`: trials that are compiled at
-      the same time; None: as many as there are cores and memory for. `compile_timeout`, `trial_timeout`: seconds.
+      when further trials are unlikely to pay; `thorough`: later. `jobs`: trials that are compiled at the same time;
+      None: as many as there are cores and memory for. `compile_timeout`, `trial_timeout`: seconds.
     * `on`: `"ray"` or `"ray://HOST:PORT"`: all devices of a Ray cluster run trials side by side
       (docs/many-machines.md); None: this machine.
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of

@@ -167,7 +167,7 @@ class Question(Record):
     )
     early_stop: bool | None = ask(
         None,
-        "Stop when no remaining config is likely to improve the result. [early stop; of `resume`: as before]",
+        "Stop when further trials are unlikely to pay. [early stop; of `resume`: as before]",
         by="anybody",
     )
     thorough: bool | None = ask(

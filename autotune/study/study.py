@@ -32,7 +32,7 @@ from autotune.space.portfolio import Portfolio
 from autotune.study import own_files
 from autotune.study.budget import Budget
 from autotune.study.earlier import STUDY
-from autotune.study.early_stop import FEWEST_MODELS, ExpectedGain, StopRule
+from autotune.study.early_stop import FEWEST_MODELS, WITHOUT_PORTFOLIO, ExpectedGain, StopRule
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home
 from autotune.study.records import (
@@ -172,7 +172,7 @@ class Study:
         budget, portfolio = self.budget or Budget(), self.portfolio
         is_on_cpu = self.manifest.workload.device == "cpu"
         if portfolio is None or not is_on_cpu or portfolio.num_models < FEWEST_MODELS:
-            return StopRule()
+            return WITHOUT_PORTFOLIO
         return StopRule.after(len(portfolio.configs), is_thorough=budget.thorough)
 
     @property

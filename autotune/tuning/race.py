@@ -6,8 +6,8 @@ a place for one more process:
     a block of the leader   it looks faster by `EARLY_GAIN` or more and is not proven: two or three blocks prove that,
                             and the answer stands from then on. Once nothing is planned any more, also where it looks
                             clearly better than the answer.
-    a trial                 as long as one is planned or promises enough (`Sampler.forecast`), and time is left for the
-                            blocks that prove the leader.
+    a trial                 as long as one is planned or the `StopRule` does not hold, and time is left for blocks that
+                            prove the leader.
     a trial of a simpler    the leader without the settings that may do nothing.
     config
     a block of the field    the leader, and those that may be as good: until one is proven and no other is expected to
@@ -32,7 +32,7 @@ from autotune.study.budget import LONGEST_LOOK_S
 from autotune.study.records import TrialRecord
 from autotune.tuning.evidence import CLEARLY_BETTER, Evidence
 
-WORTH_KNOWING = 0.005
+WORTH_KNOWING = 0.01
 """Log gain: where the best of the others is expected to bring less over the answer, no further block is measured."""
 EARLY_GAIN = min(EARLY_GAINS.values())
 """Speed-up that a trial has to show for blocks at once: what they may prove early."""

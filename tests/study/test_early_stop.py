@@ -22,7 +22,6 @@ from autotune.study.early_stop import (
     IDLE_AFTER_PORTFOLIO,
     IDLE_IF_THOROUGH,
     WORTH_A_TRIAL,
-    WORTH_AFTER_PORTFOLIO,
     ExpectedGain,
     StopRule,
 )
@@ -160,18 +159,32 @@ def portfolio(monkeypatch):
 
 
 class TestAfterAPortfolio:
-    def test_it_stops_sooner_and_later_if_it_is_to_be_thorough(self, make_study, tune, portfolio):
-        """Nothing can be gained, so it is the idle trials that are waited for."""
+    def test_it_stops_after_three_further_trials_and_later_if_it_is_to_be_thorough(self, make_study, tune, portfolio):
+        """Nothing can be gained: three further trials end it whatever is forecast, and five with a bleak forecast."""
         recorded = {}
         for thorough in (False, True):
             study = make_study(f"thorough-{thorough}", space=space_of(NAMES))
             tune(study, flat, num_trials=40, thorough=thorough)
             planned = len(study.portfolio.configs)
-            assert study.early_stop.num_idle >= (IDLE_IF_THOROUGH if thorough else IDLE_AFTER_PORTFOLIO)
-            assert study.num_recorded() > planned
-            recorded[thorough] = study.num_recorded()
-        assert recorded[False] < FEWEST_TRIALS
-        assert recorded[False] <= recorded[True]
+            stop, num = study.early_stop, IDLE_IF_THOROUGH if thorough else IDLE_AFTER_PORTFOLIO
+            assert stop.num_idle >= num
+            assert stop.num_trials >= planned + num
+            assert (stop.expected_gain is None) is not thorough
+            recorded[thorough] = stop.num_trials - planned
+        assert recorded[False] == IDLE_AFTER_PORTFOLIO < recorded[True]
+
+    def test_a_notable_trial_among_the_further_ones_has_three_more_follow(self, make_study, tune, portfolio):
+        """The first one is the best by far, which no forecast has to say."""
+        study, order = make_study(space=space_of(NAMES)), []
+
+        def latency_s(config):
+            if config not in order:
+                order.append(config)
+            return 0.005 if order.index(config) == len(study.portfolio.configs) else flat(config)
+
+        tune(study, latency_s, num_trials=40)
+        assert study.early_stop.num_idle == IDLE_AFTER_PORTFOLIO
+        assert study.early_stop.num_trials == len(study.portfolio.configs) + 1 + IDLE_AFTER_PORTFOLIO
 
     def test_without_it_the_rule_is_the_other_one(self, study, tune, portfolio):
         tune(study, flat, num_trials=40, portfolio=False)
@@ -190,9 +203,9 @@ class TestAfterAPortfolio:
         assert again.budget.thorough
         assert again.stop_rule == StopRule.after(len(again.portfolio.configs), is_thorough=True)
 
-    @pytest.mark.parametrize(("calls", "worth"), [(1000, 0.5), (10**9, WORTH_AFTER_PORTFOLIO)])
-    def test_a_job_of_few_calls_is_not_searched_for_longer_than_it_runs(self, make_study, measurement, calls, worth):
-        """A trial takes 5 s, a job of 1,000 calls 10 s: a gain of less than half of it cannot pay."""
+    @pytest.mark.parametrize(("calls", "worth"), [(1000, 5.0), (10**6, 0.005), (10**9, WORTH_A_TRIAL)])
+    def test_a_job_is_searched_for_as_long_as_it_becomes_shorter_by_more(self, make_study, measurement, calls, worth):
+        """A trial takes 5 s, a job of 1,000 calls 10 s, and a tenth of a forecast comes true."""
         objective = Objective(quantity="total", num_calls=calls)
         study = make_study(f"total-{calls}", space=space_of(NAMES), objectives=(objective,))
         space = study.manifest.space
@@ -219,3 +232,12 @@ def test_three_things_make_a_gain_negligible(change, is_negligible):
     """Enough trials, too little to be expected, and a while without a gain."""
     bleak = {"num_trials": 20, "num_untried": 80, "expected_gain": 0.0001, "num_idle": 10}
     assert ExpectedGain.model_validate({**bleak, **change}).is_negligible is is_negligible
+
+
+def test_trials_that_run_are_waited_for_where_only_trials_are_counted():
+    """A third one under way may end the search, so no fourth is started beside it; a forecast knows of it already."""
+    for worth, is_waited_for in ((None, True), (WORTH_A_TRIAL, False)):
+        rule = StopRule(fewest_trials=8, worth_a_trial=worth, fewest_idle=3)
+        stop = ExpectedGain(num_trials=7, num_untried=9, expected_gain=worth and 0.0, num_idle=2, rule=rule)
+        assert stop.is_negligible_after(1) is is_waited_for
+        assert not stop.is_negligible

@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.config import Config, Scalar
 from autotune.space.space import SearchSpace
-from autotune.study.early_stop import ExpectedGain, count_idle
+from autotune.study.early_stop import WITHOUT_PORTFOLIO, ExpectedGain, StopRule, count_idle
 from autotune.study.records import OK, Tried
 from autotune.study.sampler.acquisition import Forecast, Forecaster, Observations
 from autotune.study.sampler.gaussian_process import Array, Encoding
@@ -107,9 +107,10 @@ class EnumSampler:
         """What is to be tried before anything is chosen; None if nothing is left of it."""
         return next(self._still_planned(self._situation(trials)), None)
 
-    def forecast(self, trials: Iterable[Tried]) -> ExpectedGain | None:
-        """What the next trial promises. None where no forecast chooses it: at the start, as long as nothing is feasible
-        or something is planned, at the end, and with several objectives, where every config may add to the front.
+    def forecast(self, trials: Iterable[Tried], rule: StopRule = WITHOUT_PORTFOLIO) -> ExpectedGain | None:
+        """What the next trial promises, as far as the rule asks. None where no forecast chooses it: at the start, as
+        long as nothing is feasible or something is planned, at the end, and with several objectives, where every config
+        may add to the front.
         """
         situation = self._situation(trials)
         finished = [trial for trial in situation.seen if trial.values is not None]
@@ -119,11 +120,13 @@ class EnumSampler:
         unseen = self._unseen(situation)
         if not unseen.configs or any(True for _ in self._still_planned(situation)):
             return None
+        is_asked = rule.worth_a_trial is not None
         return ExpectedGain(
             num_trials=len(finished),
             num_untried=None if self._space.listed is None else len(unseen.configs),
-            expected_gain=float(np.exp(self._forecast(situation).log_expected_gain.max())),
+            expected_gain=float(np.exp(self._forecast(situation).log_expected_gain.max())) if is_asked else None,
             num_idle=count_idle(trial.values[0] if trial.values and trial.feasible else math.inf for trial in finished),
+            rule=rule,
         )
 
     def _situation(self, trials: Iterable[Tried]) -> _Situation:

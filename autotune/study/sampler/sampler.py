@@ -68,19 +68,18 @@ class Sampler:
 
     def forecast(self) -> ExpectedGain | None:
         """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
-        forecast = self._own.forecast(self._survey())
-        return forecast and forecast.model_copy(update={"rule": self._rule()})
+        return self._own.forecast(self._survey(), self._rule())
 
     def _rule(self) -> StopRule:
-        """That of the study. A job of so many calls is to gain more seconds than a trial takes."""
+        """That of the study. A job of so many calls has a length that trials are to shorten."""
         study, rule = self._study, self._study.stop_rule
         if study.portfolio is None or study.manifest.objective.quantity != "total":
             return rule
-        tried = [trial for trial in study.tried() if trial.values is not None]
-        best_s = min(trial.values[0] for trial in tried if trial.values)
+        tried = [trial for trial in study.tried() if trial.values]
         trials_s = [trial.seconds for trial in tried if trial.seconds is not None]
-        worth = statistics.fmean(trials_s) / best_s if trials_s else 0.0
-        return rule.model_copy(update={"worth_a_trial": max(rule.worth_a_trial, worth)})
+        if not trials_s:
+            return rule
+        return rule.for_job(min(trial.values[0] for trial in tried if trial.values), statistics.fmean(trials_s))
 
     def _survey(self) -> list[Tried]:
         """What was tried, after an update of what is planned and what is excluded."""
