@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import device, plain
 from benchmarks.evidence import Conditions, Goal, Kept
-from benchmarks.on_device import knobs, section, steps
+from benchmarks.on_device import knobs, section, steps, studies
 from benchmarks.on_device.records import (
     Done,
     KnobSeen,
