@@ -19,7 +19,7 @@ ROOM_LINES = 80
 
 LISTED = (
     *("answer/sections/", "integrations/", "models/", "plugins/"),
-    *("trial/worker/calls/", "trial/worker/subjects/", "workload/kinds/"),
+    *("job/uses/", "trial/worker/calls/", "trial/worker/subjects/", "workload/kinds/"),
 )
 """Folders with a list of their modules, each of which is one thing to add or to take away, or stands behind a door."""
 SMALL = {

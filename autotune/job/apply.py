@@ -18,8 +18,7 @@ from autotune.job.mismatch import differences
 from autotune.job.policy import LoadedFile, Policy
 from autotune.job.ranks import DECISION_S, Agreement, Content, Pact, draft_of, level_of, pact_for, stays_untuned
 from autotune.job.stats import register
-from autotune.job.uses.calls import UseOfCalls
-from autotune.job.uses.text import UseOfText
+from autotune.job.uses import use_of
 from autotune.job.uses.use import Applying, Held, Use
 from autotune.tuned.tuned_config import TunedConfig
 
@@ -36,8 +35,7 @@ class Application:
         self._policy = policy
         self._applying = Applying(loaded, policy)
         self._recorder = self._applying.recorder
-        is_text = loaded.answer is not None and loaded.answer.texts is not None
-        self._use = (use or (UseOfText if is_text else UseOfCalls))(self._applying, model)
+        self._use = (use or use_of(loaded.answer))(self._applying, model)
         self._held: Held | None = None
         """What the job is to hold, once all ranks agree, and how to undo it."""
 

@@ -23,7 +23,13 @@ from autotune.question.question import Scope
 from autotune.schema import Change, Format, Record, SparseRecord, gone, refused, renamed
 from autotune.tuned.cache_file import Artifact
 from autotune.version import __version__
-from autotune.workload.traffic import Shapes
+from autotune.workload.kinds.infer import Infer
+from autotune.workload.kinds.pipeline import PipelineCalls
+from autotune.workload.kinds.stream import Stream
+from autotune.workload.kinds.text import Text
+from autotune.workload.kinds.train import Train
+from autotune.workload.kinds.work import Work
+from autotune.workload.traffic import Shapes, Traffic
 from autotune.workload.workload import Device, Task
 
 EXPORT = Format(
@@ -189,6 +195,28 @@ class TunedConfig(SparseRecord):
     """The config's compile cache in a file beside this one; None: the first call compiles."""
     adaptive: AdaptivePolicy | None = None
     """To be written by hand: a job decides for each shape on its own. None: it does not, unless it asks for that."""
+
+    @property
+    def kind(self) -> type[Work]:
+        """What was tuned, as the keys of the file show it."""
+        shown = {Text: self.texts, PipelineCalls: self.components, Stream: self.shapes}
+        of_task = [kind for kind in (*shown, Infer, Train) if kind.task == self.workload.task]
+        return next((kind for kind in of_task if shown.get(kind)), None) or of_task[-1]
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What it was tuned for; None: one shape."""
+        return None if self.shapes is None else self.shapes.traffic
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Arguments of the model's function that are sizes of the traffic."""
+        return () if self.shapes is None else self.shapes.traffic.dimensions
+
+    @property
+    def sizes_asked(self) -> dict[str, str]:
+        """The field of the question that asks for the traffic, and its value; empty for one shape."""
+        return {} if self.shapes is None else self.shapes.traffic.asked
 
     @property
     def is_untuned(self) -> bool:

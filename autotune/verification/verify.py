@@ -136,7 +136,7 @@ def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path)
                 f"the two files are not comparable: {key} is {one} in the first and {other} in the second",
                 tip="compare exports of one model with the same arguments, device and objective",
             )
-    traffics = [None if tuned.shapes is None else tuned.shapes.traffic for tuned in (first, second)]
+    traffics = [tuned.traffic for tuned in (first, second)]
     if traffics[0] != traffics[1]:
         one, other = (traffic or "one shape" for traffic in traffics)
         raise InputError(

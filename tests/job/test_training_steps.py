@@ -300,7 +300,7 @@ def test_before_anything_was_tuned(tmp_path, caplog, what):
     loaded = autotune.load(path if what == "missing" else export(path, "torch", COMPILED, Net(), [batch(0)]))
     assert_alike(Job(loaded.training_step), Job(by_hand))
     (line,) = warned(caplog)
-    assert ("best.yaml" if what == "missing" else "was tuned for inference") in line
+    assert ("best.yaml" if what == "missing" else "was tuned for calls of a model") in line
 
 
 def raising_at(number):

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from autotune.apply.compile_model import compile_under, given_functions, versions_under
-from autotune.apply.config_parts import ConfigParts
-from autotune.backends.capabilities import Training, require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.doors import USES
 from autotune.errors import InputError
 from autotune.job.fallback import Fallback, MismatchError, put_back
-from autotune.job.guard import CallsOfAStep, Guard, GuardTerms, RecordedCalls
+from autotune.job.guard import Guard, GuardTerms, RecordedCalls
 from autotune.job.stats import expect_calls
 from autotune.job.uses.use import Applying, Held, Use, releasing
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.build import Apply
+from autotune.workload.kinds.infer import Infer
+from autotune.workload.kinds.work import Work
 
 
 class UseOfCalls(Use):
     """See the module."""
+
+    kind: ClassVar[type[Work]] = Infer
+    takes_shapes = True
 
     def __init__(self, applying: Applying, given: Any) -> None:
         super().__init__(applying, given)
@@ -41,23 +44,10 @@ class UseOfCalls(Use):
         self.given, self._method = self.model, method
         self.model = backend.as_model(getattr(self.given, method))
 
-    @property
-    def _is_measured(self) -> bool:
-        return not self._is_of_a_step
-
-    @property
-    def _is_of_a_step(self) -> bool:
-        """What was tuned is a training step, in the loop of which the job makes these calls."""
-        return self._applying.tuned.workload.task == "train"
-
     def tuned(self, backend: Backend, *, fits: bool) -> Held:
-        start = self._warm_start(backend)
+        start, tuned = self._warm_start(backend), self._tuned_calls(backend)
         terms = self._terms(backend, fits=fits, unchecked_caches=start is not None and start.unchecked)
         fallback = self._applying.fallback_to(backend.proxies.direct(self.model), repeats=True)
-        training = require(backend.training, "task train") if self._is_of_a_step else None
-        tuned = self._applying.tuned
-        if training is not None:
-            tuned = tuned.model_copy(update={"config": training.of_calls(tuned.config)})
         functions = self._functions(tuned)
         step, calls = self.model, self._adaptive(backend, tuned, fallback, terms)
         if calls is None:
@@ -67,12 +57,25 @@ class UseOfCalls(Use):
                 step = compile_under(backend, self.model, tuned.config, functions, changes, shapes=shapes)
             recorder = self._applying.recorder
             calls = Guard(backend, backend.proxies.direct(step), fallback, terms, recorder, warm_start=start)
-            if not self._has_right_gradients(training, tuned, step):
+            if not (step is self.model or self._has_right_gradients(backend, tuned)):
                 calls = self._without_gradients(backend, calls, fallback)
-        if training is not None:
-            settings = ConfigParts.of(self._applying.tuned.config).settings
-            calls = CallsOfAStep(training.unlike_the_step(self.model, settings), calls, fallback)
-        return self._stand_in(backend, step, calls, fallback)
+        return self._stand_in(backend, step, self._within(backend, calls, fallback), fallback)
+
+    def _tuned_calls(self, backend: Backend) -> TunedConfig:
+        """What is in the file, as it is for these calls."""
+        del backend
+        return self._applying.tuned
+
+    def _has_right_gradients(self, backend: Backend, tuned: TunedConfig) -> bool:
+        """Calls that record gradients give those of the untuned model: they were recorded in each call of a trial,
+        since the model differentiates within itself."""
+        del backend
+        return tuned.workload.signature.records_gradients
+
+    def _within(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> Callable[..., Any]:
+        """The call, in what decides first whether it is for the config."""
+        del backend, fallback
+        return call
 
     def untouched(self) -> Held:
         if not self._applying.policy.monitor or self._backend is None:
@@ -128,14 +131,4 @@ class UseOfCalls(Use):
 
     def _without_gradients(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> RecordedCalls:
         recorder = self._applying.recorder
-        return RecordedCalls(backend, self.model, call, fallback, recorder, of_a_step=self._is_of_a_step)
-
-    def _has_right_gradients(self, training: Training | None, tuned: TunedConfig, step: Any) -> bool:
-        """Those of the untuned model, or those that trials compared; or gradients were recorded in each call of a
-        trial, since the model differentiates within itself."""
-        if step is self.model or tuned.workload.signature.records_gradients:
-            return True
-        parts = ConfigParts.of(tuned.config)
-        if training is None or parts.variants or tuned.shapes is not None:
-            return False
-        return training.calls_as_compiled(parts.settings)
+        return RecordedCalls(backend, self.model, call, fallback, recorder, of_a_step=not self.is_measured)

@@ -30,7 +30,6 @@ class UseOfStep(Use):
         super().__init__(applying, given)
         self._recipe = recipe
         self._updates = updates
-        self.loss = recipe.loss
 
     def take(self, backend: Backend) -> None:
         super().take(backend)
@@ -38,10 +37,10 @@ class UseOfStep(Use):
         if problem is not None:
             raise MismatchError(f"the optimizer of the training step is {problem}")
         tuned = self._applying.tuned
-        if not tuned.is_untuned and tuned.workload.task != "train":
-            what = "inference" if tuned.texts is None else "generation of text"
+        if not tuned.is_untuned and not issubclass(tuned.kind, Train):
             raise MismatchError(
-                f"{self._applying.loaded.path} was tuned for {what}", tip=f"tune with {asked('task', 'train')}"
+                f"{self._applying.loaded.path} was tuned for {tuned.kind.words}",
+                tip=f"tune with {asked('task', 'train')}",
             )
 
     def _problem_of_optimizer(self, backend: Backend) -> str | None:
@@ -57,6 +56,14 @@ class UseOfStep(Use):
             step = self._step(backend, tuned.config, self._applying.changes)
         guard = Guard(backend, step, fallback, terms, self._applying.recorder, warm_start=start)
         return self._joined(backend, guard, fallback), fallback.release
+
+    def _function(self, backend: Backend) -> tuple[Callable[..., Any], int]:
+        """The loss, which is given the model first."""
+        del backend
+        return self._recipe.loss, 1
+
+    def _effects(self, backend: Backend, settings: Config) -> None:
+        """None is looked for."""
 
     def untouched(self) -> Held:
         framework = self._framework()

@@ -28,6 +28,7 @@ from autotune.job.stats import GenerationStats, StatsRecorder, expect_calls, wea
 from autotune.job.uses.calls import UseOfCalls
 from autotune.job.uses.use import Held, releasing, tolerance_of
 from autotune.measure.parts import DisagreementError, Terms, errors
+from autotune.workload.kinds.text import Text
 
 CACHE = "past_key_values"
 """The argument that a call changes."""
@@ -36,11 +37,17 @@ CACHE = "past_key_values"
 class UseOfText(UseOfCalls):
     """See the module."""
 
+    kind = Text
+    takes_shapes = False
+
     def tuned(self, backend: Backend, *, fits: bool) -> Held:
         del fits  # How long a call takes is not watched.
         applying, tuned = self._applying, self._applying.tuned
         generates = require(backend.generates, "generation of text")
-        assert tuned.texts is not None
+        if tuned.texts is None:
+            raise MismatchError(
+                f"{applying.loaded.path} does not say what texts it was tuned for", tip="export it again"
+            )
         if applying.pact is not None:
             raise MismatchError(
                 f"{applying.loaded.path} was tuned to generate text in one process, here are several ranks"

@@ -1,40 +1,45 @@
 """`Use`: what a job does with a model under a config. What all kinds of it share.
 
 `Application` decides whether the config is applied here, with the other ranks where there are any. Its use knows what
-is called: the model's calls (`calls`), a training step (`step`) or generated text (`text`).
+is called, such as the model's calls (`calls`), a training step (`step`) or generated text (`text`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
+from autotune.backends.contracts.compiler import EffectsOf
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import InputError
+from autotune.job.admission import MANY_LEARNED, Admission, Numbered
 from autotune.job.fallback import Fallback, MismatchError, Together
 from autotune.job.guard import GuardTerms
 from autotune.job.later_calls import share_of
-from autotune.job.mismatch import admission_of, hint_of_misfits, retune_command
+from autotune.job.mismatch import inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
 from autotune.job.policy import MARGIN, LoadedFile, Policy
 from autotune.job.ranks import JointCalls, Pact, Rehearsal
 from autotune.job.stats import CallTimes, StatsRecorder, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
-from autotune.measure.measurement import structure_sha256
+from autotune.measure.measurement import Axis, structure_sha256
 from autotune.measure.parts import AuthorsWord
 from autotune.tuned.tuned_config import TunedConfig
+from autotune.workload.arguments import Arguments
+from autotune.workload.kinds.work import Work
 
 Held = tuple[Any, Callable[[], None]]
 """What the job holds from now on, and how to undo it all."""
@@ -85,10 +90,17 @@ class Applying:
 class Use(ABC):
     """One use of one model by a job."""
 
+    kind: ClassVar[type[Work]]
+    """What a file was tuned for whose config it applies."""
     what = "a model"
     """What is applied, in words."""
-    loss: Callable[..., Any] | None = None
-    """That of a training step."""
+    is_measured = True
+    """The calls are those that the study measured: a training step's inputs, latency and code are not those of the
+    model's call in it."""
+    is_of_one_latency = True
+    """Calls take as long as each other."""
+    takes_shapes = False
+    """A study may have several shapes."""
 
     def __init__(self, applying: Applying, given: Any) -> None:
         self._applying = applying
@@ -121,16 +133,10 @@ class Use(ABC):
     def _find_model(self, backend: Backend) -> None:
         self.model = backend.as_model(self.given)
 
-    @property
-    def _is_measured(self) -> bool:
-        """The calls are those that the study measured: a training step's inputs, latency and code are not those of the
-        model's call in it."""
-        return True
-
     def _warm_start(self, backend: Backend) -> WarmStart | None:
         """The artifact, ready for the first call; None, with one line, where it cannot be used."""
         tuned, loaded = self._applying.tuned, self._applying.loaded
-        if tuned.artifact is None or not self._is_measured:
+        if tuned.artifact is None or not self.is_measured:
             return None
         here = key_here(tuned.framework, backend, tuned.config, structure_sha256(backend.parameters(self.model)))
         try:
@@ -154,26 +160,16 @@ class Use(ABC):
     def _terms(self, backend: Backend, *, fits: bool, unchecked_caches: bool) -> GuardTerms:
         applying, policy, tuned = self._applying, self._applying.policy, self._applying.tuned
         is_alone = applying.pact is None and policy.ranks is None
-        # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
-        # And ranks whose clocks differ would not decide alike.
-        is_comparable = fits and self._is_measured and policy.margin is not None and tuned.shapes is None
-        is_comparable = is_comparable and applying.pact is None
+        # Ranks whose clocks differ would not decide alike.
+        is_comparable = fits and self.is_measured and self.is_of_one_latency
+        is_comparable = is_comparable and policy.margin is not None and applying.pact is None
         self._note_comparison()
         cheap = entry_of(tuned.framework).cheap
         settings, counts = ConfigParts.of(tuned.config).settings, backend.shapes if policy.check else None
         return GuardTerms(
-            admission=admission_of(
-                tuned,
-                backend,
-                self.model,
-                self.loss,
-                applying.recorder,
-                path=applying.loaded.path,
-                takes_misfits=policy.on_mismatch == "apply",
-                is_component=applying.loaded.is_component,
-            ),
+            admission=self._admission(backend),
             hint=applying.hint,
-            hint_of_misfits=hint_of_misfits(tuned) if policy.on_mismatch != "untuned" else "",
+            hint_of_misfits=self._hint_of_misfits(),
             check=self._check(backend) if policy.check or unchecked_caches else None,
             num_compiled=None if counts is None else partial(counts.compilations, self.model, settings),
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
@@ -182,8 +178,56 @@ class Use(ABC):
             margin=policy.margin or MARGIN,
             check_share=share_of(policy.check) if is_alone else 0.0,
             outsider=partial(_late, backend) if is_alone else _never,
-            effects=None if self.loss else backend.effects(self.model, settings),
+            effects=self._effects(backend, settings),
         )
+
+    def _admission(self, backend: Backend) -> Admission:
+        """Which calls are for the config in the file. A component's single numbers are its pipeline's own, such as the
+        time of a step."""
+        loaded, recorder = self._applying.loaded, self._applying.recorder
+        differ = self._difference(backend)
+
+        def misfit(arguments: Arguments) -> str | None:
+            found = differ(arguments)
+            return None if found is None else f"{loaded.path} was tuned for {found}"
+
+        def tell(name: str) -> None:
+            numbers = f"{MANY_LEARNED} calls had whole numbers in {name} that no call before had"
+            tip = "a file of this release of autotune says which of them the model takes"
+            recorder.note("mismatch", f"{numbers}, and were made untuned, as such calls are; {tip}")
+
+        numbered = None
+        if backend.device_name().lower() == "cpu":
+            function, num_own = self._function(backend)
+            limits = (self._applying.tuned.limits or ()) if self.is_measured else ()
+            axes = frozenset((axis.leaf, axis.axis) for axis in self._open_axes)
+            takes_single = loaded.is_component
+            numbered = Numbered(backend, function, limits, axes, num_own=num_own, takes_single=takes_single)
+        takes_misfits = self._applying.policy.on_mismatch == "apply"
+        return Admission(misfit, numbered, takes_misfits=takes_misfits, keeps_misfits=self.is_measured, tell=tell)
+
+    def _difference(self, backend: Backend) -> Callable[[Arguments], str | None]:
+        """What says how a call differs from those that were measured; None for one that does not."""
+        then = self._applying.tuned.workload.signature.inputs
+        return lambda arguments: inputs_differ(then, backend, arguments.leaves())
+
+    @property
+    def _open_axes(self) -> Sequence[Axis]:
+        """Axes of the inputs that may have several sizes."""
+        return ()
+
+    def _function(self, backend: Backend) -> tuple[Callable[..., Any], int]:
+        """What takes the inputs of a call, and how many of its parameters come before these."""
+        return backend.called(self.model), 0
+
+    def _effects(self, backend: Backend, settings: Config) -> EffectsOf | None:
+        """What compiled calls of the model leave out, where it can be told."""
+        return backend.effects(self.model, settings)
+
+    def _hint_of_misfits(self) -> str:
+        """What to do about calls of other shapes, after a semicolon; nothing where the job does not want to know."""
+        shapes = f", with {asked('shapes', 'NAME=SIZES')} for several shapes" if self.takes_shapes else ""
+        return f"{self._applying.hint}{shapes}" if self._applying.hint else ""
 
     def _check(self, backend: Backend) -> OutputCheck:
         tuned, word = self._applying.tuned, self._applying.policy.word
