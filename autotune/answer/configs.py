@@ -13,6 +13,7 @@ from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Manifest
+from autotune.workload.kinds import kind_of
 
 UNTUNED = "untuned"
 _EXECUTION = "execution"
@@ -35,7 +36,7 @@ def config_text(config: Config, space: SearchSpace, *, full: bool = False) -> st
 def as_plain_code(config: Config, manifest: Manifest) -> PlainCode | None:
     """What a config of a study is in the framework's own code; None where no line of code is the same."""
     parts, workload = ConfigParts.of(config), manifest.workload
-    if parts.variants or parts.strategy_numbers or workload.task not in ("infer", "train"):
+    if parts.variants or parts.strategy_numbers or not kind_of(workload).has_plain_code:
         return None
     try:
         found = plain_code(

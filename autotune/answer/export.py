@@ -268,15 +268,9 @@ def export_cache(study: Study, tuned: TunedConfig, path: Path) -> Artifact:
 def _export_cache(study: Study, tuned: TunedConfig, path: Path, bench: Bench) -> Artifact:
     if tuned.is_untuned:
         raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
-    if tuned.components:
-        raise InputError("no artifact: it holds what one model's first call compiles, and this answer is a pipeline's")
-    if tuned.shapes is not None:
-        raise InputError("no artifact: it holds what one first call compiles, and this answer is for many shapes")
-    if tuned.workload.task == "train" and not entry_of(tuned.framework).cache_is_exact:
-        raise InputError(
-            f"no artifact: what comes from {tuned.framework}'s cache has to be checked, and a training step cannot be: "
-            "made twice, it trains twice"
-        )
+    why = tuned.kind.why_no_artifact(tuned.framework, is_exact=entry_of(tuned.framework).cache_is_exact)
+    if why is not None:
+        raise InputError(f"no artifact: {why}")
     number = tuned.evidence.best.trial
     folder = study.folder / EXPORTED_CACHE.name
     clear_runs(folder)

@@ -64,8 +64,10 @@ def names(framework: str | None = None, task: Literal["infer", "train", "generat
     return tuple(name for name, model in BUNDLED.items() if task == "infer" or (task == "train" and model.trains))
 
 
-def declared(name: str) -> dict[str, Any]:
+def declared(name: str, task: Literal["infer", "train", "generate"] = "infer") -> dict[str, Any]:
     """What a process that builds the model would find declared (see `autotune.space.declared`), as plain data."""
+    if task == "train":
+        return {}
     model = BUNDLED[name]
     met = ("linear layers",) if model.has_linears and platform.machine() in _PACKING else ()
     return {"repeated": model.repeated, "padding": model.padding, "met": met}

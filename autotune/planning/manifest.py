@@ -21,14 +21,13 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.objective import parse_objectives
 from autotune.planning.models import digest_of_inputs, make_workload, model_of, require_models, resolve_model
 from autotune.planning.shapes import (
-    kind_of_shapes,
     objectives_asked,
     shapes_asked,
     with_shapes,
 )
 from autotune.planning.spaces import space_file_of, space_of
 from autotune.planning.targets import choose_target, require_device
-from autotune.question.allows import Facts, Target, require_allowed
+from autotune.question.allows import Facts, Target, asks_for_many_shapes, require_allowed
 from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest
@@ -37,6 +36,7 @@ from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.version import __version__
+from autotune.workload.kinds import kind_asked
 from autotune.workload.process_start import available
 from autotune.workload.tiers import TierSpec
 from autotune.workload.workload import Device, Workload
@@ -153,8 +153,8 @@ def study_name(question: Question, framework: str, device: Device, model: str | 
     if question.study is not None:
         return question.study
     model = model or model_of(question.build, framework)
-    task: list[str] = [] if question.task == "infer" else [question.task]
-    return "-".join([_short_name(model), *task, *kind_of_shapes(question), framework, device])
+    kind = kind_asked(question.task, many_shapes=asks_for_many_shapes(question))
+    return "-".join([_short_name(model), *kind.named, framework, device])
 
 
 def _short_name(model: str) -> str:
@@ -178,23 +178,22 @@ def _make_workload(question: Question, framework: str, device: Device) -> Worklo
 
 
 def _read_declaration(workload: Workload, question: Question, limits: LimitsNow) -> Declaration:
-    """What the model declares, nothing for training. Raises like `read_declaration`, and MissingDeviceError.
+    """What the model declares. Raises like `read_declaration`, and MissingDeviceError.
 
-    A bundled model is known without building it, unless it has arguments, which padding depends on, or many shapes.
+    A bundled model is known without building it, unless it has arguments, which padding depends on and sizes of traffic
+    are.
     A device that was named is found by the process that builds the model. It is looked for where there is no such
     process, and where that fails: then the answer says what there is.
     """
     named = "cpu" if question.device == "auto" else workload.device
-    if workload.model in models.names() and workload.shapes is None and not workload.arguments:
+    if workload.model in models.names() and not workload.arguments:
         require_device(workload.framework, named, limits)
-        declaration = Declaration.model_validate(models.declared(workload.model))
-    else:
-        try:
-            declaration = read_declaration(workload, question.env, limits)
-        except (InputError, SetupError):
-            require_device(workload.framework, named, limits)
-            raise
-    return Declaration(imported=declaration.imported) if workload.task == "train" else declaration
+        return Declaration.model_validate(models.declared(workload.model, workload.task))
+    try:
+        return read_declaration(workload, question.env, limits)
+    except (InputError, SetupError):
+        require_device(workload.framework, named, limits)
+        raise
 
 
 def require_same_question(manifest: Manifest) -> None:

@@ -17,6 +17,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.workload.function_digest import digest_of
 from autotune.workload.hubs import HUBS, hub_of, hub_reference
+from autotune.workload.kinds import kind_asked
 from autotune.workload.workload import Device, Task, Workload, file_reference, split_reference
 
 
@@ -98,7 +99,7 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
             )
         if model not in models.names(framework, task):
             known = ", ".join(models.names(framework, task)) or "none"
-            lacks, what = ("loss", "train") if task == "train" else ("text to generate", "generate it")
+            lacks, what = kind_asked(task, many_shapes=False).lacking
             raise InputError(
                 f"{asked('task', task)} {asked('build', model)}: it has no {lacks}", tip=f"bundled to {what}: {known}"
             )

@@ -39,11 +39,6 @@ def with_shapes(workload: Workload, shapes: Traffic | None, objectives: Iterable
     )
 
 
-def kind_of_shapes(question: Question) -> list[str]:
-    """Part of a study's name; none for one shape."""
-    return ["traffic"] if asks_for_many_shapes(question) else []
-
-
 def known_shapes(workload: Workload, padded: Iterable[str]) -> frozenset[Need]:
     """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
     declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be

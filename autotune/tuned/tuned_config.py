@@ -199,9 +199,10 @@ class TunedConfig(SparseRecord):
     @property
     def kind(self) -> type[Work]:
         """What was tuned, as the keys of the file show it."""
-        shown = {Text: self.texts, PipelineCalls: self.components, Stream: self.shapes}
-        of_task = [kind for kind in (*shown, Infer, Train) if kind.task == self.workload.task]
-        return next((kind for kind in of_task if shown.get(kind)), None) or of_task[-1]
+        shown: dict[type[Work], object] = {Text: self.texts, PipelineCalls: self.components, Stream: self.shapes}
+        known: tuple[type[Work], ...] = (*shown, Infer, Train)
+        of_task = [kind for kind in known if kind.task == self.workload.task]
+        return next((kind for kind in of_task if shown.get(kind)), of_task[-1])
 
     @property
     def traffic(self) -> Traffic | None:

@@ -21,8 +21,6 @@ from autotune.workload.traffic import Traffic
 Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train", "generate"]
 """What is done with a model: inference, a training step, or generation of text."""
-WORK: dict[Task, str] = {"infer": "calls of a model", "train": "training steps", "generate": "generated text"}
-"""What is measured, in words."""
 
 STREAM_CALLS = 64
 """Calls of a stream, unless a job has fewer: enough to include a shape of 2 %, few enough for a search."""

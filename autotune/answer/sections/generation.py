@@ -11,6 +11,7 @@ from autotune.answer.format import amount, count, seconds
 from autotune.measure.generated import Generated
 from autotune.measure.measurement import Measurement
 from autotune.study.records import TrialRecord
+from autotune.workload.kinds.text import Text
 
 _LIBRARYS_OWN = {"cache": "transformers"}
 """Configs in which the library that generates compiles by itself."""
@@ -78,7 +79,7 @@ class GenerationSection(Section):
 
     def document(self) -> dict[str, Any]:
         """Studies of other tasks have no such key."""
-        if self.answer.manifest.workload.task != "generate":
+        if self.answer.manifest.workload.task != Text.task:
             return {}
         return {"generation": {name: _document(measured) for name, measured in self._compared.items()}}
 

@@ -52,28 +52,22 @@ class PackageHub(Hub):
     install: str
     about: str
     framework: str = "torch"
-    trains: bool = True
-    generates: bool = False
+    tasks: tuple[str, ...] = ("infer", "train")
+    """What its models can be tuned for by name."""
     place: Literal["folder", "file"] | None = None
     """What a name may be beside one of the package's own."""
 
     def builder(self, task: str) -> str:
-        module = f"{self.module}_generation" if task == "generate" else self.module
-        function = "build_to_train" if task == "train" else "build"
-        return f"{__package__}.{self.framework}.{module}:{function}"
+        ending, function = _BUILDERS[task]
+        return f"{__package__}.{self.framework}.{self.module}{ending}:{function}"
 
     def require(self, model: str, task: str) -> None:
         if model == self.scheme:
             raise InputError(f"{asked('build', model)}: names no model", tip=f"for example: {', '.join(self.examples)}")
-        if task == "train" and not self.trains:
+        if task not in self.tasks:
+            lacks, tip = _lacking(task)
             raise InputError(
-                f"{asked('task', task)} {asked('build', model)}: models of {self.whose} come without a loss by name",
-                tip=f"return one with its loss in a function of your own: {asked('build', 'FILE.py:FUNCTION')}",
-            )
-        if task == "generate" and not self.generates:
-            raise InputError(
-                f"{asked('task', task)} {asked('build', model)}: models of {self.whose} generate no text by name",
-                tip=f"take one of {HF.whose}, such as {asked('build', 'hf:llama')}",
+                f"{asked('task', task)} {asked('build', model)}: models of {self.whose} {lacks} by name", tip=tip
             )
         if package_version(self.package) is None:
             raise MissingFrameworkError(
@@ -83,8 +77,7 @@ class PackageHub(Hub):
 
     def digest(self, task: str) -> str:
         files = sorted((Path(__file__).parent / self.framework).glob(f"{self.module.partition('_models')[0]}*.py"))
-        if task == "train":
-            files.append(Path(models.__file__).parent / self.framework / "training.py")
+        files += [Path(models.__file__).parent / self.framework / name for name in _BESIDE.get(task, ())]
         release = package_version(self.package) or ""
         return hashlib.sha256(b"".join(path.read_bytes() for path in files) + release.encode()).hexdigest()
 
@@ -94,6 +87,23 @@ class PackageHub(Hub):
             self.place == "file" and place.is_file()
         )
         return str(place.resolve()) if is_place else name
+
+
+_BUILDERS = {"infer": ("", "build"), "train": ("", "build_to_train"), "generate": ("_generation", "build")}
+"""Task -> the ending of the module of its builders, and the function there."""
+_BESIDE = {"train": ("training.py",)}
+"""Task -> files of `models/FRAMEWORK/` that its builders are made of."""
+
+
+def _lacking(task: str) -> tuple[str, str]:
+    """What models of a hub lack that are not tuned for the task, and what to do."""
+    return {
+        "train": (
+            "come without a loss",
+            f"return one with its loss in a function of your own: {asked('build', 'FILE.py:FUNCTION')}",
+        ),
+        "generate": ("generate no text", f"take one of {HF.whose}, such as {asked('build', 'hf:llama')}"),
+    }[task]
 
 
 def require_count(argument: str, count: object) -> None:
@@ -125,7 +135,7 @@ HF = PackageHub(
     examples=EXAMPLES,
     install="pip install 'autotune-compile[hf]'",
     about=f"any model type of Hugging Face transformers: {_shown(EXAMPLES)}",
-    generates=True,
+    tasks=("infer", "train", "generate"),
     place="folder",
 )
 TIMM_HUB = PackageHub(
@@ -156,7 +166,7 @@ MINDONE_HUB = PackageHub(
     install="pip install mindone==0.3.0 transformers==4.46.3",
     about=f"models of MindOne: {_shown(MINDONE_EXAMPLES)}",
     framework="mindspore",
-    trains=False,
+    tasks=("infer",),
 )
 MINDYOLO_HUB = PackageHub(
     scheme=MINDYOLO,
@@ -167,6 +177,6 @@ MINDYOLO_HUB = PackageHub(
     install="pip install mindyolo opencv-python-headless pycocotools 'setuptools<80'",
     about="a configuration file of MindYOLO",
     framework="mindspore",
-    trains=False,
+    tasks=("infer",),
     place="file",
 )

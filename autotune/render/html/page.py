@@ -16,7 +16,7 @@ from autotune.files import write_whole
 from autotune.measure.statistics import COMPILED
 from autotune.render.terminal import facts
 from autotune.study.study import Study
-from autotune.workload.workload import WORK
+from autotune.workload.kinds import kind_of
 
 Rows = Sequence[tuple[str, object]]
 """Labels, or names of knobs, with what stands beside them."""
@@ -125,13 +125,12 @@ def _about(answer: StudyResult) -> str:
     manifest, record = answer.manifest, answer.best or answer.untuned
     workload = manifest.workload
     given = "".join(f" {name}={value}" for name, value in workload.arguments.items())
-    task = "" if workload.task == "infer" else f", {WORK[workload.task]}"
     machine = None if record is None else record.measurement.environment
     device: str = workload.device
     if machine is not None:
         device = f"CPU: {machine.processor}, {machine.num_cores} cores" if device == "cpu" else machine.device
     releases = f"{manifest.framework} {manifest.framework_version}, autotune {manifest.autotune_version}"
-    return f"{workload.model}{given}{task} · {device} · {releases} · {manifest.created[:10]}"
+    return f"{workload.model}{given}{kind_of(workload).in_title()} · {device} · {releases} · {manifest.created[:10]}"
 
 
 def _commands(answer: StudyResult) -> list[tuple[str, str]]:

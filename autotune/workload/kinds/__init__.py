@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from autotune.doors import modules_in
 from autotune.workload.kinds.work import Work
-from autotune.workload.workload import Workload
+from autotune.workload.workload import Task, Workload
 
 T = TypeVar("T")
 _MODULES = modules_in(__name__, __path__)
@@ -30,7 +30,12 @@ def kind_of(workload: Workload, parts: Mapping[str, Any] | None = None) -> type[
     """The kind of work that `parts`, what the author's function returned, are for; without them, or where they leave it
     open, the kind that was asked for."""
     shown = (kind for kind in KINDS if parts is not None and kind.is_shown_by(parts))
-    return next(shown, None) or next(kind for kind in KINDS if kind.is_asked_by(workload))
+    return next(shown, None) or kind_asked(workload.task, many_shapes=bool(workload.dimensions))
+
+
+def kind_asked(task: Task, *, many_shapes: bool) -> type[Work]:
+    """The kind of work that a question is about, before anything of the model is known."""
+    return next(kind for kind in KINDS if kind.is_asked_by(task, many_shapes=many_shapes))
 
 
 class Rows(Generic[T]):

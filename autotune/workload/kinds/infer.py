@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from autotune.workload.kinds.work import Work
-from autotune.workload.workload import Workload
+from autotune.workload.workload import Task, Workload
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,13 @@ class Infer(Work):
     words = "calls of a model"
 
     @classmethod
-    def is_asked_by(cls, workload: Workload) -> bool:
-        return super().is_asked_by(workload) and workload.traffic is None
+    def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:
+        return task == cls.task and not many_shapes
+
+    @classmethod
+    def in_title(cls) -> str:
+        """Nothing: it is what one expects."""
+        return ""
 
     @classmethod
     def of(cls, parts: Mapping[str, Any], workload: Workload) -> Self:

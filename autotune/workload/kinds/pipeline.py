@@ -11,7 +11,7 @@ from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.workload.components import Pipeline, as_pipeline, called, held_components
 from autotune.workload.kinds.infer import Infer
-from autotune.workload.workload import Workload
+from autotune.workload.workload import Task, Workload
 
 _KEYS = ("components", "pipeline", "call")
 _OF_ONE_MODEL = "it is for one model"
@@ -24,10 +24,15 @@ class PipelineCalls(Infer):
     unsuitable = dict.fromkeys(("variants", "padding", "tiers", "reset"), _OF_ONE_MODEL)
 
     @classmethod
-    def is_asked_by(cls, workload: Workload) -> bool:
+    def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:
         """Nobody asks for it: what the author's function returns shows it."""
-        del workload
+        del task, many_shapes
         return False
+
+    @classmethod
+    def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str:
+        del framework, is_exact
+        return "it holds what one model's first call compiles, and this answer is a pipeline's"
 
     @classmethod
     def adapted(cls, parts: Mapping[str, Any], workload: Workload) -> Mapping[str, Any]:

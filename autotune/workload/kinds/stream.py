@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.workload.kinds.infer import Infer
-from autotune.workload.workload import Workload
+from autotune.workload.workload import Task
 
 
 @dataclass(frozen=True)
 class Stream(Infer):
     """The calls of the workload's traffic."""
 
+    named = ("traffic",)
+
     @classmethod
-    def is_asked_by(cls, workload: Workload) -> bool:
-        return workload.task == cls.task and workload.traffic is not None
+    def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:
+        return task == cls.task and many_shapes
+
+    @classmethod
+    def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str:
+        del framework, is_exact
+        return "it holds what one first call compiles, and this answer is for many shapes"

@@ -22,6 +22,9 @@ class Text(Work):
 
     task = "generate"
     words = "generated text"
+    named = ("generate",)
+    lacking = ("text to generate", "generate it")
+    has_plain_code = False
     needs = KEY
     keys = (KEY,)
     unsuitable = {

@@ -40,6 +40,8 @@ class Train(Work):
 
     task = "train"
     words = "training steps"
+    named = ("train",)
+    lacking = ("loss", "train")
     keys = ("targets", "loss", "optimizer")
     unsuitable = {
         "compare": "losses, gradients and weights are compared, not outputs",
@@ -64,6 +66,15 @@ class Train(Work):
         """With the targets, which are those of each of the author's inputs. Real calls hold theirs."""
         targets = Arguments.of(parts.get("targets", ()))
         return [*(inputs.extended_by(targets) for inputs in own), *calls]
+
+    @classmethod
+    def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str | None:
+        if is_exact:
+            return None
+        return (
+            f"what comes from {framework}'s cache has to be checked, and a training step cannot be: made twice, it "
+            "trains twice"
+        )
 
     def called(self, model: Any) -> Callable[..., Any]:
         """The loss of the model."""

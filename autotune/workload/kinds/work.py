@@ -19,6 +19,12 @@ class Work(ABC):
     """What the user asks for it by."""
     words: ClassVar[str]
     """What is measured."""
+    named: ClassVar[tuple[str, ...]] = ()
+    """How a study's own name says it; calls of a model need no word."""
+    lacking: ClassVar[tuple[str, str]] = ("inputs", "call")
+    """What a bundled model may lack for it, and what is done with those that do not."""
+    has_plain_code: ClassVar[bool] = True
+    """What a config does can be written in the framework's own code."""
     needs: ClassVar[str] = "inputs"
     """The key that the author's function must return beside `model`."""
     keys: ClassVar[tuple[str, ...]] = ()
@@ -28,9 +34,10 @@ class Work(ABC):
     and what is for training beside either, are for another task of the same function."""
 
     @classmethod
-    def is_asked_by(cls, workload: Workload) -> bool:
+    def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:
         """The user asked for this kind, as far as the author's function does not show another."""
-        return workload.task == cls.task
+        del many_shapes
+        return task == cls.task
 
     @classmethod
     def is_shown_by(cls, parts: Mapping[str, Any]) -> bool:
@@ -72,6 +79,18 @@ class Work(ABC):
                     f"{cls.asked_for(workload)}: {key!r} that {workload.model} returned cannot be used, since {why}",
                     tip="leave it out",
                 )
+
+    @classmethod
+    def in_title(cls) -> str:
+        """What is said of it behind a model's name."""
+        return f", {cls.words}"
+
+    @classmethod
+    def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str | None:
+        """Why a file of compiled code is of no use; None where it may be. `is_exact`: what comes from the framework's
+        cache is what was put there."""
+        del framework, is_exact
+        return None
 
     def called(self, model: Any) -> Callable[..., Any]:
         """What takes the inputs."""
