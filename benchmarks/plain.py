@@ -66,7 +66,7 @@ OTHERS = frozenset(
     {
         "execution", "backend", "mode", "dynamic", "fullgraph", "threads", "allocator", "matmul_precision", "freezing",
         "allow_rnn", "precision", "memory_format", "inference_mode", "region", "cores", "openmp",
-        "sdpa", "cudnn_benchmark", "recompile_limit",
+        "sdpa", "cudnn_benchmark", "recompile_limit", "packed_linear",
         "env.KMP_BLOCKTIME", "env.OMP_PROC_BIND", "env.OMP_WAIT_POLICY",
     }
 )  # fmt: skip
@@ -118,6 +118,8 @@ def set_process(config: dict[str, Any]) -> None:
         torch.set_num_threads(config["threads"])
     if config.get("matmul_precision"):
         torch.set_float32_matmul_precision(config["matmul_precision"])
+    if config.get("packed_linear") == "onednn":
+        torch.backends.mkldnn.matmul.fp32_precision = "tf32"  # While it compiles: `end_of_compiling`.
     if config.get("allocator") == "keep":
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-4, 0)  # M_MMAP_MAX
@@ -128,6 +130,14 @@ def set_process(config: dict[str, Any]) -> None:
         torch._dynamo.config.recompile_limit = config["recompile_limit"]
     torch._inductor.config.freezing = bool(config.get("freezing"))
     torch._dynamo.config.allow_rnn = bool(config.get("allow_rnn"))
+
+
+def end_of_compiling(config: dict[str, Any]) -> None:
+    """Put back what was set for the compiler alone."""
+    import torch
+
+    if config.get("packed_linear") == "onednn":
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
 
 
 def under(config: dict[str, Any], model: torch.nn.Module) -> Callable[..., Any]:
@@ -303,6 +313,7 @@ def main() -> None:
         call()
         first_call_s = time.perf_counter() - start
         step(*other_inputs)
+        end_of_compiling(config)
         call_for(call, given.warmup_s)
         samples_s = call_for(call, given.sampling_s)
     seen = {"median_s": statistics.median(samples_s), "num_calls": len(samples_s), "first_call_s": first_call_s}

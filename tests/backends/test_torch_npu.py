@@ -84,7 +84,8 @@ def test_a_trial_falls_back_on_nothing_silently(installed, monkeypatch, late):
 def test_operators_of_cann_are_cached_in_the_trial(installed):
     """A cold trial does not find what CANN compiled for the one before."""
     installed()
-    assert cache_variables("/trial/cache")["ACL_OP_COMPILER_CACHE_DIR"] == "/trial/cache/cann"
+    variables = cache_variables("/trial/cache")
+    assert variables["ACL_OP_COMPILER_CACHE_DIR"] == variables["ASCEND_CACHE_PATH"] == "/trial/cache/cann"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,20 @@ def test_outputs_of_a_captured_graph_are_the_callers_own(installed, settings, ca
     importlib.import_module("torch_npu")
     outputs_of(settings)
     assert called in stand_in.calls
+
+
+def test_the_compiler_of_operators_is_an_option_of_one_compile(installed, monkeypatch):
+    """An entry of inductor's settings that torch_npu makes when they are first copied; without it it is refused."""
+    installed()
+    settings = {"backend": "inductor", "mode": "default", "npu_backend": "mlir"}
+    with pytest.raises(InvalidConfigError, match=r"has no setting torch\._inductor\.config\.npu_backend"):
+        outputs_of(settings)
+    config, seen = importlib.import_module("torch._inductor.config"), []
+    copy = config.get_config_copy()
+    monkeypatch.setattr(type(config), "get_config_copy", lambda self: {**copy, "npu_backend": "default"})
+    monkeypatch.setattr(applied, "compiler", lambda arguments, *_: seen.append(arguments) or (lambda model: model))
+    outputs_of(settings)
+    assert seen[0]["options"]["npu_backend"] == "mlir"
 
 
 def test_the_stand_in_overwrites_as_the_documentation_says(installed):

@@ -272,7 +272,8 @@ def _refuse_unknown_entries(settings: Settings) -> None:
     for module, entries in wanted.items():
         found = importlib.import_module(module)
         for name in entries:
-            if not hasattr(found, setting_name(found, name)):
+            # An entry that another package brings, as torch_npu does, may be made when the settings are first copied.
+            if not hasattr(found, setting_name(found, name)) and name not in found.get_config_copy():
                 raise InvalidConfigError(f"torch {torch.__version__} has no setting {module}.{name}")
 
 

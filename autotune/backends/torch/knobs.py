@@ -131,6 +131,7 @@ KNOBS: dict[str, Knob] = {
     "multi_kernel": Knob(Goes.INDUCTOR, "triton.multi_kernel", plain=0, values=(0, 1)),
     "cooperative_reductions": Knob(Goes.INDUCTOR, "triton.cooperative_reductions", plain=False, values=_SWITCH),
     "dependent_launch": Knob(Goes.INDUCTOR, "triton.enable_pdl", plain=False, values=_SWITCH),
+    "npu_backend": Knob(Goes.INDUCTOR, values=(None, "mlir", "dvm")),
     "emulate_precision_casts": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
     "weight_prepack": Knob(Goes.INDUCTOR, "cpp.weight_prepack", plain=True, values=_SWITCH),
     "decompose_tanh": Knob(Goes.INDUCTOR, "cpp.use_decompose_tanh", plain=False, values=_SWITCH),

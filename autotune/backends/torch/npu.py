@@ -55,10 +55,11 @@ def graph_arguments(settings: Settings) -> dict[str, Any]:
     """Arguments of `torch.compile` for `torchair` or `npugraph_ex`."""
     if settings.backend == "torchair":
         return {**compile_arguments(settings, {}), "backend": _torchair(settings.torchair_mode)}
-    # https://gitcode.com/Ascend/torchair/blob/master/docs/zh/npugraph_ex/quick_start.md: the whole graph, no mode;
-    # and basic/memory_reuse.md: without clone_output the next call overwrites what this one gave.
+    # https://gitcode.com/Ascend/torchair/blob/master/docs/zh/npugraph_ex/quick_start.md: no mode. The whole graph is
+    # recommended there, and advanced/multi_stream.md does without: most models of other libraries have a break.
+    # And basic/memory_reuse.md: without clone_output the next call overwrites what this one gave.
     return {
-        "backend": settings.backend, "fullgraph": True, "dynamic": bool(settings.dynamic),
+        "backend": settings.backend, "fullgraph": settings.fullgraph, "dynamic": bool(settings.dynamic),
         "options": {"clone_output": True},
     }  # fmt: skip
 
@@ -70,13 +71,16 @@ def captures_graphs(settings: Settings) -> bool:
 
 
 def cache_variables(folder: Path) -> dict[str, str]:
-    """CANN keeps operators that it compiled in the user's home; a cold trial needs a place of its own.
+    """CANN keeps operators that it compiled, and TorchAir graphs, in the user's home; a cold trial needs places of its
+    own.
 
-    https://www.hiascend.com/document/detail/zh/canncommercial/800/apiref/envvar/envref_07_0012.html
+    https://www.hiascend.com/document/detail/zh/canncommercial/800/apiref/envvar/envref_07_0012.html (operators called
+    one by one, while ACL_OP_COMPILER_CACHE_MODE is enable); ASCEND_CACHE_PATH is of what CANN shares between processes.
     """
     if importlib.util.find_spec("torch_npu") is None:
         return {}
-    return {"ACL_OP_COMPILER_CACHE_DIR": str(folder / "cann")}
+    own = str(folder / "cann")
+    return {"ACL_OP_COMPILER_CACHE_DIR": own, "ACL_OP_COMPILER_CACHE_MODE": "enable", "ASCEND_CACHE_PATH": own}
 
 
 def _torchair(mode: str | None) -> Any:
