@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from autotune.answer.sections.environment import accelerator_facts, accelerator_remarks
+from autotune.answer.sections.environment import EnvironmentSection, accelerator_facts, accelerator_remarks
 from autotune.measure.device_state import DeviceReading, DeviceState
 from autotune.tuning.confirmation import clocks_note
 
@@ -49,6 +51,18 @@ def test_the_device_is_described_with_what_it_did(on_device):
     assert facts == {
         "power limit": "700 W", "mean SM clock": "1780 MHz", "mean power": "650 W", "mean temperature": "60 °C",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("device", "readings", "is_said"), [("NVIDIA H200", (), True), ("NVIDIA H200", (FULL,), False), ("cpu", (), False)]
+)
+def test_clocks_that_were_not_watched_are_said(on_device, device, readings, is_said):
+    """Without NVML nobody knows whether the device was throttled."""
+    seen = on_device(*readings)
+    environment = seen.environment.model_copy(update={"device": device})
+    untuned = SimpleNamespace(measurement=seen.model_copy(update={"environment": environment}))
+    section = EnvironmentSection(SimpleNamespace(untuned=untuned))
+    assert bool(list(section._unwatched())) is is_said
 
 
 def test_a_verdict_names_the_clocks_where_they_differ(on_device, measurement):

@@ -25,12 +25,22 @@ class EnvironmentSection(Section):
             yield "read alone", f"{self.answer.written}: it cannot be resumed"
         if (apart := IMPORTED_APART.read(self.answer)) is not None:
             yield "imports", f"trials import {apart}"
+        yield from self._unwatched()
         best = self.answer.best
         start = ProcessStart() if best is None else ConfigParts.of(best.config).start
         if start.instances > 1:
             cores = "1 core" if start.cores == 1 else f"{start.cores} cores"
             what = "throughput and memory are those of all, the 99th percentile is over all calls"
             yield "instances", f"{start.instances} processes of {cores} each call at the same time; {what}"
+
+    def _unwatched(self) -> Iterator[Fact]:
+        untuned = self.answer.untuned
+        state = None if untuned is None else untuned.measurement.samples.device
+        if untuned is None or state is None or state.readings:
+            return
+        if "NVIDIA" in (untuned.measurement.environment.device or ""):
+            lacks = "the extra `gpu` (nvidia-ml-py) is not installed"
+            yield "clocks", f"they were not watched, so a throttled device does not show: {lacks}"
 
     def words(self) -> str:
         return "A result holds for this model, machine and release; `verify` measures it again elsewhere."
