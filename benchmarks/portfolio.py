@@ -65,6 +65,9 @@ FEWEST_KNOWN = 1 / 3
 """Share of the models that have a reading of a config; with fewer it is not known how good it is."""
 PAIR = 3
 """Configs between two readings of the untuned model."""
+ALIKE = 1.25
+"""Two readings of the untuned model differ by no more than this, or what was read between them is not kept: a ratio to
+one slow reading is not the config's. Configs of ResNet-18 in bfloat16 were once told as 24 to 30 times as fast so."""
 TABLES_OF = {
     "torch": {"vit_torch": "attention", "resnet18_torch_exhaustive": "convolution", "small_mlp_torch": "mlp"},
     "mindspore": {"tanh_matmul_mindspore": "mlp"},
@@ -161,6 +164,7 @@ COMPILED: Settings = {"execution": "compile"}
 EAGER: Settings = {"execution": "eager"}
 FROZEN: Settings = {**COMPILED, "freezing": True}
 WRAPPED: Settings = {**FROZEN, "cpp_wrapper": True}
+PACKED: Settings = {**WRAPPED, "packed_linear": "onednn"}
 HIGH: Settings = {"matmul_precision": "high"}
 KEEP: Settings = {"allocator": "keep"}
 HALF: Settings = {"precision": "bf16_autocast"}
@@ -178,6 +182,7 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
     ("torch", "infer"): (
         COMPILED,
         WRAPPED,
+        PACKED,
         {**WRAPPED, **HIGH},
         FROZEN,
         {**WRAPPED, **HALF},
@@ -270,6 +275,11 @@ DESIGN: dict[tuple[str, Task], tuple[Settings, ...]] = {
 }
 """What is recorded beside the untuned model, by framework and task: what was best somewhere, and the main knobs one by
 one. What matters most comes first."""
+INSTEAD: Mapping[str, Settings] = {
+    json.dumps({**WRAPPED, **HIGH, **more}, sort_keys=True): PACKED for more in ({}, KEEP)
+}
+"""Settings, as text -> what comes to the same code without a lower precision in the process: on a processor that has no
+units for TF32 or bfloat16, that does no more than pack linear layers for oneDNN (docs/knobs.md)."""
 BY_HAND: Mapping[tuple[str, Task], tuple[Settings, ...]] = {
     ("torch", "generate"): (GROWING, {**COMPILED, "cache": "transformers"})
 }
@@ -369,7 +379,13 @@ class Recorder:
             for start in range(0, len(left), PAIR):
                 rows = [trials.row(settings, config, number) for settings, config in left[start : start + PAIR]]
                 after = trials.untuned()
-                self._append({**row, "beside_s": round(math.sqrt(before * after), 9)} for row in rows)
+                beside_s = between(before, after)
+                if beside_s is None:
+                    print(
+                        f"{one.name} {number}: left for another run, untuned {before:.3g} and {after:.3g} s", flush=True
+                    )
+                else:
+                    self._append({**row, "beside_s": beside_s} for row in rows)
                 before = after
 
     def _append(self, rows: Iterator[dict[str, Any]]) -> None:
@@ -438,6 +454,12 @@ class _Trials:
         outcome = self._bench.run(trial, request)
         trial.drop_leftovers()
         return outcome, _cpu_s() - before
+
+
+def between(before: float, after: float) -> float | None:
+    """What the untuned model took while configs were read between two readings of it, in seconds; None where these
+    differ too much to tell."""
+    return round(math.sqrt(before * after), 9) if max(before, after) <= ALIKE * min(before, after) else None
 
 
 def _call_s(outcome: Measurement, device: Device) -> float:
@@ -592,6 +614,7 @@ def table_of(framework: str, task: Task, known: Sequence[Readings], device: Devi
         entries=tuple(
             Entry(
                 config=Config(settings),
+                instead=Config(INSTEAD[text_of(settings)]) if text_of(settings) in INSTEAD else None,
                 seconds=round(seconds, 1),
                 gains=gains,
                 best_on=tuple(
@@ -629,6 +652,9 @@ def _compact(document: Any) -> str:
     for table in document["tables"]:
         entries = table.pop("entries")
         head = json.dumps(table, indent=1)[:-2]
+        for entry in entries:
+            if entry["instead"] is None:
+                del entry["instead"]
         lines = ",\n  ".join(json.dumps(entry) for entry in entries)
         tables.append(f'{head},\n "entries": [\n  {lines}\n ]\n}}')
     return f'{{"schema": {document["schema"]}, "tables": [\n{",".join(tables)}\n]}}'

@@ -49,6 +49,8 @@ class Entry(Record):
     """How many times as fast as untuned each model was; None: it failed, was wrong, or was not tried."""
     best_on: tuple[str, ...]
     """Models on which no other config of the table was notably faster."""
+    instead: Config | None = None
+    """An entry of the same code that sets less in the process: where a space has it, this one is not tried."""
 
 
 class PortfolioTable(Record):
@@ -111,7 +113,7 @@ def portfolio_for(
     table = _table_for(space, device, task, tables)
     if table is None:
         return None
-    offered = {config: entry for entry in table.entries if (config := _in_space(entry, space)) is not None}
+    offered = _offered(table, space)
     untuned, default = space.untuned(), space.default()
     taken = {config: entry for config, entry in offered.items() if config == default or entry.config in table.by_hand}
     free = [entry for config, entry in offered.items() if config not in (untuned, *taken)]
@@ -198,6 +200,13 @@ def _best(entries: Sequence[Entry], table: PortfolioTable) -> list[float]:
     return [
         max([0.0, *(math.log(entry.gains[number] or 1.0) for entry in entries)]) for number in range(len(table.models))
     ]
+
+
+def _offered(table: PortfolioTable, space: SearchSpace) -> dict[Config, Entry]:
+    """The entries that the space has, by their whole configs there."""
+    found = {config: entry for entry in table.entries if (config := _in_space(entry, space)) is not None}
+    written = {entry.config for entry in found.values()}
+    return {config: entry for config, entry in found.items() if entry.instead not in written}
 
 
 def _in_space(entry: Entry, space: SearchSpace) -> Config | None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import portfolio
-from benchmarks.portfolio import DESIGN, HALF, WRAPPED, design, readings_of, space_for, table_of, text_of
+from benchmarks.portfolio import DESIGN, HALF, MODELS, WRAPPED, design, readings_of, space_for, table_of, text_of
 
 
 @pytest.mark.parametrize(("framework", "task"), DESIGN, ids="-".join)
@@ -47,6 +47,31 @@ def test_a_gain_is_the_median_over_processes_and_what_is_wrong_has_none(known):
     assert one.gain({"execution": "compile"}) is None
     assert one.gain(half) == 5.0
     assert one.seconds[text_of(WRAPPED)] == [5.0, 5.0, 5.0]
+
+
+def test_what_was_read_between_readings_that_differ_is_not_kept(tmp_path, monkeypatch):
+    """A ratio to one slow reading of the untuned model would be told as the config's. The next run reads it again."""
+    file, untuned = tmp_path / "records.jsonl", iter([1.0, 1.2, 1.0, 3.0])
+
+    class Trials:
+        def __init__(self, *_):
+            pass
+
+        def untuned(self):
+            return next(untuned)
+
+        def row(self, settings, config, number):
+            return {"model": "vit", "round": number, "config": settings, "call_s": 0.5, "trial_s": 1.0}
+
+    monkeypatch.setattr(portfolio, "_Trials", Trials)
+    monkeypatch.setattr(portfolio, "PAIR", 1)
+    one = next(one for one in MODELS if one.name == "vit")
+    portfolio.Recorder(file, tmp_path, 3, "cpu").record(one, 1)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["config"] for row in rows] == list(DESIGN["torch", "infer"][:2])
+    untuned = iter([1.0, 1.0])
+    portfolio.Recorder(file, tmp_path, 3, "cpu").record(one, 1)
+    assert len(file.read_text().splitlines()) == 3
 
 
 def test_a_table_names_the_models_on_which_a_config_was_best(known):

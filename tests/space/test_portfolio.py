@@ -87,6 +87,14 @@ class TestWhatIsChosen:
         found = chosen(everywhere, here, there, kinds=tuple("abcd"))
         assert settings_of(found)[2:] == [FROZEN, {**COMPILED, "fusion": 2}]
 
+    def test_what_sets_less_in_the_process_takes_the_place_of_the_same_code(self):
+        """Also where its own reading is the lower one; a space that cannot say it keeps the other."""
+        high = entry({**FROZEN, "allocator": "keep"}, 2.5, 2.5, 2.5)
+        high = high.model_copy(update={"instead": Config({**FROZEN, "fusion": 2})})
+        same = entry({**FROZEN, "fusion": 2}, 2.0, 2.0, 2.0)
+        assert settings_of(chosen(high, same))[2:] == [{**FROZEN, "fusion": 2}]
+        assert settings_of(chosen(high))[2:] == [{**FROZEN, "allocator": "keep"}]
+
     def test_kinds_count_alike(self, monkeypatch):
         """Three models of one kind are one voice: where one place is left, the other kind's larger gain has it."""
         monkeypatch.setattr(portfolio, "MOST_CHOSEN", 1)
@@ -168,6 +176,24 @@ class TestWhatThePackageKnows:
         ways = [(config["cache"], config.get("prefill"), config["freezing"]) for config in found.configs[1:]]
         assert ways[:2] == [("transformers", None, False), ("dynamic", "eager", True)]
         assert ("dynamic", "compile_dynamic", False) in ways
+
+    @pytest.mark.parametrize("process", [False, True])
+    def test_a_model_of_linear_layers_begins_with_both_libraries(self, process):
+        """oneDNN's comes first, which gained most; MKL's is among the first as well. No other model pays for a trial of
+        the choice, and nothing is said of settings that would add to it."""
+        told = {}
+        for known in ((), ("linear layers",)):
+            here = Circumstances(
+                version="2.13", device="cpu", tolerance=1e-3, process_settings=process,
+                known=frozenset({"one shape", *known}),
+            )  # fmt: skip
+            space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+            found = portfolio_for(space, "cpu", "infer")
+            assert found is not None
+            told[known] = [config.get("packed_linear") for config in found.configs if config.get("freezing")]
+            assert beyond(space, "cpu", "infer") is None
+        assert told["linear layers",][:2] == ["onednn", "mkl"]
+        assert {*told[()]} == {None}
 
     @pytest.mark.parametrize("half", [False, True])
     @pytest.mark.parametrize("process", [False, True])
