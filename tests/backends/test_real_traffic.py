@@ -8,7 +8,6 @@ import pytest
 
 from autotune.bench.local import LocalBench
 from autotune.config import Config
-from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Axis, Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.trial.folder import TrialFolder
@@ -86,21 +85,6 @@ class TestTorch:
     def measured(self, tmp_path, **config):
         settings = {"execution": "compile", "backend": "aot_eager", **config}
         return trial_of(tmp_path, "torch", TORCH_MODEL, settings, shapes="seq=3..12", num_calls=20)
-
-    @pytest.mark.slow
-    def test_static_shapes_hit_the_limit(self, tmp_path):
-        """Ten shapes, one graph each: the ninth is one too many, and from then on new shapes run eagerly, which dynamo
-        tells once. Those that were compiled before stay compiled."""
-        measured = self.measured(tmp_path, dynamic=False)
-        replay = measured.replay
-        assert (replay.num_compilations, replay.num_fallbacks) == (8, 1)
-        first_calls = {index: replay.stream.index(index) for index in set(replay.stream)}
-        in_order = sorted(first_calls, key=first_calls.get)
-        assert [replay.compiled_for(index) for index in in_order] == [1] * 8 + [0] * 2
-        given_up = [each.num_given_up for each in replay.compilations]
-        assert given_up.index(1) == first_calls[in_order[8]]
-        assert Constraint.parse("fallbacks == 0").violation(measured) == 1
-        assert measured.diagnosis.note.startswith("ran eagerly in part: Dynamo recompile limit exceeded")
 
     def test_dynamic_shapes_are_compiled_once(self, tmp_path):
         """One graph serves all ten; nothing that is checked adds another, and what was found of the axes is kept."""

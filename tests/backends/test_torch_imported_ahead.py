@@ -45,6 +45,7 @@ def own_folders(home):
     """
 
 
+@pytest.mark.slow
 def test_a_fork_has_what_a_process_that_imports_for_itself_has(tmp_path):
     """The three values that 2.13 is known to keep; `test_no_path_of_the_import_is_left` is about all others."""
     own = own_folders(tmp_path)

@@ -8,10 +8,9 @@ import sys
 import time
 
 import pytest
-import typer
 
 import autotune
-from autotune.cli import app, flags, running
+from autotune.cli import flags, running
 from autotune.cli.app import begun, program_begun
 from autotune.errors import InputError
 from autotune.measure.statistics import Speedup, Verdict
@@ -101,21 +100,6 @@ def test_a_file_without_a_function_is_answered_with_those_that_it_has(cli, tmp_p
     assert "it has none" in cli("tune", "mine.py").stderr
     (tmp_path / "mine.py").write_text("def (")
     assert "write --model mine.py:FUNCTION" in cli("tune", "mine.py").stderr
-
-
-def test_the_help_of_tune_is_in_groups_and_ends_with_examples(cli):
-    """Every option stands under a heading; those under `Other options` are the help's own."""
-    told = cli("tune", "-h").stdout
-    headings = [line for line in told.splitlines() if line and not line.startswith(" ") and line.endswith(":")]
-    names = ["Model", "Time", "What counts", "Search", "Output", "Many machines", "Other options", "Examples"]
-    assert headings == [f"{name}:" for name in names]
-    assert "--help" in told.partition("Other options:")[2]
-    examples = told.partition("Examples:\n")[2].splitlines()
-    assert len(examples) == 3
-    assert all(" tune " in each for each in examples)
-    commands = cli("-h").stdout
-    assert all(f"\n  {name} " in commands for name in typer.main.get_command(app).commands)
-    assert "..." not in commands.partition("COMMAND [ARGS]...")[2]
 
 
 def test_a_shell_completes_models_and_studies(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,26 +121,6 @@ def run(name: str, folder: Path, tuned: str, flag: str = "--tuned") -> str:
     return child.stdout + child.stderr
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a job said, and the folder in which it left its files."""
-
-    said: str
-    folder: Path
-
-
-@pytest.fixture(scope="module")
-def ran_tuned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
-    """Each example with its tuned config, run once for all tests."""
-
-    @functools.cache
-    def ran(name: str) -> Ran:
-        folder = tmp_path_factory.mktemp(name)
-        return Ran(run(name, folder, str(write_tuned(name, folder / "best.yaml"))), folder)
-
-    return ran
-
-
 def number(pattern: str, text: str) -> float:
     found = re.search(pattern, text)
     assert found, text
@@ -155,80 +134,12 @@ def learned(said: str) -> bool:
 
 @pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.slow
-def test_training_with_a_tuned_model(ran_tuned, name):
+def test_training_with_a_tuned_model(tmp_path, name):
     """The two lines compile the model, and it learns."""
-    said = ran_tuned(name).said
+    said = run(name, tmp_path, str(write_tuned(name, tmp_path / "best.yaml")))
     assert number(r"graphs: (\d+)", said) > 0
     assert learned(said)
     assert "untuned" not in said
-
-
-@pytest.mark.parametrize("name", TRAINING)
-@pytest.mark.slow
-def test_training_before_anything_was_tuned(tmp_path, name):
-    """Without the file the same job runs and learns, compiles nothing, and says so in one line."""
-    said = run(name, tmp_path, "nowhere.yaml")
-    assert number(r"graphs: (\d+)", said) == 0
-    assert learned(said)
-    assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
-
-
-# Checkpoints: what a tuned job wrote, a job without autotune reads
-
-
-@pytest.mark.parametrize("name", [example("torch_training")])
-@pytest.mark.slow
-def test_a_checkpoint_of_a_tuned_loop(ran_tuned, name):
-    """Model and optimizer are saved under the model's own names, and load into the plain model."""
-    import torch
-
-    folder = ran_tuned(name).folder
-    saved = torch.load(folder / "checkpoint.pt", weights_only=True)
-    model, inputs = built(name)
-    model.load_state_dict(saved["model"])
-    torch.optim.AdamW(model.parameters()).load_state_dict(saved["optimizer"])
-    assert accuracy(model(*inputs), inputs[0].square().sum(dim=1) > inputs[0].shape[1]) > 0.8
-
-
-@pytest.mark.parametrize("name", [example("hf_trainer")])
-@pytest.mark.slow
-def test_a_model_that_a_tuned_trainer_saved(ran_tuned, name):
-    """`from_pretrained` finds the class and every weight."""
-    import torch
-    from transformers import ViTForImageClassification
-
-    folder = ran_tuned(name).folder
-    model, missing = ViTForImageClassification.from_pretrained(folder / "trained", output_loading_info=True)
-    assert not any(missing.values())
-    _, inputs = built(name)
-    with torch.no_grad():
-        assert accuracy(model.eval()(**inputs).logits, inputs["labels"] == 1) > 0.8
-
-
-@pytest.mark.parametrize("name", [example("lightning_training")])
-@pytest.mark.slow
-def test_a_checkpoint_of_tuned_lightning(ran_tuned, name):
-    """Keys in Lightning's checkpoint are those of the network as it was written."""
-    import torch
-
-    folder = ran_tuned(name).folder
-    saved = torch.load(folder / "lightning.ckpt", weights_only=False)["state_dict"]
-    model, _ = built(name)
-    model.load_state_dict({key.removeprefix("network."): value for key, value in saved.items()})
-
-
-@pytest.mark.parametrize("name", [example("mindspore_training")])
-@pytest.mark.slow
-def test_a_checkpoint_of_a_tuned_cell(ran_tuned, name):
-    """Every parameter is found again by its name in the plain Cell."""
-    import mindspore as ms
-
-    folder = ran_tuned(name).folder
-    cell, inputs = built(name)
-    missing, unexpected = ms.load_param_into_net(cell, ms.load_checkpoint(str(folder / "checkpoint.ckpt")))
-    assert (missing, unexpected) == ([], [])
-    points = inputs[0].asnumpy()
-    assert ((cell(*inputs).asnumpy().argmax(axis=1) == 1) == ((points**2).sum(axis=1) > points.shape[1])).mean() > 0.8
 
 
 def built(name: str) -> tuple[Any, Any]:
@@ -241,10 +152,6 @@ def built(name: str) -> tuple[Any, Any]:
     if not isinstance(parts, dict):
         return parts
     return parts["model"], parts["inputs"] if isinstance(parts["inputs"], dict) else (parts["inputs"],)
-
-
-def accuracy(scores: Any, labels: Any) -> float:
-    return float(((scores.argmax(dim=1) == 1) == labels).float().mean())
 
 
 # Deadlines
@@ -273,16 +180,6 @@ def test_deadlines_with_tiers(tmp_path, name):
     assert "untuned" not in said
 
 
-@pytest.mark.parametrize("name", [example("deadlines")])
-@pytest.mark.slow
-def test_deadlines_before_anything_was_tuned(tmp_path, name):
-    """Without the file the controller runs on what its calls show."""
-    said = run(name, tmp_path, "nowhere.yaml", "--tiers")
-    assert number(r"graphs: (\d+)", said) == 0
-    assert number(r"(\d+) ticks", said) == 200
-    assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
-
-
 # Quantised layers
 
 
@@ -300,15 +197,6 @@ def test_a_quantised_variant(tmp_path, name, value):
     assert "untuned" not in said
     tolerance = number(r"--tolerance (\S+)", (EXAMPLES / f"{name}.py").read_text())
     assert 0 < number(r"largest difference: (\S+)", said) < tolerance
-
-
-@pytest.mark.parametrize("name", [example("quantized")])
-@pytest.mark.slow
-def test_a_quantised_job_before_anything_was_tuned(tmp_path, name):
-    """Nothing is quantised without the file, and the log says so once."""
-    said = run(name, tmp_path, "nowhere.yaml")
-    assert number(r"largest difference: (\S+)", said) == 0
-    assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
 
 
 # The server

@@ -138,6 +138,7 @@ class TestTrainer:
         assert plain[:, -20:].mean() < 0.7 * plain[:, :20].mean()
         assert warned(caplog) == []
 
+    @pytest.mark.slow
     def test_a_checkpoint_in_the_middle(self, best, trainer, caplog):
         """Resumed by another process's Trainer, tuned again."""
         how = {"save_strategy": "steps", "save_steps": 20}
@@ -147,6 +148,7 @@ class TestTrainer:
         assert found[-20:] == pytest.approx(whole[-20:], rel=1e-3)
         assert warned(caplog) == []
 
+    @pytest.mark.slow
     def test_a_trainer_that_makes_its_model(self, best, trainer, caplog):
         """`model_init` is called when training begins: what it gives is tuned then."""
         tuned, reference = hugging_face.use_tuned(trainer(initial), best(CAPTURED)), trainer(initial)
@@ -163,6 +165,7 @@ class TestTrainer:
         assert "torch_compile=True" in line
         assert "the tuned config is not used" in line
 
+    @pytest.mark.fast_cases("True")
     @pytest.mark.parametrize("bf16", [True, False])
     def test_autocast(self, best, trainer, caplog, bf16):
         """A config with autocast is for a Trainer with bf16; in another one it is not used, which is said once."""
@@ -191,6 +194,7 @@ def loop(accelerator, model, optimizer, batches, steps=40):
 
 
 class TestAccelerate:
+    @pytest.mark.fast_cases("no")
     @pytest.mark.parametrize("precision", ["no", "bf16"])
     def test_it_trains_as_without(self, best, caplog, precision):
         """Around the model that it prepares, with accumulation and clipping."""

@@ -120,6 +120,7 @@ def test_autocast(best, caplog, precision):
     assert [("bfloat16" in each) for each in warned(caplog)] == [True] * (not is_used)
 
 
+@pytest.mark.slow
 def test_a_module_that_is_compiled_as_a_whole(best, caplog):
     """Its compiler gets all of the network: one warning, and no config."""
     module = fitted(torch.compile(Classifier(), backend="eager"), tuned_callback(best(CAPTURED)), epochs=1)

@@ -198,11 +198,9 @@ class TestTheProcess:
             assert f"{name}, which no file may set" in result.stderr
 
     @pytest.mark.parametrize("config", [{"env.LD_PRELOAD": "./evil.so"}, {"cores": "0; id"}], ids=str)
-    def test_of_a_file_that_asks_for_more(
-        self, answer: Callable[..., Path], launch: Run, config: dict[str, str]
-    ) -> None:
+    def test_of_a_file_that_asks_for_more(self, answer: Callable[..., Path], cli: Cli, config: dict[str, str]) -> None:
         """Nothing is started."""
-        result = launch(answer({"execution": "eager", **config}), "--", "echo", "started")
+        result = cli("launch", str(answer({"execution": "eager", **config})), "--", "echo", "started")
         assert (result.returncode, result.stdout) == (2, "")
         assert "Traceback" not in result.stderr
 
@@ -297,14 +295,14 @@ class TestInstances:
         assert lines == [f"env OMP_NUM_THREADS=1 taskset -c {cpu} COMMAND" for cpu in (first, second)]
         assert launch(path, "--instance", "1", env=environment).stdout.splitlines() == lines[1:]
 
-    def test_which_one_has_to_be_said(self, answer: Callable[..., Path], launch: Run) -> None:
+    def test_which_one_has_to_be_said(self, answer: Callable[..., Path], cli: Cli) -> None:
         """Nothing is started without, nor as one that the file does not have."""
-        result = launch(answer(TWO), "--", "echo", "started")
+        result = cli("launch", str(answer(TWO)), "--", "echo", "started")
         assert (result.returncode, result.stdout) == (2, "")
         assert "is for 2 processes side by side" in result.stderr
         assert "start the job 2 times, I from 0 to 1: " in result.stderr
         for config, number in ((TWO, "2"), (TWO, "-1"), ({"execution": "eager"}, "1")):
-            result = launch(answer(config), "--instance", number, "--", "echo", "started")
+            result = cli("launch", str(answer(config)), "--instance", number, "--", "echo", "started")
             assert (result.returncode, result.stdout) == (2, "")
             assert f"--instance {number}: the file is for " in result.stderr
 

@@ -168,7 +168,8 @@ def test_the_untuned_model_is_right(reference: Texts) -> None:
     assert max(Run(BUCKETED, around_forward(nothing)).judge(reference)) < 1e-6
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiled_prefill_is_right(reference: Texts, backend: str) -> None:
     """With open sizes, at the edges of buckets."""
     config = Config(ROUNDED | {"backend": backend, "prefill": "compile_dynamic", "cache_length": 64})

@@ -161,9 +161,8 @@ class TestStepsOfOtherNumbers:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "config", [{"execution": "compile", "backend": "aot_eager"}, pytest.param(COMPILED, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [{"execution": "compile", "backend": "aot_eager"}, COMPILED])
 def test_dropout_that_is_on_is_tuned_as_it_is(run_steps, config):
     """Compared with the untuned step's own numbers, by a second process, to within rounding."""
     assert_right(*run_steps(DROPPING, config, framework="torch", untuned=UNTUNED))
@@ -235,6 +234,7 @@ def test_how_steps_were_compared_is_said(tmp_path, make_request, monkeypatch, si
 
 
 @pytest.mark.mindspore
+@pytest.mark.slow
 def test_a_cell_that_drops_is_compared_with_its_dropout_silent(run_steps):
     """PyNative itself draws other numbers from the same seed; what was timed is held to the losses of several draws."""
     assert_right(*run_steps(DROPPING_CELL, JIT, framework="mindspore", untuned=PYNATIVE))
