@@ -111,3 +111,13 @@ def _loaded(point: metadata.EntryPoint) -> Any:
 def modules_in(package: str, path: Iterable[str]) -> list[ModuleType]:
     """The modules of a folder in which each is one thing, found by being there, in the order of their names."""
     return [import_module(f"{package}.{module.name}") for module in pkgutil.iter_modules(path)]
+
+
+def classes_in(modules: Iterable[ModuleType], of: type[T]) -> list[type[T]]:
+    """The classes derived of one that these modules define."""
+    return [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, of) and value.__module__ == module.__name__ and value is not of
+    ]

@@ -68,8 +68,10 @@ class TensorSpec(Record):
     dtype: str
 
 
-class Signature(Record):
+class Signature(SparseRecord):
     """What was tuned, recognisable in another process: class of the model, its parameters, its inputs."""
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"work"})
 
     model_class: str
     num_parameters: int
@@ -84,6 +86,8 @@ class Signature(Record):
     requires them. A job's calls record them as well."""
     method: str | None = None
     """The method that was called, such as `decode`, where one of a model was given; None: a model, or a function."""
+    work: str | None = None
+    """The entry of the package whose kind of work it is; None: none of a package."""
 
 
 class Component(Record):

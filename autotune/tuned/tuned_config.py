@@ -23,6 +23,7 @@ from autotune.question.question import Scope
 from autotune.schema import Change, Format, Record, SparseRecord, gone, refused, renamed
 from autotune.tuned.cache_file import Artifact
 from autotune.version import __version__
+from autotune.workload.kinds import kind_named
 from autotune.workload.kinds.infer import Infer
 from autotune.workload.kinds.pipeline import PipelineCalls
 from autotune.workload.kinds.stream import Stream
@@ -198,7 +199,10 @@ class TunedConfig(SparseRecord):
 
     @property
     def kind(self) -> type[Work]:
-        """What was tuned, as the keys of the file show it."""
+        """What was tuned, as the keys of the file show it. Raises InputError for a package's kind that is not there."""
+        entry = self.workload.signature.work
+        if entry is not None:
+            return kind_named(entry)
         shown: dict[type[Work], object] = {Text: self.texts, PipelineCalls: self.components, Stream: self.shapes}
         known: tuple[type[Work], ...] = (*shown, Infer, Train)
         of_task = [kind for kind in known if kind.task == self.workload.task]
@@ -236,9 +240,11 @@ In a job:  import autotune
 
 
 def load_tuned(path: str | PathLike[str]) -> TunedConfig:
-    """Read and check a tuned config. Raises InputError with file and key."""
+    """Read and check a tuned config. Raises InputError with file and key, or for a kind of work that is not there."""
     file = Path(path)
-    return read_stored(file, TunedConfig, EXPORT, _writer)
+    tuned = read_stored(file, TunedConfig, EXPORT, _writer)
+    _ = tuned.kind
+    return tuned
 
 
 def _writer(content: Mapping[str, Any]) -> object:

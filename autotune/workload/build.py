@@ -30,7 +30,7 @@ from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
-from autotune.workload.kinds import KINDS, kind_of
+from autotune.workload.kinds import KINDS, OF_ANY, keys_of_all, kind_of
 from autotune.workload.kinds.work import Work, noun_of
 from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
@@ -120,8 +120,6 @@ def _as_a_program(workload: Workload) -> Iterator[None]:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
-_OF_ALL = ("compare", "gradients", "regions", "variants", "padding", "tiers", "reset")
-_KEYS = (*_POSITIONS, *_OF_ALL, *dict.fromkeys(key for kind in KINDS for key in kind.keys))
 
 
 def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:
@@ -142,12 +140,13 @@ def _require_known_parts(
     parts: Mapping[str, Any], kind: type[Work], workload: Workload, calls: Sequence[Arguments]
 ) -> None:
     """Raises InputError if a part that the work needs is missing, or one is there that none has."""
+    known = dict.fromkeys((*OF_ANY, *sorted(keys_of_all()), *kind.keys))
+    unknown = [str(key) for key in parts if key not in known]
+    if unknown:
+        raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(known)}")
     missing = [key for key in ("model", *(() if calls else (kind.needs,))) if key not in parts]
     if missing:
         raise InputError(f"{asked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}")
-    unknown = [str(key) for key in parts if key not in _KEYS]
-    if unknown:
-        raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(_KEYS)}")
 
 
 def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:

@@ -19,6 +19,8 @@ class Work(ABC):
     """What the user asks for it by."""
     words: ClassVar[str]
     """What is measured."""
+    entry: ClassVar[str | None] = None
+    """The entry of a package by which a file names its kind; None for the kinds here, which other keys show."""
     named: ClassVar[tuple[str, ...]] = ()
     """How a study's own name says it; calls of a model need no word."""
     lacking: ClassVar[tuple[str, str]] = ("inputs", "call")

@@ -25,7 +25,11 @@ _ROWS: Rows[SubjectOf] = Rows(__name__, __path__, SubjectOf)
 
 def build_subject(workload: Workload, backend: Backend) -> Subject:
     """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
-    return _subject_of(workload, backend).subject()
+    subject = _subject_of(workload, backend).subject()
+    entry = type(subject.work).entry
+    if entry is None:
+        return subject
+    return replace(subject, signature=subject.signature.model_copy(update={"work": entry}))
 
 
 def subject_of(request: TrialRequest, backend: Backend) -> Subject:
