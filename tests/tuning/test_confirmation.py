@@ -204,11 +204,6 @@ class TestConfirmation:
         assert confirmation.verdict is Verdict.TIE
         assert tuned_config(study).is_untuned
 
-    def test_the_simplest_of_equals_is_exported(self, study, tune):
-        """The default is as fast as the search's winner: it wins."""
-        confirmation = tune({UNTUNED: 10, DEFAULT: 5.05, compiled("b"): 5}, {DEFAULT: 5})
-        assert self.config_of(study, confirmation) == DEFAULT
-
     @pytest.mark.parametrize(
         ("scatter", "verdict", "num_blocks", "at_most"),
         [
@@ -356,30 +351,6 @@ class TestConfirmation:
         assert shown(study).startswith("undecided: ")
         assert confirmation.why in shown(study)
         assert tune({UNTUNED: 10, DEFAULT: 5}).verdict is Verdict.FASTER
-
-    def test_the_untuned_model_and_every_candidate_failing(self, study, tune):
-        """Nothing is left to name, and nothing is shown: undecided."""
-        failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
-        confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: failure, DEFAULT: failure}, trials=2)
-        assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.why.startswith("the untuned model failed 4 times in a row")
-        assert "trial 1 failed in a fresh process" in confirmation.note
-        assert tuned_config(study).is_untuned
-
-    def test_an_untuned_model_that_is_lost_after_some_blocks_keeps_them(self, study, tune):
-        """The blocks before the failure are judged, and the run that follows adds to them."""
-        failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
-        scatter = dict(enumerate([8.2, 9.6, 8.0, 9.4] + [8.6, 8.7] * 6, start=1))
-        latencies = {UNTUNED: 10, DEFAULT: 9}
-        confirmation = tune(latencies, {UNTUNED: lambda block: failure if block == 7 else 10, DEFAULT: scatter.get})
-        rows = study.blocks
-        assert len(rows) == len(confirmation.blocks) == 6
-        assert confirmation.speedup.median > 1.1
-        assert "RuntimeError: no device" in confirmation.why
-        assert confirmation.cut_short
-        again = tune(latencies, {DEFAULT: scatter.get})
-        assert study.blocks[:6] == rows
-        assert tune.blocks == len(again.blocks) - 6 > 0
 
     def test_a_crash_by_chance_is_noted_and_costs_nothing(self, study, tune):
         """A config that crashed once and then ran takes part, and the note says so."""

@@ -6,11 +6,8 @@ import random
 
 import pytest
 
-from autotune.answer.result import StudyResult
 from autotune.answer.sections import news
-from autotune.answer.sections.failures import FailuresSection
 from autotune.measure.measurement import Failure
-from autotune.render.json import document
 from autotune.study.folder import FolderStudies
 from autotune.tuning.events import RuleLearned
 from autotune.tuning.failure_rules import FAILURES_NEEDED, FailureRules, find_failure_rules
@@ -180,16 +177,6 @@ class TestInAStudy:
         (line,) = news(event)
         assert "fails (compile_error): RuntimeError: no" in line
         assert f"{event.num_excluded} configs have that and are not tried" in line
-
-    def test_show_lists_it(self, tuned):
-        """In the summary, and in the document."""
-        study, (*_, event) = tuned
-        answer = StudyResult(study)
-        assert dict(FailuresSection(answer).facts())["rule"].startswith(f"{event.rule.id}: ")
-        (rule,) = document(answer)["rules"]
-        assert (rule["id"], rule["pattern"], rule["evidence"]["failed"]) == (
-            event.rule.id, event.rule.pattern, list(event.rule.failed),
-        )  # fmt: skip
 
     def test_a_study_that_goes_on_has_the_same_rules(self, tuned):
         """They follow from the trials: nothing is stored that could be lost or go stale."""

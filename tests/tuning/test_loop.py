@@ -13,7 +13,6 @@ from autotune.errors import AutotuneError, InputError, NoUsableTrialError, Setup
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
-from autotune.study.records import DRIFTING
 from autotune.tuning.checks import require_untuned_works
 from autotune.tuning.events import (
     DriftChecked,
@@ -247,17 +246,6 @@ class TestTheMachineIsWatched:
         assert [each.sentinel for each in events if isinstance(each, DriftChecked)] == study.drift_checks != []
         assert study.num_recorded() >= 10
 
-    @pytest.mark.slow
-    def test_readings_go_on_where_a_study_goes_on(self, make_study):
-        """Those of an earlier run stay."""
-        study = make_study()
-        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 6}))
-        before, again = study.drift_checks, reopened(study)
-        num_before = study.num_recorded()
-        tune(again, QUICK_BUDGET.model_copy(update={"num_trials": num_before + 3}))
-        assert again.drift_checks[: len(before)] == before
-        assert [each.after for each in again.drift_checks[len(before) :] if each.after >= num_before]
-
     def test_a_machine_that_drifts_is_reported(self, real_clock, make_study, model_file, tmp_path):
         """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""
         slow = tmp_path / "slow"
@@ -278,12 +266,3 @@ class TestTheMachineIsWatched:
         assert "latency changed by" in summary_of(study)
         untuned_s, tuned_s = answer.confirmation.values
         assert min(untuned_s, tuned_s) > 0.02, "both sides of the comparison were measured on today's machine"
-
-    @pytest.mark.slow
-    def test_a_quiet_machine_is_not_reported(self, make_study):
-        """A drift below 5 % is on record and no warning."""
-        study = make_study()
-        tune(study, QUICK_BUDGET)
-        answer = StudyResult(study)
-        assert answer.drift is not None
-        assert ("latency changed by" in summary_of(study)) is (answer.drift > DRIFTING)

@@ -349,23 +349,6 @@ class TestWhatItSaved:
         assert near_best_after(study.manifest, study.records()) == 2
 
     @pytest.mark.slow
-    def test_the_report(self, make_study, space, search, earlier, studies_dir):
-        """Which trials came from it, whether the best did, and how soon the search arrived, here and there."""
-        study = make_study(space=space)
-        give(study, read_prior("earlier", FolderStudies(studies_dir)))
-        answer = StudyResult(search(study, 8))
-        (entry,) = document(answer)["priors"]
-        assert entry["trials"] == [2, 3, 4, 5]
-        assert entry["gave_best"] is True
-        assert entry["num_configs"] == 4
-        there = near_best_after(earlier.manifest, earlier.records())
-        assert entry["near_best_after"] == there
-        assert document(answer)["near_best_after"] == 3
-        gave, arrived = worth(answer)
-        assert gave.endswith("gave trials 2, 3, 4, 5; the best is one of them")
-        assert arrived == f"within 2 % of its best after 3 trials; earlier was after {there}"
-
-    @pytest.mark.slow
     def test_a_prior_that_was_no_use_is_told_as_such(self, make_study, space, search, earlier, studies_dir):
         """Here other settings are fast: the best did not come from the prior."""
         study = make_study(space=space)

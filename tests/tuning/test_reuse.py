@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
@@ -349,21 +348,6 @@ class TestConfirmedPrograms:
 
 class TestReports:
     """A second name is shown as one."""
-
-    def test_show_marks_the_trial_that_ran_the_program_first(self, folder, cli):
-        """In the table's column of states; knobs without effect stand in the summary."""
-        shown = cli("show", "s", "--studies-dir", str(folder / "studies")).stdout
-        assert shown.count("= trial 0") == 2
-        assert shown.count("= trial 1") == 2
-        assert "no effect   here: execution, mode" in shown
-
-    def test_json_has_the_program(self, folder, cli):
-        """For scripts, beside the outcome; and what the study says about each knob."""
-        shown = json.loads(cli("show", "s", "--studies-dir", str(folder / "studies"), "--json").stdout)
-        assert {each["program"] for each in shown["trials"]} == {"slow", "fast"}
-        verdicts = {each["knob"]: each["verdict"] for each in shown["effects"]}
-        assert verdicts["mode"] == verdicts["execution"] == "no effect"
-        assert verdicts["program"] == "not compared", "it never changes without latency_ms"
 
     def test_the_live_line_says_whose_cache_it_was(self, measurement, study_of):
         """As soon as the trial has ended."""

@@ -17,7 +17,6 @@ from autotune.workload.process_start import (
     core_sets,
     file_of,
     library_file,
-    may_be_set,
 )
 from tests.conftest import REPOSITORY
 
@@ -67,23 +66,6 @@ def test_a_core_set_has_a_size(value: object) -> None:
     """A whole number from 1."""
     with pytest.raises(InvalidConfigError, match="knob cores"):
         ProcessStart.taken_from({"cores": value})  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("OMP_NUM_THREADS", "4", True),
-        ("OMP_PROC_BIND", "close", True),
-        ("OMP_PROC_BIND", "x; rm", False),
-        ("MALLOC_ARENA_MAX", "-1", False),
-        ("LD_PRELOAD", "/lib/x.so", False),
-        ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", False),
-        ("PYTHONSTARTUP", "x.py", False),
-    ],
-)
-def test_what_a_file_may_have_set(name: str, value: str, expected: bool) -> None:
-    """Numbers and known words of known variables: none that names a file or a command."""
-    assert may_be_set(name, value) is expected
 
 
 def test_instances_say_cores_and_threads() -> None:
