@@ -88,7 +88,7 @@ with torch.no_grad():
 
 OF_MINDSPORE = [
     {"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": False},
-    {"execution": "graph", "jit_level": "O0", "memory_optimize_level": "O1"},
+    pytest.param({"execution": "graph", "jit_level": "O0", "memory_optimize_level": "O1"}, marks=pytest.mark.slow),
 ]
 
 

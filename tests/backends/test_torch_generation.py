@@ -65,6 +65,7 @@ def num_graphs() -> int:
 
 
 class TestAStream:
+    @pytest.mark.fast_cases("static", "dynamic")
     def test_greedy_tokens_are_the_untuned_ones(self, tuned: Tuned) -> None:
         """They are compared after the stream was gone through once: caches are used again."""
         before = num_graphs()

@@ -127,9 +127,9 @@ def test_a_name_that_is_nearly_right_is_suggested(cli, arguments, words):
     assert words in cli(*arguments).stderr
 
 
-def test_a_study_that_is_nearly_right_is_suggested(tune_fake, cli):
+def test_a_study_that_is_nearly_right_is_suggested(make_study, cli):
     """The names that there are follow."""
-    tune_fake("--trials", "1", "--study", "my-vit")
+    make_study("my-vit").close()
     assert "did you mean my-vit? there are: my-vit" in cli("show", "my-vti").stderr
 
 

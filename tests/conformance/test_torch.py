@@ -26,14 +26,11 @@ FAST = {
     "frozen": (
         "follows: load_state_dict", "follows: fused Adam", "follows: a plain number", "no_call_is_torn: a fallback",
     ),
-    "frozen autocast": (
-        "leaves_the_model_untouched", "a_second_application_takes_the_firsts_place", "weights_loaded_early_stay",
-    ),
     "blocks": (
         "follows: load_state_dict", "does_what_a_patched_model_does: forward() of the model",
         "a_right_result_is_checked",
     ),
-    "left": ("follows: another parameter", "no_call_is_torn: the job's own error"),
+    "left": ("follows: another parameter",),
     "captured": (
         "does_what_a_patched_model_does: a hook of a submodule", "does_what_a_patched_model_does: forward() of a class",
     ),

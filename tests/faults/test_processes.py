@@ -222,7 +222,7 @@ class TestMachine:
         monkeypatch.setattr(supervisor_process, "_ENDS_WITHIN_S", 0.3)
         with LocalBench({}, preload=True, log=tmp_path / "log") as trials:
             trials.run(TrialFolder(tmp_path / "0"), make_request())
-            os.kill(trials._of("fake").supervisor.pid, signal.SIGSTOP)
+            os.kill(trials._of_framework("fake").supervisor.pid, signal.SIGSTOP)
 
     def test_a_process_that_cannot_be_killed(self):
         """State D: named, left, and no longer waited for."""

@@ -217,6 +217,7 @@ class TestDiffusers:
         assert torch.allclose(self.drawn(again, inputs), expected[0], atol=1e-4)
         assert pipe.to(torch.float64).unet.dtype is torch.float64
 
+    @pytest.mark.slow
     def test_a_dit_draws_the_same(self, tuned):
         """With blocks that are compiled each, once the untuned model has taken the class and the times of the steps."""
         pipe, inputs = pipelines.dit()
