@@ -15,6 +15,8 @@ gets its turn, and one whose time is up, or that nobody needs, is killed.
     KILLED     was killed and has not ended yet; after five minutes of   5 min          the kernel says that it ended
                that it is left: it waits for a device or a disk
 
+The end of the run (`ends_at`) holds in each of them, but for turns of a live process, which its user gives in time.
+
 Pausing lies across the states. A trial is paused by its parent while another one is timed, or by a compiler of another
 trial that times candidates, or by both, and goes on when nobody pauses it; a pause counts nowhere. What waits for its
 turn is at rest and is not paused: for that, and for what comes to wait at the very moment in which it is paused, a
@@ -99,6 +101,9 @@ class Child:
     """Seconds spent in earlier stages, without those of waiting for a turn."""
     timed_out: str | None = None
     """The stage whose limit ended it."""
+    ends_at: float | None = None
+    """When it must have ended, or be a live one that takes turns, whatever counts until then; None: whenever."""
+    is_live: bool = False
     killed_at: float = 0.0
     queued_at: float = 0.0
     paused_by: set[str] = field(default_factory=set)
@@ -110,10 +115,12 @@ class Child:
         """Until it must have come on, or, once it was killed, to its end."""
         if self.state is State.KILLED:
             return self.killed_at + _AFTER_KILL_S - time.monotonic()
+        takes_turns = self.is_live and self.stage in (Stage.WAIT.value, Stage.RUN.value)
+        left_s = LONGEST_WAIT_S if self.ends_at is None or takes_turns else self.ends_at - time.monotonic()
         if self.state in _AT_REST or self.paused_at is not None:
-            return LONGEST_WAIT_S
+            return left_s
         in_stage = time.monotonic() - self.stage_started
-        return min(self.limits[self.stage] - in_stage, self.limits["total"] - self.busy_s - in_stage)
+        return min(self.limits[self.stage] - in_stage, self.limits["total"] - self.busy_s - in_stage, left_s)
 
     def hear(self, word: str) -> State | None:
         """Take in what the process says. Returns its new state; None where that means nothing now."""

@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -246,12 +247,14 @@ class _Supervised:
 
     def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits, *, fresh: bool) -> _Process:
         """See `Bench`. What is to run at once beside others at work is gated as they are."""
+        begun = time.monotonic()
         if waits == "live":
             fresh = self._entry.holds_fresh and not self._num_blocks
         request = self._with_toolchain(request)
         if waits == "free" and any(process.may_be_paused for process in self.running.values()):
             waits = "gated"
         started = _Process(self, folder, request, waits, fresh=fresh)
+        started.begun = begun
         self.launch(started)
         if self._is_prepared and self._has_servers and self._compiles(request):
             self._begun_server()
@@ -357,7 +360,10 @@ class _Supervised:
         job = str(process.folder.path)
         self.running[job] = process
         how = {"fresh": process.fresh, "stops": stops, "echo": echo}
-        self.send(Start(job, limits.model_dump(), program, process.waits, **how, fork_of=fork_of))
+        given = limits.model_dump(exclude_none=True)
+        if limits.wall is not None:  # What was waited for first took its share of the run's time.
+            given["wall"] = max(limits.wall - (time.monotonic() - process.begun), SHORTEST_S)
+        self.send(Start(job, given, program, process.waits, **how, fork_of=fork_of))
 
     def _needs_toolchain(self, workload: Workload) -> bool:
         return self._entry.toolchain is not None and workload.device == "cpu"
@@ -441,6 +447,8 @@ class _Process(Process):
         """Somebody has begun to wait for it. Before, losing it with its supervisor costs nobody anything."""
         self._must_start_anew = False
         self._oom_kills = num_oom_kills()
+        self.begun = time.monotonic()
+        """When it was asked for."""
 
     @property
     def is_ready(self) -> bool:

@@ -23,7 +23,7 @@ class Start:
 
     job: str
     limits: dict[str, float]
-    """Seconds by stage, and `total`."""
+    """Seconds by stage, `total`, and `wall` where there is such a limit."""
     program: str
     """Module of the package that is run."""
     waits: Waits

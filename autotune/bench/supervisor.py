@@ -39,6 +39,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -223,7 +224,10 @@ class Supervisor:
         finally:
             for descriptor in (*for_child.values(), *(log.end for log in logs)):
                 os.close(descriptor)
-        return Child(order.job, pid, stages, turns, stops=order.stops, limits=order.limits, logs=logs)
+        wall_s = order.limits.get("wall")
+        ends_at = None if wall_s is None else time.monotonic() + wall_s
+        how = {"stops": order.stops, "is_live": order.waits == "live"}
+        return Child(order.job, pid, stages, turns, limits=order.limits, logs=logs, ends_at=ends_at, **how)
 
     def _process_of(self, order: Start, pipes: dict[str, int], logs: Sequence[BoundedLog], ours: Sequence[int]) -> int:
         """Start it in the way that the order names. Returns the process number. Raises SetupError."""

@@ -34,9 +34,10 @@ class Deadline:
         return math.inf if self.ends is None else self.ends - self.clock()
 
     def cap(self, limits: Limits, longest_s: float | None = None) -> Limits:
-        """The limits of a trial that must end by the deadline, or after `longest_s` if that is sooner."""
-        left_s = self.left_s() if longest_s is None else min(self.left_s(), longest_s)
-        return limits.model_copy(update={"total": min(limits.total, max(left_s, SHORTEST_S))})
+        """The limits of a trial that must end by the deadline, or after `longest_s` at work if that is sooner."""
+        left_s = max(self.left_s(), SHORTEST_S)
+        total = min(limits.total, left_s if longest_s is None else max(min(left_s, longest_s), SHORTEST_S))
+        return limits.model_copy(update={"total": total, "wall": None if math.isinf(left_s) else left_s})
 
 
 NEVER = Deadline()

@@ -36,6 +36,9 @@ class Limits(Record):
     """Other inputs may trigger recompilation, so a check may take as long as compiling."""
     run: PositiveFloat = 180.0
     total: PositiveFloat = 900.0
+    wall: PositiveFloat | None = None
+    """From its start to its end, with the time for which it is paused or waits, which counts nowhere else. None: as
+    long as that takes; a run that has a time sets what is left of it. Turns of a live process have no such limit."""
 
 
 class ColdCompile(Record):

@@ -72,20 +72,25 @@ class UntunedBeside(_Beside):
         self._last = 0.0
         """When it ended."""
 
-    def start(self, *, is_later_run: bool) -> Failure | None:
-        """Start it, and wait until it is warm and has taken its first turn. Returns the failure of one that computes
-        something else than the reference, or that fails again and again. There is none where it finds no room beside
-        the trials to come, nor where the time is up."""
+    def start(self) -> None:
+        """Start it, without waiting for it."""
         session = self._session
         folder, request = session.untuned_again("untuned")
+        limits = session.deadline.cap(request.limits)
+        self._process = session.bench.start(folder, request.limited_to(limits), "live")
+
+    def warm(self, *, is_later_run: bool) -> Failure | None:
+        """Wait until it is warm, and let it take its first turn. Returns the failure of one that computes something
+        else than the reference, or that fails again and again. There is none where it finds no room beside the trials,
+        nor where the time is up."""
+        session = self._session
+        _, request = session.untuned_again("untuned")
         num_failed = 0
         while True:
-            limits = session.deadline.cap(request.limits)
-            process = session.bench.start(folder, request.limited_to(limits), "live")
-            process.warm(session.notify_stage)
-            failure = process.outcome
+            assert self._process is not None, "it was started"
+            self._process.warm(session.notify_stage)
+            failure = self._process.outcome
             if not isinstance(failure, Failure):
-                self._process = process
                 self._first = self._take_turn()
                 if self._first is not None:
                     self._unit_s = self._untuned_s if is_later_run else self._first.latency_s
@@ -97,6 +102,7 @@ class UntunedBeside(_Beside):
             num_failed += 1
             if failure.reason is Reason.WRONG_RESULT or not may_be_random(request, failure, num_failed):
                 return failure
+            self.start()
 
     def read(self, after: int) -> None:
         """Take a turn right after a trial, if enough time has passed since the last one, and keep it with the study."""

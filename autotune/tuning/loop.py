@@ -182,7 +182,8 @@ class Tuner:
 
     def _look_at_untuned(self, *, is_again: bool) -> None:
         """Once it works: what the time allows, and the untuned model in a second process, whose output must be that of
-        the first and that of an earlier run."""
+        the first and that of an earlier run. The first configs compile while it becomes warm; in a later run none does
+        before it is known that the model is the same."""
         session = self._session
         if (shortage := self._time.shortage()) is not None:
             self._notify(shortage)
@@ -191,7 +192,11 @@ class Tuner:
                 self._notify(ModelChecked())
             if self._time.has_time_for_second():
                 self._second.start()  # It becomes warm beside the other one.
-            failure = self._beside.start(is_later_run=is_again)
+            self._beside.start()
+            if session.mixes and not is_again:
+                self._rules.update()
+                self._fill()
+            failure = self._beside.warm(is_later_run=is_again)
             if failure is not None:
                 raise wrong_again(failure, is_later_run=is_again)
             if self._beside.process is not None:
@@ -297,6 +302,8 @@ class Tuner:
         if not finalists and standing.answer is None and standing.is_within_reach:
             # What looks best takes too long to compile: the best that has time may be proven.
             finalists = self._time.fitting(sorted(standing.evidence.candidates, key=standing.evidence.gain)[::-1])[:1]
+        if not finalists and not len(self._queue):  # The time is of no other use.
+            finalists = [record for record in standing.field[:1] if self._time.may_hold(record)]
         return finalists or None
 
     def _next_config(self, standing: Standing) -> Config | StopReason:

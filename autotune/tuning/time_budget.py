@@ -44,6 +44,9 @@ NOISE_FLOOR_SHARE = 0.15
 SAFETY = 1.25
 """A block is expected to take so many times what its parts took in the search, as long as none was measured."""
 MOST_PACE = 3.0
+HOPE = 0.5
+"""Share of what its parts took in the search in which a block may end: where the time left is of no other use, it is
+tried. The search's compiled beside each other, and longer for it."""
 SHORT = 6.0
 """Blocks of which the time left must hold so many, else nothing compiles beside a block: what compiles takes a core,
 and often three times as long as the config before it."""
@@ -68,6 +71,8 @@ class TimeBudget:
         self._session = session
         self._pace = SAFETY
         """How many times as long as estimated blocks take: a guess until one was measured."""
+        self._is_pace_known = False
+        """One was measured, and nothing compiled beside it."""
         self._is_told = False
         """Whether it was said that the time is short."""
 
@@ -118,6 +123,11 @@ class TimeBudget:
                 fitting.append(record)
         return fitting
 
+    def may_hold(self, finalist: TrialRecord) -> bool:
+        """A block of it may end in time, if it takes less than expected, which nobody knows as long as none was
+        measured."""
+        return not self._is_pace_known and HOPE * self._estimated_s([finalist]) <= self.left_s
+
     def block_s(self, finalists: Sequence[TrialRecord]) -> float:
         """Seconds that a block of these is expected to take."""
         return self._pace * self._estimated_s(finalists)
@@ -128,6 +138,7 @@ class TimeBudget:
         if estimated_s > 0:
             pace = min(max(took_s / estimated_s, 1 / MOST_PACE), MOST_PACE)
             self._pace = min(pace, self._pace) if was_beside else pace
+            self._is_pace_known |= not was_beside
 
     def is_short(self, finalists: Sequence[TrialRecord]) -> bool:
         """So little time is left that a block of these is not to be slowed down by what compiles beside it."""

@@ -114,6 +114,22 @@ def test_a_pause_begins_when_all_are_stopped(child, folder, monkeypatch):
     assert child.seconds_left() == 58.0
 
 
+@pytest.mark.parametrize("said", [["compile"], ["compile", QUEUED], ["wait"], ["wait", "run"]])
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_the_end_of_the_run_holds_whatever_it_does(child, said, is_paused):
+    """A pause, a wait for its turn or for the device count nowhere else; a live one takes turns as long as it is asked
+    to."""
+    child.ends_at = 107.0
+    for word in said:
+        child.hear(word)
+    if is_paused:
+        child.pause("parent")
+    child.passes(5.0)
+    assert child.seconds_left() == 2.0
+    child.is_live = True
+    assert (child.seconds_left() > 2.0) is (child.stage in ("wait", "run"))
+
+
 def test_a_pause_in_the_queue_counts_once(child):
     """It is a part of the wait for the device."""
     child.hear(QUEUED)

@@ -63,6 +63,15 @@ def test_it_compiles_ahead_and_is_timed_by_its_run(runner, trial):
     assert stages[-1] is Stage.RUN
 
 
+def test_one_that_waits_for_its_turn_ends_with_the_run(runner, trial):
+    """Nobody has to ask for it; one that is asked to start late has less time for that."""
+    folder, request = trial("late", {"execution": "compile", "latency_ms": 2})
+    waiting = runner.start(folder, request.limited_to(request.limits.model_copy(update={"wall": 2.0})), "gated")
+    waiting.warm()
+    assert waiting.stage is Stage.WAIT
+    assert waiting.wait().reason is Reason.TIMEOUT
+
+
 def test_it_is_paused_while_another_is_timed(runner, trial):
     """Its processes are stopped as long as the other takes samples, and its compile time is without the pause."""
     ahead, other = trial("ahead", SLOW_COMPILE), trial("other", {"execution": "compile", "latency_ms": 40})

@@ -14,7 +14,7 @@ from autotune.tuning.events import AnswerProven, BlockMeasured, BlockStarted, Se
 from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
 from autotune.tuning.loop import Tuner
 from autotune.tuning.time_budget import FIRST_ALONE_S
-from tests.conftest import QUICK_BUDGET, own_children
+from tests.conftest import QUICK_BUDGET, own_children, reopened
 
 SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
 
@@ -30,6 +30,9 @@ class NotingRunner(LocalBench):
         started = super().start(folder, request, waits, fresh=fresh)
         if waits == "gated":
             self.did.append(("prepare", folder.path.name))
+        if waits == "live" and folder.path.name == "untuned":
+            warm = started.warm
+            started.warm = lambda on_stage=None: self.did.append(("warm", folder.path.parent.name)) or warm(on_stage)
         if waits != "live":
             finish = started.finish
             started.finish = lambda on_stage=None: self.did.append(("run", folder.path.name)) or finish(on_stage)
@@ -66,6 +69,17 @@ def test_the_next_trial_is_started_before_one_is_timed(make_study, tune, runner)
     ran = [name for what, name in search[1:] if what == "run"]
     assert sorted(ran) == started
     assert search.index(("prepare", started[1])) < search.index(("run", started[0]))
+
+
+def test_the_first_configs_compile_while_the_untuned_model_becomes_warm(make_study, tune, runner):
+    """Not in a later run, which first looks whether the model is the same."""
+    study = make_study()
+    for num_trials, is_before in ((3, True), (6, False)):
+        runner.did.clear()
+        tune(study, budget=SEARCH_ALL.but(num_trials=num_trials))
+        prepared = next(number for number, (what, _) in enumerate(runner.did) if what == "prepare")
+        assert (prepared < runner.did.index(("warm", "again"))) is is_before
+        study = reopened(study)
 
 
 def test_a_search_that_may_end_early_begins_with_few(make_study, tune, runner):
