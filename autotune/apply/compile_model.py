@@ -23,7 +23,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload.build import MODEL_FILE, Apply, Variants
-from autotune.workload.components import Pipeline, configs_of, held_at, pipeline_of, put_at
+from autotune.workload.components import configs_of, held_at, pipeline_of, put_at
 from autotune.workload.traffic import Shapes
 from autotune.workload.variants import PREFIX
 
@@ -45,24 +45,24 @@ def compile_under(
     `variants` are the functions that the config asks for (`declared_functions` or `given_functions`), `shapes` is the
     traffic that its shape strategy goes by. Raises InvalidConfigError.
     """
-    pipeline = pipeline_of(model)
-    if pipeline is not None:
-        _tune_components(backend, pipeline, config, changes)
-        step: Callable[..., Any] = backend.proxies.direct(model)
-        return step
     rewritten, around = _rewritten(backend, model, config, variants)
     step = around(backend.compile(rewritten, ConfigParts.of(config).settings, changes))
     return shape_strategies.with_strategy(StrategyContext(backend, model, step, changes, shapes), config)
 
 
-def _tune_components(backend: Backend, pipeline: Pipeline, config: Config, changes: UndoLog) -> None:
-    """Put tuned modules in the places of the pipeline's components. Raises InvalidConfigError."""
+def pipeline_under(backend: Backend, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
+    """The call of a pipeline, of which `model` is the backend's, with tuned modules in the places of its components.
+    Raises InvalidConfigError."""
+    pipeline = pipeline_of(model)
+    assert pipeline is not None
     for path, own in configs_of(config, [*pipeline.parts]).items():
         module = held_at(pipeline.holder, path)
         step = compile_under(backend, module, own, (), changes)
         if step is not module:
             tuned = backend.proxies.proxy(module, step, backend.proxies.direct(step), changes)
             put_in_place(pipeline.holder, path, tuned, changes)
+    step_of_all: Callable[..., Any] = backend.proxies.direct(model)
+    return step_of_all
 
 
 def put_in_place(holder: Any, path: str, module: Any, changes: UndoLog) -> None:

@@ -38,8 +38,8 @@ QUANTITIES: dict[str, Quantity] = {
     "compile_memory": Quantity("B", lambda m: m.compile_host_bytes),
     "graph_breaks": Quantity("", lambda m: m.diagnosis.num_graph_breaks),
     "recompiles": Quantity("", lambda m: m.diagnosis.num_recompiles),
-    "compilations": Quantity("", lambda m: None if m.replay is None else m.replay.num_compilations),
-    "fallbacks": Quantity("", lambda m: None if m.replay is None else m.replay.num_fallbacks),
+    "compilations": Quantity("", lambda m: m.passes.num_compilations),
+    "fallbacks": Quantity("", lambda m: m.passes.num_fallbacks),
     "error": Quantity("", lambda m: m.relative_error or 0.0),
 }
 """What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`. `memory_growth` is that of 1,000

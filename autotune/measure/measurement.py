@@ -139,6 +139,21 @@ class Replay(Record):
         """Functions that reached the limit of compilations and fell back to eager execution."""
         return None if self.compilations is None else self.compilations[-1].num_given_up
 
+    def cold_of(self, first_s: float, second_s: float | None) -> tuple[float, ...]:
+        """Seconds of the calls in which everything is compiled: those of the first pass."""
+        del first_s, second_s
+        return self.cold_s
+
+    def steady_s(self, latency: Latency, samples: Samples) -> float:
+        """Seconds of a call once everything is compiled: the mean over the stream of each call's median over the
+        passes."""
+        del latency
+        return float(np.mean(np.median(self.passes_s(samples), axis=0)))
+
+    def passes_s(self, samples: Samples) -> NDArray[np.float64]:
+        """Seconds of the timed calls: a row for each pass, a column for each call of the stream."""
+        return np.reshape(samples.latency_s, (-1, len(self.stream)))
+
     def compiled_for(self, shape: int) -> int | None:
         """Graphs that were compiled in calls of one of the shapes."""
         if self.compilations is None:
@@ -149,6 +164,23 @@ class Replay(Record):
             for index, before, after in zip(self.stream, [0, *counts], counts, strict=False)
             if index == shape
         )
+
+
+class SameCall:
+    """In place of a `Replay` where the same inputs are called again and again: a pass is one call."""
+
+    num_compilations: None = None
+    """It is counted over many shapes."""
+    num_fallbacks: None = None
+
+    def cold_of(self, first_s: float, second_s: float | None) -> tuple[float, ...]:
+        """Seconds of the calls in which everything is compiled, of which the second may still record something."""
+        return (first_s,) if second_s is None else (first_s, second_s)
+
+    def steady_s(self, latency: Latency, samples: Samples) -> float:
+        """Seconds of a call once everything is compiled: the median."""
+        del samples
+        return latency.p50
 
 
 class Latency(Record):
@@ -375,27 +407,26 @@ class Measurement(Compiled, Checked, Timed, SparseRecord):
         return None if made is None else float(np.median(made.tpot_s(self.samples.parts_s)))
 
     @property
+    def passes(self) -> Replay | SameCall:
+        """What is called again and again."""
+        return self.replay or SameCall()
+
+    @property
     def cold_s(self) -> tuple[float, ...]:
         """Seconds of the calls in which everything is compiled, in their order: a pass of the stream, or one call."""
-        if self.replay is not None:
-            return self.replay.cold_s
-        return (self.first_call_s,) if self.second_call_s is None else (self.first_call_s, self.second_call_s)
+        return self.passes.cold_of(self.first_call_s, self.second_call_s)
 
     @property
     def steady_call_s(self) -> float:
         """Seconds of a call once everything is compiled: the median, and under traffic the mean over the stream of each
         call's median over the passes."""
-        return self.latency.p50 if self.replay is None else float(np.mean(np.median(self._passes_s(), axis=0)))
+        return self.passes.steady_s(self.latency, self.samples)
 
     def shape_s(self, shape: int) -> float:
         """The median of a steady call of one shape of the replay. Only with a replay."""
         assert self.replay is not None
         of_shape = np.array(self.replay.stream) == shape
-        return float(np.median(self._passes_s()[:, of_shape]))
-
-    def _passes_s(self) -> NDArray[np.float64]:
-        assert self.replay is not None
-        return np.reshape(self.samples.latency_s, (-1, len(self.replay.stream)))
+        return float(np.median(self.replay.passes_s(self.samples)[:, of_shape]))
 
 
 class Failure(Record):

@@ -88,7 +88,7 @@ def test_a_kind_of_another_package(embedding, tune, cli, tmp_path, caplog):
     tuned = tuned.model_copy(update={"verdict": Verdict.FASTER, "config": Config(COMPILED)})
     tuned.write(tmp_path / "best.yaml")
     made = runpy.run_path(str(tmp_path / "encoder.py"))
-    model = autotune.load(tmp_path / "best.yaml").apply(made["encode"], check=True)
+    model = autotune.load(tmp_path / "best.yaml").apply(made["encode"], check=True, margin=None)
     for _ in range(20):
         np.testing.assert_array_equal(model(np.ones((2, 8))), np.full((2, 3), 9.0))
     assert autotune.stats(model).state == "tuned"

@@ -15,7 +15,7 @@ from autotune.measure.accuracy import default_tolerance
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.worker.accuracy_check import WrongResultError
-from autotune.trial.worker.calls.one_shape import OneShape
+from autotune.trial.worker.calls.kinds import calls_for
 from autotune.trial.worker.subjects import build_subject
 from tests.dynamo_backends import registered
 
@@ -55,7 +55,7 @@ def seen(workload, config=EAGER):
     backend, changes = TorchBackend(), UndoLog()
     backend.prepare("cpu", 0)
     subject = build_subject(workload, backend)
-    task = OneShape(workload, subject, backend)
+    task = calls_for(workload, subject, backend)
     with task.recording():
         step = task.compile(config, changes)
         observed = task.observe(step, task.first(step, config, backend.clock, 0.0))

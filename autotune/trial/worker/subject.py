@@ -21,7 +21,6 @@ from autotune.space.schema import Need
 from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, Variants
-from autotune.workload.components import pipeline_of
 from autotune.workload.kinds.work import Work
 from autotune.workload.workload import Workload
 
@@ -224,8 +223,7 @@ def signature_of(
     method: str | None = None,
 ) -> Signature:
     """What a model with these parameters and inputs is recognised by."""
-    pipeline = pipeline_of(model)
-    kind = type(model) if pipeline is None else type(pipeline.holder)
+    kind = type(model)
     return Signature(
         model_class=f"{kind.__module__}.{kind.__qualname__}",
         num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),

@@ -44,7 +44,6 @@ from autotune.trial.worker.accuracy_check import Gate
 from autotune.trial.worker.costs import SecondCall
 from autotune.trial.worker.subject import Subject, same_in_all
 from autotune.workload.arguments import Arguments
-from autotune.workload.components import pipeline_of
 from autotune.workload.kinds.work import Work
 from autotune.workload.workload import Workload
 
@@ -85,9 +84,8 @@ class Calls(ABC):
 
     @property
     def authors_inputs(self) -> list[Arguments]:
-        """The inputs of the author's, each once, whose limits are those of the calls of a job. A pipeline's are not:
-        its parts are what a job calls under a config."""
-        return [] if pipeline_of(self._subject.model) is not None else self._subject.authors_inputs
+        """The inputs of the author's, each once, whose limits are those of the calls of a job."""
+        return self._subject.authors_inputs
 
     @property
     def untouched(self) -> Any:

@@ -35,7 +35,6 @@ from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.trial.worker.use import Finalist, Leader, Usage, use_folder
 from autotune.workload.arguments import Arguments
-from autotune.workload.components import pipeline_of
 from autotune.workload.kinds.infer import Infer
 from autotune.workload.kinds.work import Work
 from autotune.workload.traffic import Shapes
@@ -52,6 +51,8 @@ class OneShape(Calls):
     kind: ClassVar[type[Work]] = Infer
     _shapes: Shapes | None = None
     """What a shape strategy goes by."""
+    _takes_others = True
+    """Other inputs than the author's can be made of these."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         super().__init__(workload, subject, backend)
@@ -67,11 +68,7 @@ class OneShape(Calls):
 
     def compile(self, config: Config, changes: UndoLog) -> Step:
         functions = declared_functions(config, self._subject.variants)
-        model = self._subject.model
-        step = compile_under(self._backend, model, config, functions, changes, shapes=self._shapes)
-        if pipeline_of(model) is not None:  # No call put its compiled components where they are.
-            self._before = self._surroundings.now()
-        return step
+        return compile_under(self._backend, self._subject.model, config, functions, changes, shapes=self._shapes)
 
     def _observe(
         self,
@@ -201,7 +198,7 @@ class OneShape(Calls):
             use_folder(request),
             request.tolerance_for(self._subject.dtypes),
             has_layouts=self._shapes is None,
-            takes_others=pipeline_of(self._subject.model) is None,
+            takes_others=self._takes_others,
         )
 
     def _called(self, step: Step, inputs: Arguments) -> Any:

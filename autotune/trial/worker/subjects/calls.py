@@ -53,7 +53,9 @@ class SubjectOfCalls(SubjectOf):
         return Subject(
             model=model,
             inputs=[*([example] * (NUM_IN_A_ROW - 1) if built.reset else []), *inputs, example],
-            signature=signature_of(model, parameters, specs, authors=built.compare, backend=backend, method=method),
+            signature=signature_of(
+                self._recognised(model), parameters, specs, authors=built.compare, backend=backend, method=method
+            ),
             dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
             example_sha256=digests(backend, example),
             variants=built.variants,
@@ -90,6 +92,10 @@ class SubjectOfCalls(SubjectOf):
             constant_weights=backend.takes_constant_weights(model),
             met=self._met(),
         )
+
+    def _recognised(self, model: Any) -> Any:
+        """The object by whose class the model is recognised."""
+        return model
 
     def _set_mode(self, model: Any) -> None:
         """Put the model into the mode that it is called in: that of its author."""

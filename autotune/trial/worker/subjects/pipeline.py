@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from autotune.measure.measurement import TensorSpec
 from autotune.space.declared import Declaration
@@ -19,6 +20,10 @@ class SubjectOfPipeline(SubjectOfCalls):
 
     def _require_inputs(self, specs: Sequence[TensorSpec]) -> None:
         """None is needed."""
+
+    def _recognised(self, model: Any) -> Any:
+        pipeline = pipeline_of(model)
+        return model if pipeline is None else pipeline.holder
 
     def declared(self) -> Declaration:
         """With what its call calls, as an untuned call shows it. Raises InputError for a call that cannot be
