@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from autotune.api import diagnosing
-from autotune.backends import registry
-from autotune.command_line import command
 from autotune.doctor.diagnose import differ_in
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.profile import EVERYWHERE, Profile
-from autotune_fake import ENTRY
-from tests.conftest import REPOSITORY, ScriptedTrials, with_latency
+from tests.conftest import REPOSITORY
 
 PLANNER = REPOSITORY / "examples" / "models" / "planner.py"
 CAPTURE_ONLY = ("--framework", "torch", "--knob", "backend=aot_eager", "--json")
@@ -137,24 +131,6 @@ def test_a_mistake_is_a_sentence(cli, arguments, words):
     assert ended.returncode == 2
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_a_report_is_written(cli, model_file, space_file, measurement, tmp_path, monkeypatch):
-    """`--report FILE`: the page has the finding, the config and the command; `--json` prints the document as ever."""
-    with_space = dataclasses.replace(ENTRY, search_space=space_file)
-    monkeypatch.setitem(registry.BACKENDS, "fake", with_space)
-    broken = Diagnosis(compiled=True, num_graphs=2, graph_breaks=(GraphBreak(reason="told to", location="model.py:7"),))
-    trials = ScriptedTrials(lambda *_: with_latency(measurement, 0.006, diagnosis=broken))
-    monkeypatch.setattr(diagnosing, "bench_in", lambda *_: nullcontext(trials))
-    asked = ("--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu", "--knob", "behaviour=breaks")
-    ended = cli("diagnose", *asked, "--json", "--report", "r.html")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.endswith("report: r.html\n")
-    assert not {"environment", "command"} & set(json.loads(ended.stdout))
-    page = (tmp_path / "r.html").read_text()
-    assert "1 graph breaks, 0 recompiles" in page
-    assert "model.py:7" in page
-    assert command("diagnose", *asked) in page
 
 
 def finding(ailment: BreakKind, **fields: object) -> Finding:

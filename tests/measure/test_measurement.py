@@ -17,7 +17,6 @@ from autotune.measure.measurement import (
     Reason,
     Samples,
     Signature,
-    Stage,
     TensorSpec,
     Usage,
 )
@@ -101,15 +100,6 @@ def test_breaks_and_recompiles_are_counted() -> None:
     assert [each.num_recompiles for each in (full, clean, silent)] == [2, 0, None]
 
 
-def test_reasons_and_stages_are_the_documented_ones() -> None:
-    """The words that studies on disk and scripts rely on: eleven reasons, six stages in a trial's order."""
-    assert {each.value for each in Reason} == {
-        "invalid", "compile_error", "run_error", "wrong_result", "out_of_memory", "timeout", "crash", "setup",
-        "out_of_time", "slow_compile", "lost",
-    }  # fmt: skip
-    assert [each.value for each in Stage] == ["start", "build", "compile", "check", "run", "wait"]
-
-
 @pytest.mark.parametrize("reason", Reason)
 def test_the_machine_and_the_end_of_the_time_are_not_the_config_s_doing(reason: Reason) -> None:
     """The sampler learns from every failure that the config caused; the machine's own are not held against it."""
@@ -134,20 +124,6 @@ def test_an_outcome_survives_json(outcome: Outcome) -> None:
     assert read == outcome
 
 
-def test_a_recording_of_an_older_release_is_read(measurement: Measurement) -> None:
-    """Studies on disk stay readable: what was not counted or not taken in turns then is unknown, not zero."""
-    assert (measurement.samples.turns, measurement.samples.usage) == ((), None)
-    assert (measurement.stage_s, measurement.output_errors) == ({}, None)
-    assert OUTCOME.validate_json(measurement.model_dump_json()) == measurement
-
-
-def test_an_outcome_of_an_older_release_is_read() -> None:
-    """A measurement from before errors were kept for each output has none, and is read."""
-    content = measured().model_dump(mode="json")
-    del content["output_errors"]
-    assert OUTCOME.validate_python(content) == measured(output_errors=None)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -164,14 +140,6 @@ def test_an_outcome_of_another_form_is_refused(content: dict[str, Any]) -> None:
     """An outcome without its kind, with an unknown word, a missing or an extra key is not guessed at."""
     with pytest.raises(ValidationError):
         OUTCOME.validate_python(content)
-
-
-def test_a_record_does_not_change() -> None:
-    """Evidence is immutable: no field of an outcome can be set afterwards."""
-    with pytest.raises(ValidationError):
-        measured().compile_s = 0.0  # type: ignore[misc]
-    with pytest.raises(ValidationError):
-        failed().error = "nothing happened"  # type: ignore[misc]
 
 
 def test_percentiles_that_are_kept_are_no_part_of_a_measurement():

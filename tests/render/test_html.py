@@ -18,7 +18,6 @@ from autotune.api.diagnosing import Diagnosis as Diagnosed
 from autotune.api.result import TuneResult
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.config import Config
-from autotune.errors import InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
 from autotune.measure.findings import Finding
 from autotune.measure.measurement import Failure, Reason, Stage
@@ -323,11 +322,3 @@ def test_a_browser_has_nothing_to_complain_about(recorded, hostile, hostile_resu
         )  # fmt: skip
         assert "CONSOLE" not in shown.stderr
         assert picture.stat().st_size > 20_000
-
-
-def test_the_error_of_the_api_names_no_flag(recorded, monkeypatch):
-    """The sentence is the command line's."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match="a report needs the package matplotlib") as caught:
-        TuneResult(recorded).report()
-    assert "autotune-compile[report]" in caught.value.tip

@@ -335,15 +335,6 @@ class TestOnTheCommandLine:
         assert result.stdout.startswith("wrong: it fails (")
         assert words in result.stdout
 
-    def test_a_tie_holds_without_measuring(self, export, command, scratch):
-        """Nothing is compiled, so nothing can be wrong; not even the framework is needed."""
-        path = export(lambda content: content.update(verdict="tie", framework="torch"))
-        result = command("verify", path, "--json")
-        assert result.returncode == 0
-        assert (json.loads(result.stdout)["outcome"], json.loads(result.stdout)["today"]) == ("holds", None)
-        assert result.stderr == ""
-        assert list(scratch.iterdir()) == []
-
     def test_a_model_that_raises(self, export, command, model_file):
         """The child's own error, and where the whole story lies, which can be read afterwards; exit 2."""
         path = export()
@@ -411,17 +402,6 @@ class TestOnTheCommandLine:
         assert second.split()[:2] == ["trial", str(slow)]
         assert command("show", "s", "--json").stdout == before
         assert list(scratch.iterdir()) == []
-
-    def test_compare_with_a_trial_that_fails(self, study, command):
-        """Which one and why; there is no comparison: exit 1."""
-        failed = next(each for each in study if each.state == "failed")
-        result = command("compare", "s", "0", failed.number, "--json")
-        assert "Traceback" not in result.stderr
-        assert result.returncode == 1, result.stderr
-        document = json.loads(result.stdout)
-        assert (document["first"], document["second"]) == ("trial 0", f"trial {failed.number}")
-        assert (document["failed"], document["verdict"]) == ("second", None)
-        assert document["failure"]["reason"] == failed.outcome.reason
 
     def test_compare_two_files(self, export, command, tmp_path):
         """Two exports of one model, side by side; the document says which is which, and so does the page."""
