@@ -33,6 +33,8 @@ def equivalence_classes(records: Iterable[TrialRecord]) -> list[list[TrialRecord
 
 def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
     """The name to call a class by: the untuned model, or the simplest config, then the cheapest to compile."""
+    if len(names) == 1:
+        return names[0]
     untuned = space.untuned()
     return min(names, key=lambda record: (record.config != untuned, *simplicity(record, space)))
 

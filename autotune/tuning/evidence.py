@@ -5,9 +5,11 @@ blocks. It is read from what is stored, so that a run that goes on knows what th
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.measurement import Measurement
@@ -18,7 +20,7 @@ from autotune.study.equivalence import simplicity
 from autotune.study.records import BlockRow, DriftCheck, TrialRecord, counted
 from autotune.study.study import Study
 from autotune.tuning.finalists import EQUALLY_FAST, MAX_FINALISTS, candidates_among
-from autotune.tuning.pruning import without_idle_settings
+from autotune.tuning.pruning import NeededSettings
 
 CLEARLY_BETTER = 0.05
 """Log gain by which a config has to look better than the one that is being proven to take its blocks."""
@@ -180,20 +182,24 @@ class Evidence:
 
     @cached_property
     def _readings(self) -> list[DriftCheck]:
-        """What changes the objective's values; read from the study once."""
-        return self.study.drift_checks if self.study.manifest.objective.is_timed else []
+        """What changes the objective's values, by trial; read from the study once."""
+        readings = self.study.drift_checks if self.study.manifest.objective.is_timed else []
+        return sorted(readings, key=attrgetter("after"))
 
     def _drift_at(self, record: TrialRecord) -> float:
         """The untuned model's latency just after that trial, else before it, in multiples of what it was in its own; 1
         where nothing was read by then."""
-        after = [check.latency_s for check in self._readings if check.after == record.number][:1]
-        before = [check.latency_s for check in self._readings if check.after < record.number][-1:]
-        return next((latency_s / self.untuned.measurement.latency.p50 for latency_s in [*after, *before]), 1.0)
+        place = bisect_left(self._readings, record.number, key=attrgetter("after"))
+        after, before = self._readings[place : place + 1], self._readings[max(place - 1, 0) : place]
+        nearest = [*(check for check in after if check.after == record.number), *before][:1]
+        return nearest[0].latency_s / self.untuned.measurement.latency.p50 if nearest else 1.0
 
 
-def evidence_of(study: Study, plan: BlockPlan, without: Sequence[int] = ()) -> Evidence | None:
+def evidence_of(
+    study: Study, plan: BlockPlan, without: Sequence[int] = (), needed_settings: NeededSettings | None = None
+) -> Evidence | None:
     """All that a study knows; None as long as its untuned model is not measured. `without`: trials whose configs failed
-    in a fresh process."""
+    in a fresh process. `needed_settings` keeps what an earlier call compared."""
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
         return None
@@ -204,9 +210,10 @@ def evidence_of(study: Study, plan: BlockPlan, without: Sequence[int] = ()) -> E
         if record.state == "measured" and record.number not in without and math.isfinite(value(record.measurement))
     ]
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    needed = without_idle_settings(candidates, study.manifest, EQUALLY_FAST)
+    needed_settings = needed_settings or NeededSettings(study.manifest, EQUALLY_FAST)
+    needed = {record.number for record in needed_settings.among(candidates)}
     rows = counted(study.blocks)
     compared = {number for row in rows for number in row.values}
     # One for which a simpler one stands keeps what blocks have shown of it.
-    candidates = [record for record in candidates if record in needed or record.number in compared]
+    candidates = [record for record in candidates if record.number in needed or record.number in compared]
     return Evidence(study, untuned, candidates, rows, plan)

@@ -94,6 +94,7 @@ class Tuner:
         """Why no further config is tried."""
         self._longest_s = 0.0
         """Seconds that the config which was chosen last may take."""
+        self._needed_settings = pruning.NeededSettings(study.manifest, EQUALLY_FAST)
         self._num_extra = 0
         """Trials that were spent on a simpler form of the leader."""
         self._block_begun = self._blocks_s = 0.0
@@ -379,7 +380,7 @@ class Tuner:
 
     def _standing(self) -> Standing:
         plan = self._budget.confirmation.fit_for(self._session.objective)
-        evidence = evidence_of(self._study, plan, without=list(self._field.failed))
+        evidence = evidence_of(self._study, plan, list(self._field.failed), self._needed_settings)
         assert evidence is not None, "the untuned model is measured first"
         has_deadline = math.isfinite(self._time.left_s)
         block_s = 0.0 if has_deadline else self._blocks_s / max(self._field.num_measured, 1)

@@ -2,13 +2,14 @@
 
 A setting goes back to the untuned model's value where that model has the knob, else to the framework's default. What
 comes out must have been measured itself: `simpler_config` names a config that would show it, and
-`without_idle_settings` uses what was measured.
+`NeededSettings` uses what was measured.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from autotune.config import Config, Scalar
@@ -28,18 +29,80 @@ def changed_settings(config: Config, space: SearchSpace) -> dict[str, Scalar]:
     return {name: value for name, value in config.root.items() if name in away}
 
 
-def without_idle_settings(candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> list[TrialRecord]:
+@dataclass(eq=False)
+class _Candidate:
+    """A candidate with what decides for whom it stands."""
+
+    record: TrialRecord
+    settings: frozenset[tuple[str, Scalar]]
+    """See `changed_settings`."""
+    values: tuple[float, ...]
+    """Of the objectives."""
+    stand_in: _Candidate | None = None
+    """None: itself."""
+
+    @classmethod
+    def of(cls, record: TrialRecord, manifest: Manifest) -> _Candidate:
+        settings = frozenset(changed_settings(record.config, manifest.space).items())
+        return cls(record, settings, tuple(manifest.values(record.measurement)))
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        """Smaller is the better one to stand for another: by its settings, then by the first objective."""
+        return len(self.settings), self.values[0], self.record.number
+
+    def offer(self, other: _Candidate, equal: float) -> None:
+        """Take the other one for a stand-in, where it does and is better than the one there is."""
+        if other.settings < self.settings and (self.stand_in is None or other.rank < self.stand_in.rank):
+            self.stand_in = other if self._equals(other, equal) else self.stand_in
+
+    def _equals(self, other: _Candidate, equal: float) -> bool:
+        if run_same_program(other.record, self.record):
+            return True
+        if other.record.disturbed is not None or self.record.disturbed is not None:
+            return False
+        return all(max(pair) <= (1 + equal) * min(pair) for pair in zip(other.values, self.values, strict=True))
+
+
+class NeededSettings:
     """The candidates but those for which another one stands that has some of its own settings only.
 
     One stands for another if the same program ran, or no objective differs by more than the share `equal`. A config
     that is slower than a simpler one stays: it may be needed if that one fails in a fresh process. So does the default,
-    which every winner is compared with.
+    which every winner is compared with. From one call to the next only what is new is compared with all others.
     """
-    default = manifest.space.default()
-    stand_ins = (
-        record if record.config == default else _stand_in(record, candidates, manifest, equal) for record in candidates
-    )
-    return list({record.number: record for record in stand_ins}.values())
+
+    def __init__(self, manifest: Manifest, equal: float) -> None:
+        self._manifest = manifest
+        self._equal = equal
+        self._known: dict[int, _Candidate] = {}
+
+    def among(self, candidates: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Those of them that are needed, in the places of those they stand for."""
+        known = self._known
+        told = {record.number: record for record in candidates}
+        self._forget([one for number, one in known.items() if one.record is not told.get(number)])
+        for number, record in told.items():
+            if number not in known:
+                new = _Candidate.of(record, self._manifest)
+                for one in known.values():
+                    one.offer(new, self._equal)
+                    new.offer(one, self._equal)
+                known[number] = new
+        default = self._manifest.space.default()
+        own = [known[number] for number in told]
+        stands = [one if one.record.config == default else one.stand_in or one for one in own]
+        return list({one.record.number: one.record for one in stands}.values())
+
+    def _forget(self, gone: Sequence[_Candidate]) -> None:
+        """Those for whom one of these stood look for another."""
+        left = set(gone)
+        for one in left:
+            del self._known[one.record.number]
+        for orphan in [one for one in self._known.values() if one.stand_in in left]:
+            orphan.stand_in = None
+            for one in self._known.values():
+                orphan.offer(one, self._equal)
 
 
 def simpler_config(
@@ -67,24 +130,10 @@ def simpler_config(
 
 def _stand_in(record: TrialRecord, candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> TrialRecord:
     """The candidate with the fewest settings that does for the record; else the record itself."""
-    space = manifest.space
-    own = changed_settings(record.config, space).items()
-
-    def does(other: TrialRecord) -> bool:
-        fewer = changed_settings(other.config, space).items()
-        return fewer < own and _are_equal(other, record, manifest, equal)
-
-    ranked = sorted(candidates, key=lambda other: manifest.values(other.measurement)[0])
-    return min(filter(does, ranked), key=lambda other: len(changed_settings(other.config, space)), default=record)
-
-
-def _are_equal(other: TrialRecord, record: TrialRecord, manifest: Manifest, equal: float) -> bool:
-    if run_same_program(other, record):
-        return True
-    if other.disturbed is not None or record.disturbed is not None:
-        return False
-    pairs = zip(manifest.values(other.measurement), manifest.values(record.measurement), strict=True)
-    return all(max(pair) <= (1 + equal) * min(pair) for pair in pairs)
+    own = _Candidate.of(record, manifest)
+    for other in candidates:
+        own.offer(_Candidate.of(other, manifest), equal)
+    return (own.stand_in or own).record
 
 
 def _guesses(

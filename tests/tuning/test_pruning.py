@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.study.budget import Budget
+from autotune.study.records import TrialRecord
 from autotune.trial.deadline import Deadline
 from autotune.tuning.loop import Tuner
-from autotune.tuning.pruning import MOST_EXTRA, changed_settings
+from autotune.tuning.pruning import MOST_EXTRA, NeededSettings, changed_settings
 from tests.conftest import ScriptedTrials, fake_space, with_latency
 
 SPACE = """
@@ -131,3 +134,24 @@ def test_a_verdict_that_stands_is_not_pruned_again(study, tune):
     again = tune(FREEZING)
     assert [each.config for each in again.records] == [each.config for each in first.records]
     assert again.confirmation == first.confirmation
+
+
+def test_what_was_compared_before_changes_no_answer(study, measurement):
+    """Candidates come, go and are told anew: whoever has seen them all along answers as one who sees them at once."""
+    space, manifest = study.manifest.space, study.manifest
+    draw = random.Random(1)
+
+    def told(number, config):
+        outcome = with_latency(measurement, draw.choice([0.010, 0.0101, 0.011, 0.013]), program=draw.choice("abcdefgh"))
+        return TrialRecord(number, config, outcome, violations={}, started=None, ended=None, running=False)
+
+    candidates, kept = {}, NeededSettings(manifest, 0.02)
+    for number, config in enumerate(draw.sample(sorted(space.configs(), key=Config.canonical), 20)):
+        candidates[number] = told(number, config)
+        if number % 4 == 3:
+            del candidates[number - 2]
+            candidates[number - 1] = told(number - 1, candidates[number - 1].config)
+        now = [candidates[each] for each in sorted(candidates)]
+        needed = kept.among(now)
+        assert needed == NeededSettings(manifest, 0.02).among(now)
+    assert 0 < len(needed) < len(now)
