@@ -122,30 +122,28 @@ def _is_agreed(question: str) -> bool:
 def _row(name: str, studies: Studies) -> dict[str, Any]:
     """What is quickly read of a study: not the whole result, which would read every sample of every study."""
     from autotune.own_folders import size_bytes
+    from autotune.study.glance import glance
 
     size = size_bytes(studies.folder / name)
     try:
-        opened = studies.open(name)
-        confirmation = opened.confirmation
+        found = glance(studies, name)
+        confirmation, workload = found.confirmation, found.manifest.workload
         speedup = confirmation and confirmation.speedup
-        workload = opened.manifest.workload
-        row = {
+        return {
             "study": name,
             "model": workload.model,
-            "framework": opened.manifest.framework,
+            "framework": found.manifest.framework,
             "device": workload.device,
-            "trials": opened.num_recorded(),
+            "trials": found.num_recorded,
             "verdict": confirmation.verdict.value if confirmation else None,
             "speedup": speedup.median if speedup else None,
-            "created": opened.manifest.created,
+            "created": found.manifest.created,
             "size_bytes": size,
-            **({} if opened.database.home is None else {"host": opened.database.home.host}),
+            **({} if found.host is None else {"host": found.host}),
         }
-        opened.close()
     except AutotuneError as error:
         # One broken study must not hide the others.
         return {"study": name, "error": str(error), "size_bytes": size}
-    return row
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -39,6 +39,8 @@ _TABLES = frozenset(
     }
 )
 """Optuna's."""
+_RELEASES: set[str] = set()
+"""Schemas of files that Optuna has checked in this process."""
 _SENTENCES = {
     "SQLITE_BUSY": ("is locked by another process", "close what writes to it, then run the same command again"),
     "SQLITE_LOCKED": ("is locked by another process", "close what writes to it, then run the same command again"),
@@ -60,8 +62,10 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
     Where the file or its folder cannot be written, or the disk is full, the storage can be read.
     """
     reads_only = not create and not is_writable(path)
+    is_checked = create
     if not create:
-        _require_study_database(path, timeout_s)
+        with reading(path, timeout_s) as connection:
+            is_checked = is_of_this_release(connection)
     with storage_errors(path):
         try:
             # Built from its parts: a path may hold what a URL gives another meaning.
@@ -71,8 +75,8 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
                 how = {"creator": lambda: sqlite3.connect(_reading(path), uri=True, check_same_thread=False)}
             # Optuna fills braces in.
             filled = url.replace("{", "{{").replace("}", "}}")
-            # The tables of a new file are those of this release.
-            storage = RDBStorage(filled, engine_kwargs=how, skip_compatibility_check=create)
+            # The tables of a new file are those of this release; the check of another reads all of Optuna's migrations.
+            storage = RDBStorage(filled, engine_kwargs=how, skip_compatibility_check=is_checked)
         except RuntimeError as error:
             raise StoreError(
                 f"{path} has the schema of another Optuna release: {str(error).splitlines()[0]}",
@@ -81,6 +85,9 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
         if not reads_only:
             event.listen(storage.engine, "connect", _use_wal)
         storage.engine.dispose()
+    if not is_checked:
+        with reading(path, timeout_s) as connection:
+            _RELEASES.update(_release_of(connection))
     return storage
 
 
@@ -198,8 +205,10 @@ def _use_wal(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")
 
 
-def _require_study_database(path: Path, timeout_s: float) -> None:
-    """Optuna itself would create a missing file and take an empty or foreign one for a new storage."""
+@contextmanager
+def reading(path: Path, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
+    """The file, which is a study's and undamaged, to be read. Raises StoreError. Optuna itself would create a missing
+    file and take an empty or foreign one for a new storage."""
     if not path.exists():
         raise StoreError(f"{path} is missing", tip=f"restore it, or start another study with {asked('study', 'NAME')}")
     uri = absolute(path).as_uri() + "?mode=ro" if is_writable(path) else _reading(path)
@@ -214,6 +223,20 @@ def _require_study_database(path: Path, timeout_s: float) -> None:
         if damage != "ok":
             what, tip = _SENTENCES["SQLITE_CORRUPT"]
             raise StoreError(f"{path} {what} ({damage.splitlines()[0]})", tip=tip)
+        yield connection
+
+
+def is_of_this_release(connection: sqlite3.Connection) -> bool:
+    """Whether Optuna has found a file of the same schema to be its own, in this process."""
+    return not _RELEASES.isdisjoint(_release_of(connection))
+
+
+def _release_of(connection: sqlite3.Connection) -> set[str]:
+    """What Optuna wrote of its schema; nothing where it wrote nothing."""
+    try:
+        return {row[0] for row in connection.execute("SELECT version_num FROM alembic_version")}
+    except sqlite3.OperationalError:
+        return set()
 
 
 def _explain(error: BaseException) -> tuple[str, str]:

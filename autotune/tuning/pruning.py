@@ -37,7 +37,7 @@ class _Candidate:
     settings: frozenset[tuple[str, Scalar]]
     """See `changed_settings`."""
     values: tuple[float, ...]
-    """Of the objectives."""
+    """One for each objective."""
     stand_in: _Candidate | None = None
     """None: itself."""
 
