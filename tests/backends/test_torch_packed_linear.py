@@ -17,6 +17,8 @@ from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
+from autotune.planning.models import make_workload
+from autotune.trial.worker.subjects import declared_by
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -235,6 +237,16 @@ def test_it_is_offered_where_there_are_linear_layers(case):
     given, is_offered = WHETHER[case]
     backend = load_backend("torch")
     assert backend.packs_linears(backend.as_model(given)) is is_offered
+
+
+@pytest.mark.parametrize("layer", ["Linear(8, 8)", "ReLU()"])
+def test_a_study_knows_it_from_the_model(tmp_path, layer):
+    """What the process that builds the model finds is what the search space asks for."""
+    text = f"import torch\n\ndef net():\n    return torch.nn.{layer}.eval(), (torch.ones(2, 8),)\n"
+    (tmp_path / "net.py").write_text(text)
+    workload = make_workload("net.py:net", {}, "torch", "cpu", 0, search_path=tmp_path)
+    declared = declared_by(workload, load_backend("torch"))
+    assert declared.met == (("linear layers",) if "Linear" in layer else ())
 
 
 @pytest.mark.parametrize("name", models.names())
