@@ -41,6 +41,7 @@ def test_the_other_examples_are_python_and_say_why_they_do_not_run():
         compile(code, "python-api.md", "exec")
 
 
+@pytest.mark.fast_cases("mlflow")
 @pytest.mark.parametrize("package", ["mlflow", "tensorboard"])
 def test_the_recipes_for_trackers_run(package, tune, scripted, tmp_path, monkeypatch):
     """As they stand, where the package is installed: each trial that was measured arrives there."""

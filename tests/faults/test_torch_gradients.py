@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
 from autotune.backends.torch import counters  # noqa: E402
-from tests.conformance.torch_kit import CAPTURED, Stateless, X, answer_in, made, plain, warned  # noqa: E402
+from tests.conformance.torch_kit import CAPTURED, Stateless, X, answer_in, made, warned  # noqa: E402
 from tests.dynamo_backends import registered  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -64,17 +64,6 @@ def losing(graph, _):
 
 
 class TestInferenceConfigs:
-    def test_adaptive_calls_that_record_gradients_are_untuned(self, answer, caplog):
-        """As under any config, and calls without gradients go on to be adapted."""
-        model, reference = made(), made()
-        tuned = answer(CAPTURED).apply(model, adaptive=True)
-        for _ in range(2):
-            assert same(gradients(tuned, model), gradients(reference, reference))
-            with torch.no_grad():
-                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
-        assert autotune.stats(tuned).state == "adaptive"
-        assert len(warned(caplog)) == 1
-
     def test_a_compiler_that_loses_gradients(self, answer, backend):
         """No trial of inference sees that."""
         model, reference = made(), made()

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from autotune.backends.torch.apply import apply  # noqa: E402
-from autotune.backends.torch.compiled_step import ClassMethods, ClonedOutputs, CompiledStep  # noqa: E402
+from autotune.backends.torch.compiled_step import ClassMethods, CompiledStep  # noqa: E402
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights  # noqa: E402
 from autotune.backends.torch.frozen_graph import FrozenGraphPass  # noqa: E402
 from autotune.backends.torch.training import training_step  # noqa: E402
@@ -339,12 +339,6 @@ class TestFrozenWeights:
             features = tuned(X)
         head(features).sum().backward()
         assert head.weight.grad is not None
-
-    def test_without_gradients_to_record_it_is_used_with_gradients_on(self, frozen):
-        """A model whose weights want no gradients needs no `no_grad` around its calls."""
-        model, tuned = frozen
-        assert torch.allclose(tuned(X), plain(model), atol=1e-5)
-        assert autotune.stats(tuned).num_compiles >= 1
 
     @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
     def test_what_is_no_number_comes_out_as_from_the_model(self, frozen, number):
@@ -1002,20 +996,8 @@ class Relu(Stateless):
         return torch.relu(x)
 
 
-class Float8(Stateless):
-    def forward(self, x):
-        return super().forward(x).to(torch.float8_e4m3fn)
-
-
 class TestCheckedCalls:
     """`check=True` never costs a job its result."""
-
-    def test_outputs_that_numpy_lacks(self, answer, caplog):
-        """They are compared as the next wider type, and are the job's own."""
-        tuned = answer(CAPTURED).apply(made(Float8), check=True, margin=None)
-        with torch.no_grad():
-            assert tuned(X).dtype is torch.float8_e4m3fn
-        assert not warned(caplog)
 
     @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -1027,16 +1009,6 @@ class TestCheckedCalls:
             assert tuned(nested).is_nested
         assert len(warned(caplog)) == 1
         assert "here float32[2, -1, 8]" in warned(caplog)[0]
-
-    def test_a_lazy_model(self, answer, caplog):
-        """Before its first call there are no parameters to know it by: it stays untuned, and one warning says what to
-        do; the call makes them as ever."""
-        model = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d()).eval()
-        tuned = answer(CAPTURED).apply(model)
-        assert torch.equal(tuned(X), plain(model))
-        assert model[0].weight.shape == (8, 8)
-        (message,) = warned(caplog)
-        assert "call the model once before apply()" in message
 
     def test_a_group_that_was_added_to_the_optimizer(self):
         """Undoing the choice of an implementation leaves a later group as the job gave it."""
@@ -1121,22 +1093,6 @@ class TestRecordedCalls:
             torch.testing.assert_close(tuned(X), plain(model))
         assert autotune.stats(tuned).state != "untuned"
         assert not warned(caplog)
-
-
-class TestDeviceGraphs:
-    def test_outputs_that_are_kept_stay(self):
-        """A captured graph writes its outputs into the same memory at each replay; the job's are its own."""
-        memory = {"out": torch.zeros(2), "more": [torch.zeros(1)]}
-
-        def replay(value):
-            memory["out"].fill_(value)
-            memory["more"][0].fill_(value)
-            return {"out": memory["out"], "more": [memory["more"][0]], "text": "same"}
-
-        step = ClonedOutputs(lambda value: dict(replay(value)))
-        first, second = step(1.0), step(2.0)
-        assert (first["out"].tolist(), first["more"][0].item(), first["text"]) == ([1.0, 1.0], 1.0, "same")
-        assert second["out"].tolist() == [2.0, 2.0]
 
 
 @pytest.fixture(autouse=True)
