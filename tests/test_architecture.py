@@ -139,6 +139,18 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "tuning/estimate.py",
         ),
     ),
+    "a kind of work by its name": (
+        r"autotune\.workload\.kinds\.(infer|stream|train|text|pipeline)",
+        "workload/kinds/",
+        (
+            "answer/sections/",
+            "job/load.py",
+            "job/uses/",
+            "trial/worker/calls/",
+            "trial/worker/subjects/",
+            "tuned/tuned_config.py",
+        ),
+    ),
     "a finding about a study": (
         r"[A-Z]\w*Section|autotune\.answer\.sections\..*",
         "answer/sections/",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
@@ -103,7 +103,7 @@ def build_to_train(
     """
     if part is not None:
         raise InputError(f"{asked('arguments', {'part': part})}: a part has no loss to train it with", tip=_way_out())
-    wish = _Wish(name, head, size, Shape(batch, seq, image_size), seed, to_train=True)
+    wish = _WishToTrain(name, head, size, Shape(batch, seq, image_size), seed)
     model, inputs = _made(wish, fields)
     return {"model": model, "inputs": inputs}
 
@@ -118,12 +118,68 @@ class _Wish:
     shape: Shape
     seed: int
     part: str | None = None
-    to_train: bool = False
+
+    require: ClassVar[Callable[[Any], None] | None] = None
+    """Raises ValueError for an output with which a model is none that was asked for."""
 
     @property
     def may_be_part(self) -> bool:
         """Whether a model of this name may be found within another one."""
-        return "/" not in self.name and self.part is None and self.head in (OWN, "none") and not self.to_train
+        return "/" not in self.name and self.part is None and self.head in (OWN, "none")
+
+    def head_for(self, config: Any) -> str:
+        """The head that a model of this configuration gets."""
+        del config
+        return self.head
+
+    def in_mode(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model in the mode that it is for."""
+        return model.eval()
+
+    def calls(self, model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+        """Inputs to try, the likeliest first."""
+        return iter(InputMaker(model, self.shape, self.seed).calls())
+
+    def runs_untried(self, model: torch.nn.Module) -> bool:
+        """The first inputs are known to be right: a call of a large model takes long, and one of text or images alone
+        is known to run."""
+        return _is_plain(model)
+
+    def lacking(self, model: torch.nn.Module | None, why: str) -> tuple[str, str]:
+        """What was not found for a model that was made, and what to do before the way out."""
+        del model
+        return f"no inputs were found with which it runs{why}", ""
+
+
+class _WishToTrain(_Wish):
+    """A model with a loss of its own, in training mode, and inputs with labels."""
+
+    require = staticmethod(require_loss)
+
+    @property
+    def may_be_part(self) -> bool:
+        """A part has no loss."""
+        return False
+
+    def head_for(self, config: Any) -> str:
+        return _head_to_train(config, self.head)
+
+    def in_mode(self, model: torch.nn.Module) -> torch.nn.Module:
+        return model.train()
+
+    def calls(self, model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+        return labelled(model, super().calls(model), self.seed)
+
+    def runs_untried(self, model: torch.nn.Module) -> bool:
+        del model
+        return False
+
+    def lacking(self, model: torch.nn.Module | None, why: str) -> tuple[str, str]:
+        if model is None:
+            return super().lacking(model, why)
+        heads = [head for head in _TO_TRAIN if _auto_class(model.config, head) is not None]
+        words = f"no labels were found with which {type(model).__name__} returns a loss{why}"
+        return words, f"give {asked('arguments')} head={' or '.join(heads)}; or " if heads else ""
 
 
 Named = Callable[[torch.nn.Module], list[str]]
@@ -167,9 +223,9 @@ def _answer(
     def attempt(step: int | None) -> torch.nn.Module | None:
         config = _reader(name)(**(wanted if step is None else fields_of(plain, wanted, step)))
         config.architectures = config.architectures or []  # Where a type has two models, they are gone through.
-        maker = _maker(name, config, _head_to_train(config, wish.head) if wish.to_train else wish.head)
+        maker = _maker(name, config, wish.head_for(config))
         model = _model(name, config, maker, wish.seed, is_try=bool(step))
-        return None if model is None else model.train(wish.to_train)
+        return None if model is None else wish.in_mode(model)
 
     return _running(wish, [partial(attempt, step) for step in steps], named)
 
@@ -224,13 +280,12 @@ def _running(
             unmade = unmade or error
             continue
         parts = [] if model is None or named is None else named(model)
-        for inputs in [] if model is None or _is_in_pieces(model) else _calls(model, wish):
+        for inputs in [] if model is None or _is_in_pieces(model) else wish.calls(model):
             assert model is not None
-            # A call of a large model takes long, and one of text or images alone is known to run.
-            if named is None and not wish.to_train and len(attempts) == 1 and _is_plain(model):
+            if named is None and len(attempts) == 1 and wish.runs_untried(model):
                 return model, inputs
             try:
-                found = called(model, parts, inputs, require_loss if wish.to_train else None)
+                found = called(model, parts, inputs, wish.require)
             except Exception as error:
                 failed = failed or error
                 continue
@@ -240,11 +295,6 @@ def _running(
                 return found
             uncalled = uncalled or list(inputs)
     raise _refusal(wish, model, unmade, failed, uncalled)
-
-
-def _calls(model: torch.nn.Module, wish: _Wish) -> Iterator[dict[str, Any]]:
-    calls = InputMaker(model, wish.shape, wish.seed).calls()
-    return labelled(model, calls, wish.seed) if wish.to_train else iter(calls)
 
 
 def _is_in_pieces(model: torch.nn.Module) -> bool:
@@ -281,12 +331,9 @@ def _refusal(
         tip = f"install it, or {tip}"
     elif failed is None and unmade is not None:
         words = f"is not made by its configuration alone: {quoted(unmade)}"
-    elif wish.to_train and model is not None:
-        heads = [head for head in _TO_TRAIN if _auto_class(model.config, head) is not None]
-        words = f"no labels were found with which {type(model).__name__} returns a loss{why}"
-        tip = (f"give {asked('arguments')} head={' or '.join(heads)}; or " if heads else "") + tip
     else:
-        words = f"no inputs were found with which it runs{why}"
+        words, first = wish.lacking(model, why)
+        tip = first + tip
     refusal = InputError(f"{_asked(wish.name)}: {words}", tip=tip)
     refusal.__cause__ = failed or unmade
     return refusal
