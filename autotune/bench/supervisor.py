@@ -226,8 +226,10 @@ class Supervisor:
                 os.close(descriptor)
         wall_s = order.limits.get("wall")
         ends_at = None if wall_s is None else time.monotonic() + wall_s
-        how = {"stops": order.stops, "is_live": order.waits == "live"}
-        return Child(order.job, pid, stages, turns, limits=order.limits, logs=logs, ends_at=ends_at, **how)
+        return Child(
+            order.job, pid, stages, turns, stops=order.stops, limits=order.limits, logs=logs,
+            ends_at=ends_at, is_live=order.waits == "live",
+        )  # fmt: skip
 
     def _process_of(self, order: Start, pipes: dict[str, int], logs: Sequence[BoundedLog], ours: Sequence[int]) -> int:
         """Start it in the way that the order names. Returns the process number. Raises SetupError."""

@@ -37,6 +37,8 @@ class BundledModel:
     trains: bool = False
     has_linears: bool = False
     """Linear layers hold a part of its weights that counts."""
+    lacks_products: bool = False
+    """Its calls hardly multiply matrices, nor what is made of them."""
 
 
 _PACKING = ("x86_64", "AMD64")
@@ -48,7 +50,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", "blocks.*", _BATCH, True, True
         ),
         "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", has_linears=True),
-        "resnet18": BundledModel("ResNet-18 with batch norm", None, _BATCH, trains=True),
+        "resnet18": BundledModel("ResNet-18 with batch norm", None, _BATCH, trains=True, lacks_products=True),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", None, _BATCH),
         "bert_small": BundledModel(
             "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", "blocks.*", _BATCH, True, True
@@ -70,7 +72,8 @@ def declared(name: str, task: Literal["infer", "train", "generate"] = "infer") -
         return {}
     model = BUNDLED[name]
     met = ("linear layers",) if model.has_linears and platform.machine() in _PACKING else ()
-    return {"repeated": model.repeated, "padding": model.padding, "met": met}
+    lacks = ("matrix products",) if model.lacks_products else ()
+    return {"repeated": model.repeated, "padding": model.padding, "met": met, "lacks": lacks}
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train", "generate"] = "infer") -> str:

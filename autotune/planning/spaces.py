@@ -22,6 +22,7 @@ from autotune.planning.targets import is_installed
 from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.load import Circumstances, load_space, read_space_file
+from autotune.space.schema import UNLESS_LACKING
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
@@ -119,7 +120,7 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
         num_processors=os.cpu_count(),
-        known=known_shapes(workload, declared.padding) | {*declared.met},
+        known=known_shapes(workload, declared.padding) | {*declared.met} | (UNLESS_LACKING - {*declared.lacks}),
         process_settings=question.process_settings,
         starts=available() if question.process_settings else frozenset(),
         own_loop=question.own_loop and question.task == "train",

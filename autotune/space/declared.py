@@ -33,6 +33,8 @@ class Declaration(Record):
     """Its quality levels by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
+    lacks: tuple[Need, ...] = ()
+    """Needs that every model meets of which this is not known, and this one does not."""
     met: tuple[Need, ...] = ()
     """Needs that the model meets, beside those of its shapes."""
     records_gradients: bool = False

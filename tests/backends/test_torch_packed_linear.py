@@ -255,7 +255,41 @@ def test_the_table_of_bundled_models_says_the_same(name):
     module = __import__(f"autotune.models.torch.{name}", fromlist=[name])
     built = getattr(module, name)()
     model = built["model"] if isinstance(built, dict) else built[0]
-    assert load_backend("torch").packs_linears(model) is bool(models.declared(name)["met"])
+    backend, inputs = load_backend("torch"), built["inputs"] if isinstance(built, dict) else built[1]
+    assert backend.packs_linears(model) is bool(models.declared(name)["met"])
+    assert backend.lacks_products(model, lambda: model(*inputs)) is bool(models.declared(name)["lacks"])
+
+
+class Squared(torch.nn.Module):
+    """Multiplies activations, and no weights."""
+
+    def forward(self, x):
+        return torch.bmm(x, x.transpose(1, 2)).relu()
+
+
+class Asks(torch.nn.Module):
+    """What it does depends on the numbers."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("model", "lacks"),
+    [
+        (torch.nn.Conv2d(3, 4, 3), True),
+        (torch.nn.Conv2d(3, 4, 1), False),
+        (torch.nn.Conv2d(3, 4, 1, stride=2), True),
+        (torch.nn.ReLU(), True),
+        (Squared(), False),
+        (Asks(), False),
+    ],
+    ids=["convolution", "of size 1", "in steps", "elementwise", "of activations", "by the numbers"],
+)
+def test_what_multiplies_no_matrices_is_not_searched_for_how(model, lacks):
+    """By one call without numbers; where that says nothing, the knob stays."""
+    shape = (2, 8, 8) if isinstance(model, Squared) else (1, 3, 8, 8)
+    assert load_backend("torch").lacks_products(model, lambda: model(torch.ones(shape))) is lacks
 
 
 def test_threads_compile_each_as_its_config_says(model):

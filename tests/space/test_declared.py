@@ -212,7 +212,10 @@ def test_the_table_of_bundled_models_says_what_they_declare(framework, model):
     """It spares the process that would build the model, and says the same."""
     pytest.importorskip(framework)
     said = read_declaration(make_workload(model, {}, framework, "cpu", 0), {})
-    assert said == Declaration.model_validate(models.declared(model))
+    declared = Declaration.model_validate(models.declared(model))
+    if framework == "mindspore":  # It has no knob that needs to know of a model's operators.
+        declared = declared.model_copy(update={"met": (), "lacks": ()})
+    assert said == declared
 
 
 @pytest.mark.slow

@@ -79,6 +79,11 @@ class Models(Protocol):
         training mode is no such model."""
         return True
 
+    def lacks_products(self, model: Any, call: Callable[[], object]) -> bool:
+        """Whether a call of the model is known to multiply matrices so little that it does not count how. `call` makes
+        one; the model is not to be used afterwards."""
+        return False
+
     def packs_linears(self, model: Any) -> bool:
         """Whether a compiler here packs linear layers whose weights are constants, and the model has so many of them
         that it counts how."""

@@ -69,6 +69,9 @@ def has_modes(model: torch.nn.Module) -> bool:
 _LEAST_SHARE = 0.1
 """Share of the weights that linear layers have at least: a network of convolutions may end in one, which hardly
 counts."""
+_LEAST_OF_CALL = 0.01
+"""Share of a call's multiplications that products of matrices have at least, or it is not asked how they are made."""
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
 _NOT_MULTIPLIED = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.RNNBase)
 """Layers of PyTorch whose matrices are looked up in, or are multiplied within one operator."""
 
@@ -92,6 +95,32 @@ def packs_linears(model: torch.nn.Module) -> bool:
     ]
     packed = sum(weight.numel() for weight in weights if weight.ndim == 2 and weight.dtype is torch.float32)
     return packed > _LEAST_SHARE * sum(weight.numel() for weight in weights)
+
+
+def lacks_products(model: torch.nn.Module, call: Callable[[], object]) -> bool:
+    """See `Backend`. Counted on tensors without data, in which a call takes no more than its Python; False where the
+    model needs the numbers."""
+    parts = [part for part in written_parts(model) if isinstance(part, torch.nn.Module)]
+    if packs_linears(model) or any(map(_is_a_product, parts)):
+        return False
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    try:
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
+            call()
+    except Exception:  # Whatever a model does with numbers that are not there.
+        return False
+    counts = counter.get_flop_counts().get("Global", {})
+    products = sum(flops for operator, flops in counts.items() if operator in _PRODUCTS)
+    return products < _LEAST_OF_CALL * sum(counts.values()) or not counts
+
+
+def _is_a_product(module: torch.nn.Module) -> bool:
+    """Its weights are those of a convolution of size 1 in steps of 1, which inductor may make a product of matrices."""
+    if isinstance(module, torch.nn.modules.conv._ConvNd) and set(module.stride) != {1}:
+        return False
+    return any(weight.ndim > 2 and set(weight.shape[2:]) == {1} for weight in module.parameters(recurse=False))
 
 
 def acting_in_training(model: torch.nn.Module) -> list[str]:

@@ -78,8 +78,9 @@ class SubjectOfCalls(SubjectOf):
                 regions.check_region(model, region)
             except InvalidConfigError as error:
                 raise InputError(f"{self._workload.model}: {error}", tip=error.tip) from None
-        backend.materialise(model, partial(built.inputs.call, model))
-        return Declaration(
+        call = partial(built.inputs.call, model)
+        backend.materialise(model, call)
+        declared = Declaration(
             regions=built.regions,
             repeated=repeated_blocks(regions.modules(model), backend.parameters),
             variants={
@@ -92,6 +93,8 @@ class SubjectOfCalls(SubjectOf):
             constant_weights=backend.takes_constant_weights(model),
             met=self._met(),
         )
+        lacks_products = backend.lacks_products(model, call)  # The model is of no use after that.
+        return declared.model_copy(update={"lacks": ("matrix products",)}) if lacks_products else declared
 
     def _recognised(self, model: Any) -> Any:
         """The object by whose class the model is recognised."""
