@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -16,13 +16,16 @@ from autotune.errors import AutotuneError
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
-from autotune.space.declared import Declaration
-from autotune.space.schema import Need
 from autotune.trial.worker.kept_state import kept_state
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, Variants
 from autotune.workload.kinds.work import Work
 from autotune.workload.workload import Workload
+
+if TYPE_CHECKING:
+    # A trial declares nothing, and importing these takes 20 ms.
+    from autotune.space.declared import Declaration
+    from autotune.space.schema import Need
 
 W = TypeVar("W", bound=Work)
 

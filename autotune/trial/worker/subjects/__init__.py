@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.command_line import asked
 from autotune.errors import InputError
-from autotune.space.declared import Declaration
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.subject import Subject, SubjectOf
 from autotune.workload.build import Built, build
 from autotune.workload.kinds import Rows
 from autotune.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from autotune.space.declared import Declaration
 
 _ROWS: Rows[SubjectOf] = Rows(__name__, __path__, SubjectOf)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import Backend
@@ -13,7 +13,6 @@ from autotune.errors import AutotuneError, InputError, InvalidConfigError
 from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.hurting_inputs import one_value_of
 from autotune.measure.measurement import TensorSpec
-from autotune.space.declared import Declaration
 from autotune.trial.worker.subject import (
     NUM_IN_A_ROW,
     Subject,
@@ -27,6 +26,9 @@ from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.infer import Infer
 from autotune.workload.kinds.work import Work
 from autotune.workload.regions import repeated_blocks
+
+if TYPE_CHECKING:
+    from autotune.space.declared import Declaration
 
 
 class SubjectOfCalls(SubjectOf):
@@ -69,6 +71,8 @@ class SubjectOfCalls(SubjectOf):
         )
 
     def declared(self) -> Declaration:
+        from autotune.space.declared import Declaration
+
         built, backend, model = self._built, self._backend, self._built.model
         regions = backend.regions
         if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.measure.measurement import TensorSpec
-from autotune.space.declared import Declaration
 from autotune.trial.worker.components import ComponentRecord, repeated_in, require_regions
 from autotune.trial.worker.subjects.calls import SubjectOfCalls
 from autotune.workload.components import pipeline_of
 from autotune.workload.kinds.pipeline import PipelineCalls
+
+if TYPE_CHECKING:
+    from autotune.space.declared import Declaration
 
 
 class SubjectOfPipeline(SubjectOfCalls):
@@ -28,6 +30,8 @@ class SubjectOfPipeline(SubjectOfCalls):
     def declared(self) -> Declaration:
         """With what its call calls, as an untuned call shows it. Raises InputError for a call that cannot be
         compared."""
+        from autotune.space.declared import Declaration
+
         built, backend, name = self._built, self._backend, self._workload.model
         pipeline = pipeline_of(built.model)
         if backend.regions is None or pipeline is None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from autotune.backends.capabilities import Generation, require
 from autotune.command_line import asked
 from autotune.errors import InputError
-from autotune.space.declared import Declaration
 from autotune.trial.worker.subject import Subject, SubjectOf, digests, input_specs, signature_of
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.text import Text
 from autotune.workload.regions import repeated_blocks
+
+if TYPE_CHECKING:
+    from autotune.space.declared import Declaration
 
 
 class SubjectOfText(SubjectOf):
@@ -41,6 +45,8 @@ class SubjectOfText(SubjectOf):
         )
 
     def declared(self) -> Declaration:
+        from autotune.space.declared import Declaration
+
         regions, model = self._backend.regions, self._built.model
         met = (*self._generation().offers(model), *self._met())
         return Declaration(

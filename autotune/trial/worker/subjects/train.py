@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.backends.capabilities import USUAL_LEARNING_RATE, Training, require
 from autotune.command_line import asked
 from autotune.errors import AutotuneError
-from autotune.space.declared import Declaration
 from autotune.trial.worker.subjects.calls import SubjectOfCalls
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.train import Train, own_loss
 from autotune.workload.kinds.work import Work
+
+if TYPE_CHECKING:
+    from autotune.space.declared import Declaration
 
 
 class SubjectOfStep(SubjectOfCalls):
@@ -23,6 +25,8 @@ class SubjectOfStep(SubjectOfCalls):
 
     def declared(self) -> Declaration:
         """Nothing: what of a step is compiled is for its knobs to say."""
+        from autotune.space.declared import Declaration
+
         return Declaration()
 
     @property
