@@ -115,9 +115,10 @@ class Attempts:
     def start_ahead(self, folder: TrialFolder, request: TrialRequest, longest_s: float) -> Ahead:
         """Start a trial ahead of its turn."""
         deadline = self._session.deadline
-        limits = deadline.cap(request.limits, longest_s)
+        begun, limits = deadline.clock(), deadline.cap(request.limits, longest_s)
+        # A bench may wait first, such as for what its compiler needs: that is a part of the run's time, too.
         running = self._session.bench.start(folder, request.limited_to(limits), "gated")
-        return Ahead(running, deadline.clock(), limits)
+        return Ahead(running, begun, limits)
 
     def once(
         self,

@@ -22,9 +22,10 @@ from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
 from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
+from autotune.tuning.attempts import Attempts
 from autotune.tuning.events import BlockMeasured, BlockStarted, BudgetShort, SearchEnded, StageEntered, TrialStarted
 from autotune.tuning.loop import Tuner
-from autotune.tuning.session import Session
+from autotune.tuning.session import Session, trial_request
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 from tests.conftest import OneByOne, fake_space, reopened, summary_of
 
@@ -290,6 +291,22 @@ class TestTheSearch:
         assert second.num_trials > first.num_trials
         assert second.verdict is Verdict.FASTER
         assert tune.clock.now <= 300
+
+
+def test_a_start_that_waits_is_a_part_of_the_time(study, measurement):
+    """A trial that the run's end stops is cut off, and its config is not blamed, if most of it was waiting to start."""
+    clock = Clock()
+
+    class Waits(TimedTrials):
+        def start(self, folder, request, waits="free", *, fresh=False):
+            clock.now += 40
+            return Live(clock, STOPPED)
+
+    session = Session(study, PLAN, Waits(clock, measurement, usual), lambda _: None, Deadline.after(60, clock=clock))
+    attempts, request = Attempts(session), trial_request(study, 1, compiled(0), study.trial_folder(1), PLAN)
+    ahead = attempts.start_ahead(study.trial_folder(1), request, 60.0)
+    clock.now += 20
+    assert attempts.once(study.trial_folder(1), request, 60.0, ahead).reason is Reason.OUT_OF_TIME
 
 
 class TestTooLittle:
