@@ -283,7 +283,7 @@ class _Supervised:
         self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=echo, fork_of=fork_of)
 
     def prepare(self, workload: Workload, most_s: float) -> None:
-        """See `Bench`. Where another process makes the toolchain just now, the first config that compiles waits."""
+        """See `Bench`. Where another process makes the toolchain just now, configs that compile wait."""
         self._is_prepared = True
         self._toolchain_s = min(_TOOLCHAIN_LIMIT_S, max(most_s, SHORTEST_S))
         if self._needs_toolchain(workload) and self._toolchain is None and self._making is None:
@@ -372,8 +372,12 @@ class _Supervised:
         return not request.untuned and self._entry.compiles(request.config)
 
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
-        """Wait for the toolchain before the first config that compiles on a CPU: its limits do not include that."""
+        """Wait for the toolchain before a config that compiles on a CPU: its limits do not include that. One that would
+        compile alone, while it is made beside it, takes what it needs upon itself: that is sooner than to wait."""
         if not self._needs_toolchain(request.workload) or not self._compiles(request):
+            return request
+        others = [process.request for process in self.running.values() if process.request is not None]
+        if self._is_prepared and self._making is not None and not any(map(self._compiles, others)):
             return request
         if self._toolchain is None and self._making is None:
             self._begin_toolchain(waits=True)

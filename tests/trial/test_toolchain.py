@@ -190,8 +190,9 @@ class TestToolchain:
         assert num_made() == 1
 
     def test_it_is_made_beside_the_untuned_model(self, maker, make_request, seen, tmp_path, monkeypatch):
-        """Which is timed while it stands still; the first config that compiles waits for the rest."""
-        num_made = maker(then="time.sleep(1.0)")
+        """Which is timed while it stands still. The first config that compiles does not wait for the rest; one beside
+        it does."""
+        num_made = maker(then="time.sleep(2.0)")
         request = make_request()
         with LocalBench({}, preload=True, log=tmp_path / "log") as runner:
             runner.prepare(request.workload)
@@ -200,10 +201,15 @@ class TestToolchain:
             begun = _Process._begin
             monkeypatch.setattr(_Process, "_begin", lambda self: waits.append(_is_stopped("maker.py")) or begun(self))
             assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), request), Measurement)
-            assert isinstance(runner.run(TrialFolder(tmp_path / "t"), make_request(TUNED)), Measurement)
+            first = runner.start(TrialFolder(tmp_path / "first"), make_request(TUNED), "gated")
+            assert list((tmp_path / "xdg").rglob("*.making")), "it is not waited for"
+            request = make_request(TUNED, cache=str(tmp_path / "other"))
+            assert isinstance(runner.run(TrialFolder(tmp_path / "t"), request), Measurement)
+            called = seen.with_name("seen.txt.call").read_text()
+            assert isinstance(first.finish(), Measurement)
         assert waits[0], "it is gated, and the maker stands still when it is timed"
         assert num_made() == 1
-        assert seen.with_name("seen.txt.call").read_text() == "(True, True)"
+        assert called == "(True, True)"
 
     def test_one_that_is_not_needed_any_more_leaves_nothing(self, maker, make_request, tmp_path):
         """The run ends while it is made."""
