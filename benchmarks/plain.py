@@ -119,7 +119,7 @@ def set_process(config: dict[str, Any]) -> None:
     if config.get("matmul_precision"):
         torch.set_float32_matmul_precision(config["matmul_precision"])
     if config.get("packed_linear") == "onednn":
-        torch.backends.mkldnn.matmul.fp32_precision = "tf32"  # While it compiles: `end_of_compiling`.
+        torch.backends.mkldnn.matmul.fp32_precision = "tf32"  # type: ignore[attr-defined] # See `end_of_compiling`.
     if config.get("allocator") == "keep":
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-4, 0)  # M_MMAP_MAX
@@ -137,7 +137,7 @@ def end_of_compiling(config: dict[str, Any]) -> None:
     import torch
 
     if config.get("packed_linear") == "onednn":
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        torch.backends.mkldnn.matmul.fp32_precision = "none"  # type: ignore[attr-defined]
 
 
 def under(config: dict[str, Any], model: torch.nn.Module) -> Callable[..., Any]:

@@ -199,7 +199,9 @@ def in_this_release(knob):
     from autotune.space.load import read_space_file
 
     entry = read_space_file(bundled_space("torch")).knobs.get(knob)
-    return entry is not None and SpecifierSet(entry.versions).contains(torch.__version__, prereleases=True)
+    if entry is None or entry.packages:  # Settings of other packages are checked where these are stood in for.
+        return False
+    return SpecifierSet(entry.versions).contains(torch.__version__, prereleases=True)
 
 
 MODULES = {

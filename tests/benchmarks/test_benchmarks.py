@@ -156,8 +156,9 @@ def test_the_plain_script_does_by_hand_what_the_backend_does():
     from autotune.backends.torch.knobs import settings_of as settings
     from benchmarks.plain import OPTIONS, arguments_of
 
+    values = {"max_autotune_gemm_backends": ("CPP", None), "multi_kernel": (0, 1)}
     for name in OPTIONS:
-        for value in (True, False) if name != "max_autotune_gemm_backends" else ("CPP", None):
+        for value in values.get(name, (True, False)):
             config = {"execution": "compile", "backend": "inductor", "mode": "max-autotune", name: value}
             product = compile_arguments(settings(Config(config)), mode_options("max-autotune"))
             plain = {"dynamic": None, "fullgraph": False, **arguments_of(config)}

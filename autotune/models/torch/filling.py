@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,6 +13,8 @@ from autotune.errors import InputError
 from autotune.models import weights
 
 __all__ = ["fill", "in_type"]
+
+Made = TypeVar("Made", bound=nn.Module)
 
 
 def fill(model: nn.Module, seed: int, *, gain: float = 1.0) -> None:
@@ -26,7 +28,7 @@ def fill(model: nn.Module, seed: int, *, gain: float = 1.0) -> None:
             tensor.copy_(torch.from_numpy(weights.value(name, tuple(tensor.shape), seed, gain=gain)))
 
 
-def in_type(model: nn.Module, inputs: Any, dtype: str) -> tuple[nn.Module, Any]:
+def in_type(model: Made, inputs: Any, dtype: str) -> tuple[Made, Any]:
     """The model and its inputs, a tuple or a dict, with floating-point tensors of this element type (`bfloat16`).
 
     Raises InputError for a name that is no floating-point type of PyTorch.
