@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import transformers
@@ -119,13 +119,13 @@ class _Wish:
     seed: int
     part: str | None = None
 
-    require: ClassVar[Callable[[Any], None] | None] = None
-    """Raises ValueError for an output with which a model is none that was asked for."""
-
     @property
     def may_be_part(self) -> bool:
         """Whether a model of this name may be found within another one."""
         return "/" not in self.name and self.part is None and self.head in (OWN, "none")
+
+    def require(self, returned: Any) -> None:
+        """Raises ValueError for an output with which a model is none that was asked for."""
 
     def head_for(self, config: Any) -> str:
         """The head that a model of this configuration gets."""
@@ -154,12 +154,13 @@ class _Wish:
 class _WishToTrain(_Wish):
     """A model with a loss of its own, in training mode, and inputs with labels."""
 
-    require = staticmethod(require_loss)
-
     @property
     def may_be_part(self) -> bool:
         """A part has no loss."""
         return False
+
+    def require(self, returned: Any) -> None:
+        require_loss(returned)
 
     def head_for(self, config: Any) -> str:
         return _head_to_train(config, self.head)
