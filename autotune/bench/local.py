@@ -249,7 +249,9 @@ class _Supervised:
         """See `Bench`. What is to run at once beside others at work is gated as they are."""
         begun = time.monotonic()
         if waits == "live":
-            fresh = self._entry.holds_fresh and not self._num_blocks
+            # Where the model's own modules are imported ahead, a new Python would import them once more.
+            is_ahead = bool(request.workload.imported) and set(request.workload.imported) <= set(self._modules)
+            fresh = self._entry.holds_fresh and not self._num_blocks and not is_ahead
         request = self._with_toolchain(request)
         if waits == "free" and any(process.may_be_paused for process in self.running.values()):
             waits = "gated"

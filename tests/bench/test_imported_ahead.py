@@ -167,7 +167,8 @@ def test_a_study_imports_what_the_model_imports_three_times(
     """In the process that is asked what the model declares, and in the two that all others are forked from."""
     num_imports = library()
     (tmp_path / "ahead_of_fake.py").write_text(AHEAD)
-    monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
+    entry = dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake", holds_fresh=True)
+    monkeypatch.setitem(BACKENDS, "fake", entry)
     done = cli(
         "tune", "--model", "tiny_model.py:tiny", "--framework", "fake", "--space", str(space_file),
         "--budget", str(budget_file), "--trials", "6", "--study", "s",
