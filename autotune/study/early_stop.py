@@ -69,14 +69,8 @@ class ExpectedGain(Record):
     @property
     def is_negligible(self) -> bool:
         """Further trials are not expected to pay."""
-        return self.is_negligible_after(0)
-
-    def is_negligible_after(self, num_running: int) -> bool:
-        """Whether none is worth starting beside so many that are under way. A forecast has taken them into account; a
-        rule that only counts takes them for idle until they have ended."""
         rule = self.rule
-        num_more = num_running if rule.worth_a_trial is None else 0
-        if self.num_trials + num_more < rule.fewest_trials or self.num_idle + num_more < rule.fewest_idle:
+        if self.num_trials < rule.fewest_trials or self.num_idle < rule.fewest_idle:
             return False
         return rule.worth_a_trial is None or (self.expected_gain or 0.0) < rule.worth_a_trial
 

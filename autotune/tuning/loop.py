@@ -408,13 +408,13 @@ class Tuner:
 
     def _gain_is_negligible(self) -> bool:
         """Whether further trials are expected to gain too little. No forecast is made before it could end."""
-        study, num_running = self._study, len(self._queue)
-        if not self._budget.stop_early or study.num_recorded() + num_running < study.stop_rule.fewest_trials:
+        study = self._study
+        if not self._budget.stop_early or study.num_recorded() < study.stop_rule.fewest_trials:
             return False
         forecast = self._sampler.forecast()
-        if forecast is None or not forecast.is_negligible_after(num_running):
+        if forecast is None or not forecast.is_negligible:
             return False
-        if not num_running:  # What is not measured yet may show more.
+        if not len(self._queue):  # What is not measured yet may show more.
             study.early_stop = forecast
         return True
 

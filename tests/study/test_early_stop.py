@@ -232,12 +232,3 @@ def test_three_things_make_a_gain_negligible(change, is_negligible):
     """Enough trials, too little to be expected, and a while without a gain."""
     bleak = {"num_trials": 20, "num_untried": 80, "expected_gain": 0.0001, "num_idle": 10}
     assert ExpectedGain.model_validate({**bleak, **change}).is_negligible is is_negligible
-
-
-def test_trials_that_run_are_waited_for_where_only_trials_are_counted():
-    """A third one under way may end the search, so no fourth is started beside it; a forecast knows of it already."""
-    for worth, is_waited_for in ((None, True), (WORTH_A_TRIAL, False)):
-        rule = StopRule(fewest_trials=8, worth_a_trial=worth, fewest_idle=3)
-        stop = ExpectedGain(num_trials=7, num_untried=9, expected_gain=worth and 0.0, num_idle=2, rule=rule)
-        assert stop.is_negligible_after(1) is is_waited_for
-        assert not stop.is_negligible
