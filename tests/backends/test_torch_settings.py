@@ -102,7 +102,7 @@ def test_options_go_by_inductors_own_names():
     options = {name: knob for name, knob in KNOBS.items() if knob.goes is Goes.INDUCTOR}
     assert len({knob.name or name for name, knob in options.items()}) == len(options) > 5
     for knob, entry, plain in ((name, knob.name or name, knob.plain) for name, knob in options.items()):
-        other = {bool: not plain, int: 1}.get(type(plain), "CPP")
+        other = next(value for value in KNOBS[knob].values if value != plain)
         assert settings_of(Config({**COMPILE, knob: other})).options == {entry: other}
         assert settings_of(Config({**COMPILE, knob: plain})).options == {}
 

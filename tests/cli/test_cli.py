@@ -197,7 +197,7 @@ def test_json_of_a_study_that_failed_is_still_a_document(tune_fake, model_file):
     ("content", "words"),
     [
         ("def other():\n    return 1\n", "has no function tiny"),
-        ("def tiny():\n    return {'model': len, 'input': 1}\n", "returned no inputs"),
+        ("def tiny():\n    return {'model': len, 'input': 1}\n", "returned a mapping with 'input'"),
     ],
 )
 def test_a_wrong_function_leaves_no_study(tune_fake, model_file, tmp_path, content, words):
