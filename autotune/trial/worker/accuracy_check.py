@@ -256,7 +256,8 @@ class OutputGate:
             has_forms=heading["has_forms"],
             has_turns=heading.get("has_turns", False),
             framework=heading["framework"],
-            spreads=[[spread if spread.size else None for spread in call] for call in spreads],
+            # Earlier releases kept no jumps beside it, in one dimension: what nudges move is unknown then.
+            spreads=[[spread if spread.size and spread.ndim == 2 else None for spread in call] for call in spreads],
             times=frozenset(heading.get("times", ())),
         )
 
