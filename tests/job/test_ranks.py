@@ -464,11 +464,13 @@ class TestPlanted:
 
     @pytest.mark.slow
     def test_a_first_call_that_takes_a_minute(self, two, exported):
-        """Twice as long as what the job's own collectives are waited for."""
+        """Twice as long as what the job's own collectives are waited for; the rank that waits says for whom."""
         outcomes = two.run(slow_to_compile, exported(PLANTED), JOBS_S, 1000.0, limit_s=300.0)
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
-        assert warned(outcomes) == []
+        assert [line.rpartition("(): ")[2] for _, line in warned(outcomes)] == [
+            "waits for rank 1, at most 1000 s in all"
+        ]
 
     def test_a_first_call_that_takes_too_long(self, two, exported):
         outcomes = two.run(slow_to_compile, exported(PLANTED), 4.0, 1.0)
