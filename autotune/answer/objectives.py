@@ -54,18 +54,21 @@ def shown(objective: Objective, value: float) -> str:
 def faster(objective: Objective, speedup: Speedup) -> str:
     """The headline of a gain, e.g. `faster: 1.46x (98 % interval 1.40x to 1.52x)`. Where blocks scatter so widely that
     their middle is a matter of chance, as beside other programs, the lower end is said: `faster: at least 3.29x`."""
-    ends = interval(speedup).partition(" ")[2]
     least = Speedup(median=speedup.low, low=speedup.low, high=speedup.low)
     is_by_chance = speedup.high > WIDEST * speedup.low
-    said = f"at least {ratio(objective, least)} {ends}" if is_by_chance else gain(objective, speedup)
+    said = f"at least {ratio(objective, least)} {_ends(speedup)}" if is_by_chance else gain(objective, speedup)
     return f"{'faster' if objective.is_latency else 'better'}: {said}"
 
 
 def gain(objective: Objective, speedup: Speedup) -> str:
     """A speed-up with what it is one of, e.g. `1.30x less peak memory (98 % interval 1.28x to 1.31x)`."""
     is_turned = objective.quantity in _GAINS and speedup.median < 1
-    ends = interval(inverse(speedup) if is_turned else speedup).partition(" ")[2]
-    return f"{ratio(objective, speedup)} {ends}"
+    return f"{ratio(objective, speedup)} {_ends(inverse(speedup) if is_turned else speedup)}"
+
+
+def _ends(speedup: Speedup) -> str:
+    """Its interval alone, in brackets."""
+    return interval(speedup).partition(" ")[2]
 
 
 def ratio(objective: Objective, speedup: Speedup) -> str:

@@ -77,16 +77,13 @@ class ForkServer:
         self._ours.close()
 
 
-def preload(module: str, ahead: str, *of_model: str) -> ImportedAhead | None:
+def preload(module: str, ahead: str = "", *of_model: str) -> ImportedAhead | None:
     """Import the framework, and its compiler with the module `ahead` if one is named, and these modules of the model,
     and read what each trial records of the machine. Raises where that fails, and SetupError if forking is not safe
     afterwards."""
     installed_packages()
     importlib.import_module(module)
-    imported: ImportedAhead | None = None
-    if ahead:
-        import_ahead = importlib.import_module(ahead).import_ahead
-        imported = import_ahead(of_model) if of_model else import_ahead()
+    imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead(of_model) if ahead else None
     try:
         num_threads = len(os.listdir("/proc/self/task"))
     except OSError:
@@ -156,8 +153,7 @@ def main(arguments: list[str]) -> None:
     assert gate is not None
     os.close(gate)  # It may be paused as a gated one may, and is never timed.
     supervisor = os.getppid()
-    module, ahead, *of_model = arguments[1:] if len(arguments) > 2 else (*arguments[1:], "")
-    imported = preload(module, ahead, *of_model)
+    imported = preload(*arguments[1:])
     os.write(stages, f"{Stage.WAIT}\n".encode())
     _Forking(socket.socket(fileno=forks), stages, supervisor, imported).serve()
 

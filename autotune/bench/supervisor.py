@@ -368,16 +368,15 @@ def main(arguments: list[str]) -> None:
         Supervisor(orders=0, events=events, lacks=lacks or None).serve()
         return
     try:
-        module, ahead, *of_model = (*modules, "") if len(modules) == 1 else modules
-        imported = preload(module, ahead, *of_model)
+        imported = preload(*modules)
     except Exception as error:
         # With other threads, neither forking nor preparing a new child is safe: restart with less. Where an import
         # fails, the trial's own will fail in the same way, with the traceback in its stderr.
-        what = "what the model imports" if of_model else "their compiler" if ahead else module
+        what = {1: modules[0], 2: "their compiler"}.get(len(modules), "what the model imports")
         lacks = f"{what} each for itself: {type(error).__name__}: {error}"
         print(f"trials import {lacks}", file=sys.stderr)
         os.dup2(events, 1)
-        with_less = [module, ahead] if of_model else [module] if ahead else []
+        with_less = modules[: min(len(modules) - 1, 2)]
         os.execv(sys.executable, module_command("bench.supervisor", *with_less, f"{_LACKS}{lacks}"))
     Supervisor(0, events, modules, imported, lacks or None).serve()
 

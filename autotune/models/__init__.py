@@ -47,13 +47,21 @@ _BATCH = ("batch",)
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
     {
         "vit": BundledModel(
-            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", "blocks.*", _BATCH, True, True
+            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks",
+            "blocks.*",
+            _BATCH,
+            trains=True,
+            has_linears=True,
         ),
         "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", has_linears=True),
         "resnet18": BundledModel("ResNet-18 with batch norm", None, _BATCH, trains=True, lacks_products=True),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", None, _BATCH),
         "bert_small": BundledModel(
-            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", "blocks.*", _BATCH, True, True
+            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler",
+            "blocks.*",
+            _BATCH,
+            trains=True,
+            has_linears=True,
         ),
     }
 )

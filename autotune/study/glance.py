@@ -1,8 +1,7 @@
 """`glance`: what a list tells of a study, without opening it where its records are a file of this machine.
 
-Optuna checks, opens and reads a file in 48 ms of CPU time, and a folder may hold hundreds. A few
-statements of SQL take one. Where a file is not what they expect, `Studies.open` reads it, which has a sentence for what
-is wrong.
+Optuna checks, opens and reads a file in 48 ms of CPU time, and a folder may hold hundreds. A few statements of SQL take
+one. Where a file is not what they expect, `Studies.open` reads it, which has a sentence for what is wrong.
 """
 
 from __future__ import annotations

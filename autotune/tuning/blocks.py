@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -202,11 +202,8 @@ class BlockedRun:
 
     def _give_turns(self, block: Block, chance: random.Random) -> bool:
         """Run as many rounds as there is time for. Returns False if the deadline came before `fewest_rounds`."""
-        ends = self.deadline.clock() + self.plan.max_sampling_s
         names = [contestant.name for contestant in block.contestants]
-        for num_done in range(self.plan.num_rounds):
-            if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
-                break
+        for _ in self._rounds(self.plan.max_sampling_s):
             if self.deadline.left_s() <= 0:
                 return False
             chance.shuffle(names)
@@ -220,13 +217,18 @@ class BlockedRun:
 
     def give_all_turns(self, running: Running) -> Outcome:
         """Let a process that is warm take as many turns as there is time for, and end. Its outcome."""
-        ends = self.deadline.clock() + self.plan.max_sampling_s / max(len(self.contestants), 1)
         with self.bench.quiet():
-            for num_done in range(self.plan.num_rounds):
-                if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
-                    break
+            for _ in self._rounds(self.plan.max_sampling_s / len(self.contestants)):
                 running.turn()
         return running.finish()
+
+    def _rounds(self, most_s: float) -> Iterator[int]:
+        """Those of the plan, and from its fewest on as long as there is time."""
+        ends = self.deadline.clock() + most_s
+        for num_done in range(self.plan.num_rounds):
+            if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
+                return
+            yield num_done
 
     def _starting_order(self, contestants: Sequence[Contestant], number: int) -> list[Contestant]:
         """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""

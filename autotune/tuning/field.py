@@ -172,18 +172,23 @@ class Field:
     def _note_failures(self, names: set[str]) -> None:
         assert self._run is not None
         failures = self._run.failures
-        if any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values()):
-            # No room for so many processes: nobody is blamed. They become warm one by one, then in pairs alone, then in
-            # turn.
-            warmed_together = self.has_room and self._session.num_warming > 1 and not self._session.mixes
-            if warmed_together or len(names) > 2 or not self._run.in_turn:
-                failures.clear()
-            if not warmed_together and len(names) > 2:
-                self.most_finalists = 1
-            elif not warmed_together:
-                self._run.in_turn = True
-            self.has_room = False
+        lacks_room = any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values())
+        if lacks_room and self._makes_room(self._run, len(names)):
+            failures.clear()
         self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
+
+    def _makes_room(self, run: BlockedRun, num: int) -> bool:
+        """Whether another block of so many processes, of which some found no room, is to need less: nobody is blamed
+        then. They become warm one by one, then in pairs alone, then in turn."""
+        warmed_together = self.has_room and self._session.num_warming > 1 and not self._session.mixes
+        self.has_room = False
+        if warmed_together:
+            return True
+        if num > 2:
+            self.most_finalists = 1
+            return True
+        was_in_turn, run.in_turn = run.in_turn, True
+        return not was_in_turn
 
     def _drop_contradicted(self) -> None:
         """Rows of an undecided run stay evidence, unless those of this one tell of another machine."""

@@ -49,13 +49,13 @@ def tiny():
     return (lambda x: x), np.ones((4, 8))
 """
 FAILS = """
-def import_ahead():
+def import_ahead(modules):
     raise RuntimeError("no such compiler")
 """
 LEAVES_A_THREAD = """
 import threading, time
 
-def import_ahead():
+def import_ahead(modules):
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 """
 
