@@ -215,10 +215,10 @@ class BlockedRun:
             block.second.turn()
         return True
 
-    def give_all_turns(self, running: Running) -> Outcome:
-        """Let a process that is warm take as many turns as there is time for, and end. Its outcome."""
+    def give_all_turns(self, running: Running, num: int) -> Outcome:
+        """Let a process that is warm, one of `num`, take as many turns as there is time for, and end. Its outcome."""
         with self.bench.quiet():
-            for _ in self._rounds(self.plan.max_sampling_s / len(self.contestants)):
+            for _ in self._rounds(self.plan.max_sampling_s / num):
                 running.turn()
         return running.finish()
 
@@ -323,7 +323,7 @@ class Block:
             self._start(contestant)
             return
         if self._run.in_turn and failure is None:
-            self.ended[name] = self._run.give_all_turns(running)
+            self.ended[name] = self._run.give_all_turns(running, len(self.contestants))
         else:
             self.live[name] = running
 
