@@ -144,7 +144,7 @@ def test_the_reference_survives_the_file():
     texts = part("output['label']", "ok", is_tensor=False)
     seen = replace(
         seen_of([np.ones((2, 3))], left=[part("model.count", 3, is_tensor=False)]),
-        spreads=[[np.array([0.5, 0.25])]],
+        spreads=[[np.array([[0.5, 0.25], [1, 0]])]],
         has_forms=False,
     )
     seen.calls[0].parts.append(texts)
@@ -153,7 +153,7 @@ def test_the_reference_survives_the_file():
     assert [each.name for each in found.calls[0].parts] == ["output[0]", "output['label']"]
     assert (str(found.calls[0].parts[1].array), found.calls[0].parts[1].form) == ("ok", texts.form)
     assert [(each.name, each.array.item()) for each in found.left] == [("model.count", 3)]
-    assert found.spreads[0][0].tolist() == [0.5, 0.25]
+    assert found.spreads[0][0].tolist() == [[0.5, 0.25], [1, 0]]
     assert found.spreads[0][1] is None
     assert not found.has_forms
 
