@@ -104,6 +104,32 @@ def test_three_values_in_turn_stay_tuned(job, caplog):
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
+class Layer(torch.nn.Module):
+    """Knows its number, as the layers of many libraries do."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.linear, self.number = torch.nn.Linear(4, 4), number
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * (0.5 if self.number % 2 else 2.0) + self.number
+
+
+@torch.no_grad()
+def test_modules_of_one_class_have_values_of_their_own(tmp_path):
+    """A layer's number is one value of that layer, however many share its code, and each has dynamo's limit."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(*map(Layer, range(5))).eval(), torch.randn(2, 4)
+    loaded = autotune.load(export(tmp_path / "best.yaml", "torch", {**CONFIG, "region": "*"}, model, [x]))
+    tuned = loaded.apply(model, margin=None, on_mismatch="apply")
+    for rows in (2, 3, 5, 2):
+        batch = torch.randn(rows, 4)
+        assert torch.allclose(tuned(batch), model(batch))
+    assert (autotune.stats(tuned).state, autotune.stats(tuned).num_fallbacks) == ("tuned", 0)
+    assert autotune.stats(tuned).num_compiles >= 10
+
+
 def test_types_and_modes_are_few(job):
     """Each is compiled for."""
     model, tuned, x = job(lambda self, y: y + 1, on_mismatch="apply")

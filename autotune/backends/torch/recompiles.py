@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -23,12 +23,12 @@ from autotune.errors import UnsuitableCallError
 from autotune.measure.diagnosis import BreakKind
 
 MAX_RECOMPILES = 2
-"""Recompiles of one function for the values of one attribute."""
+"""Recompiles of one function of one module for the values of one attribute."""
 _MODULE, _REASONS = "torch._dynamo.convert_frame", "get_and_maybe_log_recompilation_reasons"
 _LIMIT = "exceeds_recompile_limit"
 _SUBJECT = re.compile(r"(?:not |len\(|bool\()*(?:___\w+\()?(?P<what>[A-Za-z_][^\s,=!<>()]*)")
-_OF_INPUTS = re.compile(r"tensor |GLOBAL_STATE")
-"""Types of tensors and modes such as `no_grad`, of which there are few."""
+_OF_INPUTS = re.compile(r"tensor |GLOBAL_STATE|Unexpected recompilation")
+"""Types of tensors and modes such as `no_grad`, of which there are few; and code that another thread has just made."""
 _LOCAL = re.compile(r"\b[LG]\['(\w+)'\]")
 
 
@@ -36,8 +36,8 @@ class Recompiles:
     """What one job's model recompiles for."""
 
     def __init__(self) -> None:
-        self._num_times: Counter[tuple[object, str]] = Counter()
-        """Function and value -> its recompiles."""
+        self._num_times: Counter[tuple[object, int, str]] = Counter()
+        """Function, the module that it is called on, and value -> recompiles."""
         self._latest = ""
         self._is_one_too_many = False
         self._why: str | None = None
@@ -56,7 +56,7 @@ class Recompiles:
 
         def reasons(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> list[str]:
             found: list[str] = reasons_of(entries, frame, *args, **kwargs)
-            self._note(frame.f_code, found[0] if found else "")
+            self._note(frame, found)
             return found
 
         def exceeds(*args: Any, **kwargs: Any) -> tuple[bool, str]:
@@ -70,16 +70,23 @@ class Recompiles:
 
         return [(module, _REASONS, reasons), (module, _LIMIT, exceeds)]
 
-    def _note(self, code: object, reason: str) -> None:
-        guard = guard_of(reason)
-        self._latest = guard or "something changed"
-        if not guard or _OF_INPUTS.match(guard) or recompile_kind_of(guard) is BreakKind.CHANGING_SHAPE:
+    def _note(self, frame: Any, reasons: Sequence[str]) -> None:
+        """Modules of one class share a function and its code, and each has values of its own, such as the number of its
+        layer: each counts for itself. Code that is refused for its inputs alone may be this module's own."""
+        guards = [guard_of(reason) for reason in reasons]
+        self._latest = next(iter(guards), "") or "something changed"
+        if not guards or any(_is_of_inputs(guard) for guard in guards):
             return
-        value = _value_in(guard)
-        self._num_times[code, value] += 1
-        if self._num_times[code, value] > MAX_RECOMPILES:
+        value = _value_in(guards[0])
+        counted = frame.f_code, id(frame.f_locals.get("self")), value
+        self._num_times[counted] += 1
+        if self._num_times[counted] > MAX_RECOMPILES:
             self._is_one_too_many = True
-            self._why = f"{value} changes from call to call, and compiled code is for one value of it ({guard})"
+            self._why = f"{value} changes from call to call, and compiled code is for one value of it ({guards[0]})"
+
+
+def _is_of_inputs(guard: str) -> bool:
+    return not guard or bool(_OF_INPUTS.match(guard)) or recompile_kind_of(guard) is BreakKind.CHANGING_SHAPE
 
 
 _watched: ContextVar[Recompiles | None] = ContextVar("recompiles", default=None)

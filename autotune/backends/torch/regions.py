@@ -56,14 +56,15 @@ def compile_region(model: torch.nn.Module, step: torch.nn.Module, region: Region
 
 
 def room_for(model: torch.nn.Module, region: Region, dynamo_options: Mapping[str, object]) -> list[Entry]:
-    """Modules of one class share dynamo's limit of compilations, 8. Equal ones share one compilation too, but not if
-    they are frozen, and past the limit they would run eagerly without a word (measured on torch 2.13)."""
+    """Dynamo's limit of compilations, 8, for each module. Modules of one class share the limit. Equal ones share one
+    compilation too, but not if they are frozen or differ in an attribute such as the number of their layer, and past
+    the limit they would run eagerly without a word (measured on torch 2.13)."""
     if not region.compiled:
         return []
     config = importlib.import_module(_DYNAMO)
     name = setting_name(config, _LIMIT)
     limit: Any = dynamo_options.get(_LIMIT, getattr(config, name))
-    return [(config, name, limit + len(chosen(model, region)))]
+    return [(config, name, limit * len(chosen(model, region)))]
 
 
 def compiled_paths(model: torch.nn.Module) -> list[str]:
