@@ -1,7 +1,7 @@
 """Hugging Face's Trainer with a tuned ViT, made from its configuration: nothing is downloaded.
 
 python examples/hf_trainer.py                                              # as it is: nothing is tuned yet
-python cli.py tune --task train --own-loop --model examples/hf_trainer.py:build --study trainer
+python cli.py tune --task train --model examples/hf_trainer.py:build --study trainer
 python cli.py export trainer -o best.yaml
 python examples/hf_trainer.py --tuned best.yaml
 """

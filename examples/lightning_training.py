@@ -1,7 +1,7 @@
 """PyTorch Lightning with a tuned model.
 
 python examples/lightning_training.py                                              # as it is: nothing is tuned yet
-python cli.py tune --task train --own-loop --model examples/lightning_training.py:build --study lightning
+python cli.py tune --task train --model examples/lightning_training.py:build --study lightning
 python cli.py export lightning -o best.yaml
 python examples/lightning_training.py --tuned best.yaml
 """

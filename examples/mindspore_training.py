@@ -1,7 +1,7 @@
 """MindSpore's Model.train with a tuned Cell.
 
 python examples/mindspore_training.py                                              # as it is: nothing is tuned yet
-python cli.py tune --task train --own-loop --model mindspore=examples/mindspore_training.py:build --study mindspore
+python cli.py tune --task train --model mindspore=examples/mindspore_training.py:build --study mindspore
 python cli.py export mindspore -o best.yaml
 python examples/mindspore_training.py --tuned best.yaml
 """

@@ -86,9 +86,7 @@ def terms_of(question: Question, begun: float, studies: Studies, before: Budget 
         elsewhere(question.on)
     budget = parse_budget(question.budget, before).but(
         num_trials=question.trials,
-        stop_early=question.early_stop,
-        thorough=question.thorough,
-        portfolio=question.portfolio,
+        stop_early=None if question.effort is None else question.effort != "exhaustive",
         num_jobs=question.jobs,
         compile_s=question.compile_timeout,
         total_s=question.trial_timeout,

@@ -61,16 +61,16 @@ def tune(
     * `device`: `"auto"`, `"cpu"`, `"gpu"` or `"ascend"`. `framework`: `"torch"`, `"mindspore"`, `"both"`; None: by
       device. Of `"both"` the result is that of the framework to use, with `results` and `comparison` (`BothResult`).
     * `budget`: time for the whole call: `"10m"`, seconds, a YAML file, or a `Budget`; None:
-      no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
-      when further trials are unlikely to pay; `thorough`: later. `jobs`: trials that are compiled at the same time;
-      None: as many as there are cores and memory for. `compile_timeout`, `trial_timeout`: seconds.
+      no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `effort`: `"quick"`,
+      `"normal"` (None) or `"exhaustive"`. `jobs`: trials that are compiled at the same time; None: as many as there are
+      cores and memory for. `compile_timeout`, `trial_timeout`: seconds.
     * `on`: `"ray"` or `"ray://HOST:PORT"`: all devices of a Ray cluster run trials side by side
       (docs/many-machines.md); None: this machine.
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
-      `"float64"`. `space`, `preset`, `fixed_precision`, `process_settings`, `own_loop`, `instances`, `prior`,
-      `portfolio`, `sampler`, `seed`, `env` and `profile`: as the options of the same names of `tune`.
+      `"float64"`. `space`, `fixed_precision`, `process_settings`, `whole_step`, `instances`, `prior`, `sampler`,
+      `seed`, `env` and `profile`: as the options of the same names of `tune`.
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
     with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`. `storage`: URL of a

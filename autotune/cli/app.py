@@ -18,9 +18,10 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli.team_defaults import use_files
-from autotune.command_line import answering_the_command_line, command
+from autotune.command_line import answering_the_command_line, command, flag
 from autotune.doors import Door
-from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
+from autotune.errors import OUTPUT, AutotuneError, InputError, did_you_mean, naming, printable_lines
+from autotune.question.question import Question
 
 if TYPE_CHECKING:
     from autotune.answer.result import StudyResult
@@ -30,6 +31,27 @@ COMMANDS: Door[Callable[..., Any]] = Door("autotune.commands", "command", Callab
 exit status: `autotune NAME`. The help does not name them: looking for them takes as long as there are packages."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """Click's, or that of the copy of click in newer releases of typer, which has no public name."""
+
+
+_GONE = {
+    **dict.fromkeys(("--preset", "--early-stop", "--no-early-stop", "--thorough", "--no-thorough"), "effort"),
+    **dict.fromkeys(("--portfolio", "--no-portfolio"), "budget"),
+    "--own-loop": "whole_step",
+}
+"""Option that there was -> the field that says what it said."""
+
+
+def _worded(mistake: Any) -> InputError:
+    """A mistake in options or arguments, as a sentence with what to do."""
+    said, wrong = str(mistake.message), str(getattr(mistake, "option_name", ""))
+    if not getattr(mistake, "possibilities", None):
+        said = mistake.format_message().removesuffix(".")
+    if wrong in _GONE:
+        field = _GONE[wrong]
+        return InputError(f"{wrong} is gone", tip=f"{flag(field)}: {Question.model_fields[field].description}")
+    guess = did_you_mean(wrong, getattr(mistake, "possibilities", None) or ())
+    called = mistake.ctx.command_path if mistake.ctx else command()
+    return InputError(said[:1].lower() + said[1:], tip=f"{guess}`{called} -h` lists what there is")
 
 
 class Commands(TyperGroup):
@@ -77,9 +99,9 @@ class Commands(TyperGroup):
         try:
             yield
         except _UsageError as mistake:
-            if self._as_json:
-                print_error(mistake.format_message(), None, 2)
-            raise
+            if type(mistake).__name__ == "NoArgsIsHelpError":
+                raise
+            raise typer.Exit(say_error(_worded(mistake), as_json=self._as_json)) from None
         except AutotuneError as mistake:  # In a file of flags, which is read before a command begins.
             raise typer.Exit(say_error(mistake, as_json=self._as_json)) from None
 

@@ -18,29 +18,28 @@ from autotune.command_line import flag
 from autotune.errors import InputError
 from autotune.question.question import Question
 
-_SPELLED = {
-    "quiet": ("--quiet", "-q"),
-    "early_stop": ("--early-stop/--no-early-stop",),
-    "thorough": ("--thorough/--no-thorough",),
-    "portfolio": ("--portfolio/--no-portfolio",),
-}
+_SPELLED = {"quiet": ("--quiet", "-q")}
 """Field -> its flags, where it has more than one."""
 _GROUPS: dict[str, tuple[str, ...]] = {
     "Model": (
-        *("named", "build", "arguments", "task", "own_loop", "device", "framework"),
+        *("named", "build", "arguments", "task", "whole_step", "device", "framework"),
         *("shapes", "traffic", "inputs", "seed", "env"),
     ),
-    "Time": (
-        *("budget", "trials", "early_stop", "thorough", "jobs"),
-        *("compile_timeout", "trial_timeout", "dry_run"),
-    ),
+    "Time": ("budget", "effort", "trials", "jobs", "compile_timeout", "trial_timeout", "dry_run"),
     "What counts": ("objective", "constraints", "deadline", "tolerance", "reference", "fixed_precision"),
-    "Search": ("preset", "process_settings", "instances", "space", "prior", "portfolio", "sampler"),
+    "Search": ("process_settings", "instances", "space", "prior", "sampler"),
     "Output": ("study", "studies_dir", "report", "profile", "quiet", "as_json", "config"),
     "Many machines": ("on", "storage"),
 }
 """Heading of a help -> the fields below it, in the order of the help."""
 _OTHERS = "Other options"
+_FIRST = frozenset(
+    {
+        *("named", "arguments", "task", "device", "shapes", "budget", "effort", "dry_run", "objective", "constraints"),
+        *("tolerance", "process_settings", "study", "report", "as_json"),
+    }
+)
+"""What `tune -h` shows. The other fields are for `tune --help-all`."""
 _VALUES = {
     "build": "MODEL",
     "arguments": "NAME=VALUE",
@@ -57,7 +56,7 @@ _VALUES = {
     "instances": "N",
     "objective": "OBJECTIVE",
     "reference": "PRECISION",
-    "preset": "PRESET",
+    "effort": "EFFORT",
     "prior": "STUDY",
     "study": "NAME",
     "sampler": "NAME",
@@ -74,7 +73,10 @@ class GroupedCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         found: dict[str, dict[str, tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        shown = self.get_params(ctx)
+        if any(one.name == ALL for one in shown) and not ctx.meta.get(ALL):
+            shown = [one for one in shown if one.name in _FIRST or _group_of(one.name) == _OTHERS]
+        for parameter in shown:
             record = parameter.get_help_record(ctx)
             name = parameter.name or ""
             if record is not None:
@@ -202,6 +204,19 @@ def asks(
 
 
 _NAMED = "named"
+ALL = "help_all"
+
+
+def _print_all(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        context.meta[ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show all options and exit.", callback=_print_all, is_eager=True)
+]
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:
@@ -211,7 +226,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 def _named_models() -> inspect.Parameter:
     """The models without a flag in front."""
-    argument = typer.Argument(metavar="MODEL", help="The model; --model says what it may be.", autocompletion=_models)
+    argument = typer.Argument(metavar="MODEL", help=Question.model_fields["build"].description, autocompletion=_models)
     annotation = Annotated[list[str] | None, argument]
     return inspect.Parameter(_NAMED, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -233,7 +248,8 @@ def _typed(kind: Any) -> Any:
         return list[str] | None
     if get_origin(kind) is Literal:
         return str
-    return str | None if kind is Any else kind
+    of_choice = any(get_origin(one) is Literal for one in get_args(kind))
+    return str | None if kind is Any or of_choice else kind
 
 
 StudyName = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=_studies)]

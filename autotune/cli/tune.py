@@ -18,7 +18,7 @@ from autotune.cli.app import (
     with_exit_status,
 )
 from autotune.cli.compare import say_block
-from autotune.cli.flags import ENV_AGAIN, GroupedCommand, StudyName, asks, examples
+from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, asks, examples
 from autotune.cli.report import require_report, write_result
 from autotune.cli.running import interrupted, print_summary, profile, run_study, search
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @with_exit_status
 @asks(early={"config": use_file})
-def tune(context: typer.Context, question: Question) -> int:
+def tune(context: typer.Context, question: Question, *, help_all: HelpAll = False) -> int:  # noqa: ARG001
     """Find the fastest correct config of a model and prove it.
 
     An existing study of the same name is resumed.
@@ -143,8 +143,9 @@ def _print_both(found: BothResult, *, as_json: bool) -> None:
 @app.command(cls=GroupedCommand)
 @with_exit_status
 @asks(
-    *("trials", "budget", "early_stop", "thorough", "jobs", "on", "quiet", "studies_dir", "storage", "env", "as_json"),
+    *("trials", "budget", "effort", "jobs", "on", "quiet", "studies_dir", "storage", "env", "as_json"),
     env=ENV_AGAIN,
+    effort="exhaustive: go on until trials or time are used up; the configs stay those of the study. [as before]",
     trials="Most trials of the study, earlier ones included. [as before]",
 )
 def resume(study: StudyName, question: Question) -> int:

@@ -458,7 +458,7 @@ class RecordedCalls:
     def _untuned(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, lasting: bool = False) -> Any:
         self._recorder.note_first_call()
         ways_out = (
-            f"use training_step, or tune with {asked('own_loop', True)}"
+            f"use training_step, or tune without {asked('whole_step')}"
             if self._of_a_step
             else f"{self._backend.call_without_gradients}, or tune with {asked('task', 'train')} and use training_step"
         )

@@ -86,7 +86,7 @@ def question_of(tuned: TunedConfig) -> dict[str, Any]:
         "tolerance": workload.tolerance,
         "reference": workload.reference_precision,
         "seed": workload.seed,
-        **tuned.search.model_dump(),
+        **tuned.search.asked_of(workload.task),
     }
 
 

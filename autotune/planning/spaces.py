@@ -67,7 +67,7 @@ def space_of(
     require_open_knobs(space, str(path), question.env, limits)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
-    found_too = entry.shares_compilations and question.preset != "quick" and not question.space
+    found_too = entry.shares_compilations and question.effort != "quick" and not question.space
     space = with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
     return space if question.instances is None else with_instances(space, instances_asked(question.instances))
 
@@ -116,14 +116,14 @@ def _circumstances(question: Question, workload: Workload, declared: Declaration
         version=framework_version(workload.framework),
         device=workload.device,
         task=question.task,
-        preset=question.preset,
+        preset=question.scope.preset,
         tolerance=0.0 if question.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
         num_processors=os.cpu_count(),
         known=known_shapes(workload, declared.padding) | {*declared.met} | (UNLESS_LACKING - {*declared.lacks}),
         process_settings=question.process_settings,
         starts=available() if question.process_settings else frozenset(),
-        own_loop=question.own_loop and question.task == "train",
+        own_loop=question.scope.own_loop,
         records_gradients=declared.records_gradients,
         constant_weights=declared.constant_weights,
     )

@@ -81,7 +81,7 @@ _FIRST_TOKEN = Why(
     "only generated text has a first token and further ones",
     "tune text generation: {task=generate}",
 )
-_ONE_LOOP = Why("training steps alone have a loop that a job may keep", "leave out {own_loop}")
+_STEPS_ALONE = Why("training steps alone have a loss and an optimizer", "leave out {whole_step}")
 _LENGTHS = Why(
     "generated text has its lengths as prompts",
     "give them as {arguments}, e.g. prompts=16,64,200, or in the model's function",
@@ -108,7 +108,7 @@ BY_WORK: dict[str, dict[Work, Why | None]] = {
             "let the model's function return them: {'model': ..., 'generate': {'prompts': [...]}}",
         ),
     },
-    "own_loop": {"infer": _ONE_LOOP, "train": None, "generate": _ONE_LOOP},
+    "whole_step": {"infer": _STEPS_ALONE, "train": None, "generate": _STEPS_ALONE},
     "instances": {"infer": None, "train": _INSTANCES, "generate": _INSTANCES},
     "ttft": {"infer": _FIRST_TOKEN, "train": _FIRST_TOKEN, "generate": None},
     "tpot": {"infer": _FIRST_TOKEN, "train": _FIRST_TOKEN, "generate": None},

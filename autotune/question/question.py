@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, get_args
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -25,6 +25,7 @@ from autotune.question.allows import Facts, require_allowed
 from autotune.schema import Record
 
 Preset = Literal["quick", "standard", "exhaustive"]
+Effort = Literal["quick", "normal", "exhaustive"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -128,6 +129,12 @@ class Scope(Record):
     own_loop: bool = False
     instances: str | None = None
 
+    def asked_of(self, task: str) -> dict[str, Any]:
+        """Fields of the question that ask for the same."""
+        efforts: dict[str, Effort | None] = {"quick": "quick", "standard": None, "exhaustive": "exhaustive"}
+        own = self.model_dump(exclude={"preset", "own_loop"})
+        return {**own, "effort": efforts[self.preset], "whole_step": task == "train" and not self.own_loop}
+
 
 class Question(Record):
     """What is asked, in the order in which the command line shows it."""
@@ -165,13 +172,11 @@ class Question(Record):
     trials: int | None = ask(
         None, "Most trials of the study, earlier ones included. [24; no limit with a time]", by="anybody", ge=1
     )
-    early_stop: bool | None = ask(
+    effort: Effort | None = ask(
         None,
-        "Stop when further trials are unlikely to pay. [early stop; of `resume`: as before]",
+        "quick: a few dozen configs; normal: some hundred, until more are unlikely to pay; exhaustive: all, until "
+        "trials or time are used up. [normal]",
         by="anybody",
-    )
-    thorough: bool | None = ask(
-        None, "Search longer where the first configs are from the portfolio. [no; of `resume`: as before]", by="anybody"
     )
     jobs: int | None = ask(
         None,
@@ -186,17 +191,16 @@ class Question(Record):
         {}, "NAME=VALUE for the model's function; repeatable."
     )
     space: Paths = ask((), "Search-space file in place of the bundled one; one for each framework.")
-    preset: Preset = ask("standard", "How deep to search the space: quick, standard or exhaustive.", by="anybody")
     fixed_precision: bool = ask(False, "Do not try settings that change numerics.", by="anybody")
     process_settings: bool = ask(
         False,
         "Also try settings of the whole process (threads, allocator, matmul precision, ...); the job has to allow them "
         "with apply(model, process_settings=True), or to be started with `launch`.",
     )
-    own_loop: bool = ask(
+    whole_step: bool = ask(
         False,
-        "With task train: tune what a job that keeps its own loop can use (a Trainer, Lightning, apply): the model's "
-        "forward and backward, without what compiles loss or optimizer along.",
+        "With task train: also try what compiles loss or optimizer along, for a job that hands its whole step over "
+        "(training_step). No Trainer, Lightning or loop of your own can use that.",
         by="anybody",
     )
     instances: Annotated[str | None, BeforeValidator(_as_text)] = ask(
@@ -220,9 +224,6 @@ class Question(Record):
     )
     seed: int = ask(0, "Seed of weights, inputs and the order of trials.", by="anybody", ge=0, le=2**32 - 1)
     prior: Texts = ask((), "STUDY or exported YAML whose best configs are tried first; repeatable.")
-    portfolio: bool | None = ask(
-        None, "Begin with configs that were best on other models. [portfolio; of `resume`: as before]", by="anybody"
-    )
     sampler: str | None = ask(
         None, "An Optuna sampler in place of the tool's own: tpe, random, gp, ... or PACKAGE.MODULE:CLASS."
     )
@@ -276,8 +277,14 @@ class Question(Record):
     @property
     def scope(self) -> Scope:
         """The part that decides which configs there are; of several space files the first."""
-        asked_for = {name: getattr(self, name) for name in Scope.model_fields}
-        return Scope(**{**asked_for, "space": str(self.space[0].resolve()) if self.space else None})
+        return Scope(
+            space=str(self.space[0].resolve()) if self.space else None,
+            preset="standard" if self.effort in (None, "normal") else self.effort,
+            fixed_precision=self.fixed_precision,
+            process_settings=self.process_settings,
+            own_loop=self.task == "train" and not self.whole_step,
+            instances=self.instances,
+        )
 
     @classmethod
     def of(cls, given: Mapping[str, Any], place: str | None = None) -> Self:
@@ -293,7 +300,10 @@ class Question(Record):
             if first["type"] != "literal_error":
                 message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 raise InputError(f"{said}: {message}") from None
-            choices = get_args(cls.model_fields[field].annotation)
+            kind = cls.model_fields[field].annotation
+            choices = [
+                choice for part in (kind, *get_args(kind)) if get_origin(part) is Literal for choice in get_args(part)
+            ]
             those = f"choose {', '.join(choices[:-1])} or {choices[-1]}"
             raise InputError(f"{said}: unknown", tip=did_you_mean(str(given[field]), choices) + those) from None
 
@@ -303,8 +313,7 @@ class AskedAgain(TypedDict, total=False):
 
     budget: Any
     trials: int | None
-    early_stop: bool | None
-    thorough: bool | None
+    effort: str | None
     jobs: int | None
     on: str | None
     studies_dir: str | PathLike[str]
@@ -333,13 +342,11 @@ class Asked(AskedAgain, total=False):
     tolerance: float | None
     reference: str
     space: str | PathLike[str] | Sequence[str | PathLike[str]]
-    preset: str
     fixed_precision: bool
     process_settings: bool
-    own_loop: bool
+    whole_step: bool
     instances: str | int | None
     prior: str | Sequence[str]
-    portfolio: bool | None
     sampler: str | None
     seed: int
     env: Mapping[str, str] | None

@@ -90,7 +90,7 @@ class FolderStudies(Studies):
             return
         _require_records_here(folder)
         known = self.names()
-        start = f"there is none yet; start with `{command('tune', build='vit')}`"
+        start = f"there is none yet; start with `{command('tune', build='resnet18')}`"
         there_are = f"{did_you_mean(name, known)}there are: {', '.join(known)}" if known else start
         raise InputError(f"no study {name!r} in {self}", tip=there_are)
 

@@ -133,7 +133,7 @@ def _conditions(*both: Conditions) -> Iterator[str]:
         yield "`--process-settings`"
     yield from dict.fromkeys(f"a process can be started with {each.start}" for each in both if each.start)
     if any(each.whole_step for each in both):
-        yield "not with `--own-loop`"
+        yield "with `--whole-step`"
     if any(each.unrecorded for each in both):
         yield "calls without gradients"
     if any(each.constant_weights for each in both):

@@ -274,7 +274,7 @@ def test_a_model_that_fails_untuned(tune, scripted):
     ("wrong", "words"),
     [
         ({"trials": 0}, "trials=0"),
-        ({"preset": "deep"}, "preset='deep'"),
+        ({"effort": "deep"}, "effort='deep'"),
         ({"budget": "soon"}, "^budget='soon': neither a time nor a file"),
         ({"objective": "beauty"}, "beauty"),
         ({"constraints": ["compile=60"]}, "compile=60"),

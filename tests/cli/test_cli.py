@@ -127,8 +127,8 @@ MISTAKES = [
     (["run", "nope", "1"], ["no study 'nope'"]),
     (["compare", "nope", "0", "1"], ["no study 'nope'"]),
     (["tune", "--model", "vit", "--reference", "float16"], ["--reference float16", "model, float32 or float64"]),
-    (["tune", "--model", "vit", "--no-such-flag"], ["No such option"]),
-    (["no-such-command"], ["No such command"]),
+    (["tune", "--model", "vit", "--no-such-flag"], ["no such option"]),
+    (["no-such-command"], ["no such command"]),
 ]
 
 

@@ -31,7 +31,7 @@ def test_python_m_autotune_names_itself(tmp_path):
         )
 
     assert call("-h").stdout.startswith("Usage: python -m autotune ")
-    assert "start with `python -m autotune tune --model vit`" in call("show", "nope").stderr
+    assert "start with `python -m autotune tune --model resnet18`" in call("show", "nope").stderr
 
 
 def test_version_names_the_releases_and_imports_none_of_them(cli):
@@ -50,7 +50,7 @@ MISTAKES = [
     (("tune", "--model", "vit", "--device", "tpu"), "--device tpu", 2),
     (("spaces", "--device", "tpu"), "--device tpu", 2),
     (("tune",), "--model", 2),
-    (("studies", "--no-such-flag"), "No such option", 2),
+    (("studies", "--no-such-flag"), "no such option", 2),
 ]
 
 
@@ -115,7 +115,7 @@ def test_a_shell_completes_models_and_studies(tmp_path, monkeypatch):
 
 NEAR = [
     (("tune", "--model", "resnet8", "--device", "cpu"), "did you mean resnet18?"),
-    (("tune", "--model", "vit", "--device", "cpu", "--preset", "quik"), "did you mean quick?"),
+    (("tune", "--model", "vit", "--device", "cpu", "--effort", "quik"), "did you mean quick?"),
     (("tune", "--model", "vit", "--device", "cpu", "--sampler", "tpee"), "did you mean tpe?"),
     (("shwo", "s"), "Did you mean 'show'?"),
 ]

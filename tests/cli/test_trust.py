@@ -248,7 +248,7 @@ class TestAFolder:
 
         parameters = typer.main.get_command(app).commands["tune"].params  # type: ignore[attr-defined]
         flags = {max(each.opts, key=len).lstrip("-") for each in parameters if each.param_type_name == "option"}
-        assert flags == OF_A_NAMED_FILE | SERVERS | NOT_FOR_FILES
+        assert flags - {"help-all"} == OF_A_NAMED_FILE | SERVERS | NOT_FOR_FILES
         assert OF_A_PROJECT | INSIDE_A_PROJECT < OF_A_NAMED_FILE
         assert not (OF_A_NAMED_FILE & SERVERS)
 

@@ -137,4 +137,4 @@ def test_an_installed_wheel_tunes_a_real_model(installed, no_toolchain):
     """The same with PyTorch, from the bundled search space."""
     pytest.importorskip("torch")
     (installed.folder / "budget.yaml").write_text(yaml.safe_dump(QUICK_BUDGET.model_dump(mode="json")))
-    use(installed, TORCH_MODEL, "--framework", "torch", "--preset", "quick", "--budget", "budget.yaml", "--trials", "2")
+    use(installed, TORCH_MODEL, "--framework", "torch", "--effort", "quick", "--budget", "budget.yaml", "--trials", "2")

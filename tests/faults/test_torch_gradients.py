@@ -123,7 +123,7 @@ class TestInferenceConfigs:
 
     @pytest.mark.parametrize(
         ("config", "words"),
-        [({"scope": "loss"}, "own_loop=True"), ({"precision": "bf16_autocast"}, "under autocast of bfloat16")],
+        [({"scope": "loss"}, "without whole_step"), ({"precision": "bf16_autocast"}, "under autocast of bfloat16")],
         ids=str,
     )
     def test_training_configs_of_another_step(self, answer, caplog, config, words):

@@ -153,8 +153,8 @@ knobs:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"task": "train", "own_loop": True, "preset": "quick"},
-        {"fixed_precision": True, "preset": "exhaustive"},
+        {"task": "train", "effort": "quick"},
+        {"fixed_precision": True, "effort": "exhaustive"},
         {"process_settings": True, "objective": ("throughput",), "instances": "2"},
         {"space": ["own.yaml"]},
     ],
@@ -173,7 +173,7 @@ def test_the_space_that_an_export_asks_for_is_that_of_the_study(export, tmp_path
     asked = question_of(load_tuned(tmp_path / "best.yaml"))
     searched_again, by_default = (
         manifest.make_manifest(Question.of({**asked, "build": [asked["build"]], **more})).space.fingerprint
-        for more in ({}, Scope().model_dump())
+        for more in ({}, Scope().asked_of(question.task))
     )
     assert searched_again == study.space.fingerprint
     assert by_default != study.space.fingerprint
@@ -181,13 +181,14 @@ def test_the_space_that_an_export_asks_for_is_that_of_the_study(export, tmp_path
 
 def test_an_export_says_what_was_searched(tune_fake, cli, tmp_path):
     """As it was asked; the hint of a job asks the same."""
-    assert tune_fake("--trials", "3", "--preset", "quick", "--fixed-precision").returncode == 0
+    assert tune_fake("--trials", "3", "--effort", "quick", "--fixed-precision").returncode == 0
     assert cli("export", "s", "-o", "best.yaml").returncode == 0
     tuned = load_tuned(tmp_path / "best.yaml")
     assert (tuned.search.preset, tuned.search.fixed_precision, tuned.search.own_loop) == ("quick", True, False)
     assert os.path.isabs(tuned.search.space)
     hint = retune_command(tuned)
-    assert "--preset quick --fixed-precision" in hint
+    assert "--effort quick" in hint
+    assert "--fixed-precision" in hint
     assert f"--space {tuned.search.space}" in hint
 
 

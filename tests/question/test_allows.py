@@ -48,7 +48,7 @@ BY_WORKS_WORDS: dict[str, dict[str, Any]] = {
     "shapes": SHAPES,
     "traffic": LOG,
     "inputs": {"inputs": "calls.pt"},
-    "own_loop": {"own_loop": True},
+    "whole_step": {"whole_step": True},
     "instances": {"instances": 2, "objective": "throughput"},
     "ttft": {"objective": "ttft"},
     "tpot": {"constraints": "tpot <= 1s"},

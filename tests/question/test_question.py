@@ -27,8 +27,8 @@ def flags_of(command: str) -> dict:
 def test_each_field_has_a_flag():
     """Its help, default and environment variable are those of the field."""
     flags = flags_of("tune")
-    assert flags.keys() == ASKED_FOR
-    for name, parameter in flags.items():
+    assert flags.keys() == ASKED_FOR | {"help_all"}
+    for name, parameter in ((one, flags[one]) for one in ASKED_FOR):
         field = Question.model_fields[name]
         assert (parameter.help, parameter.envvar) == (field.description, field.json_schema_extra["variable"])
         if parameter.default is not None and not parameter.required:
@@ -70,11 +70,11 @@ def test_limits_are_the_same_by_every_door(field, wrong):
 
 def test_a_choice_is_worded_for_who_is_answered():
     """What is like it, and what there is."""
-    with pytest.raises(InputError, match=r"^preset='quik': unknown") as caught:
-        Question.of({"preset": "quik"})
-    assert caught.value.tip == "did you mean quick? choose quick, standard or exhaustive"
-    with answering_the_command_line(), pytest.raises(InputError, match=r"^--preset quik: unknown"):
-        Question.of({"preset": "quik"})
+    with pytest.raises(InputError, match=r"^effort='quik': unknown") as caught:
+        Question.of({"effort": "quik"})
+    assert caught.value.tip == "did you mean quick? choose quick, normal or exhaustive"
+    with answering_the_command_line(), pytest.raises(InputError, match=r"^--effort quik: unknown"):
+        Question.of({"effort": "quik"})
 
 
 def test_what_is_typed_and_what_is_given_in_python_are_one_question():

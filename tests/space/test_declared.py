@@ -144,13 +144,13 @@ def wish(model):
 
 
 @pytest.mark.parametrize(
-    ("framework", "preset", "tried"),
-    [("torch", "quick", False), ("torch", "standard", True), ("mindspore", "standard", False)],
+    ("framework", "effort", "tried"),
+    [("torch", "quick", False), ("torch", "normal", True), ("mindspore", "normal", False)],
 )
-def test_where_repeated_blocks_are_tried_unasked(framework, preset, tried):
+def test_where_repeated_blocks_are_tried_unasked(framework, effort, tried):
     """Where equal blocks share a compilation, and the search is no quick one."""
     pytest.importorskip(framework)
-    space = make_manifest(Question(build=("vit",), framework=framework, device="cpu", preset=preset)).space
+    space = make_manifest(Question(build=("vit",), framework=framework, device="cpu", effort=effort)).space
     assert ("region" in names(space)) is tried
 
 
@@ -241,7 +241,7 @@ def test_from_the_declaration_to_the_job(real_clock, cli, net, tmp_path, monkeyp
     )
     done = cli(
         "tune", "--model", "net:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml",
-        "--study", "s", "--budget", str(budget_file), "--trials", "9", "--no-early-stop",
+        "--study", "s", "--budget", str(budget_file), "--trials", "9", "--effort", "exhaustive",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "variant.wait=short" in done.stdout

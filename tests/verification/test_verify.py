@@ -424,7 +424,7 @@ class TestOnTheCommandLine:
         nothing is left."""
         export(name="a.yaml")
         export(lambda content: content["workload"].update(arguments={"rows": 5}), name="b.yaml")
-        self.refused(command("compare"), "Missing argument")
+        self.refused(command("compare"), "missing argument")
         self.refused(command("compare", "s"), "compare s: not understood", "compare STUDY 3 7")
         for no_trial in ("x", "\u00b2", "1" * 5000):
             self.refused(command("compare", "s", "0", no_trial), "not understood")
