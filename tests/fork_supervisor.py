@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -193,6 +194,7 @@ def _become_child(connection: socket.socket, asked: dict[str, Any], descriptors:
         os.close(given)
     os.environ.clear()
     os.environ.update(asked["env"])
+    tempfile.tempdir = None  # The server found one under the variables of whoever came first.
     os.chdir(asked["cwd"])
 
 

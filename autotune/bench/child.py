@@ -31,6 +31,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -234,6 +235,8 @@ def run_fork(
             os.environ[name] = str(pipe)
             os.set_inheritable(pipe, True)  # The worker may restart its Python.
         code = worker.main([str(folder.path)], ahead)
+    except BaseException:
+        traceback.print_exc()  # Nobody else does: what follows ends the process.
     finally:
         worker.leave(code)
 

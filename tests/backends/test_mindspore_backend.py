@@ -299,15 +299,6 @@ def test_bytecode_break_has_its_line(run):
 
 
 @pytest.mark.slow
-def test_trace_takes_the_first_path_for_all_inputs(run):
-    """Capture trace is silently wrong on the second input: why outputs are compared on two inputs at least."""
-    said = run("Branching", TRACE)
-    assert said["diagnosis"]["compiled"]
-    assert said["errors"][0] < 1e-6
-    assert said["errors"][1] > 0.1
-
-
-@pytest.mark.slow
 def test_ast_keeps_both_branches(run):
     """Capture ast turns a data-dependent branch into part of the graph: no break, and right on both inputs."""
     said = run("Branching", AST)
