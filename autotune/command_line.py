@@ -38,6 +38,12 @@ def options(**fields: Any) -> str:
     return "".join(f" {word}" for field, value in fields.items() for word in _words(flag(field), value))
 
 
+def install(extra: str) -> str:
+    """What installs an extra of this package: the distribution is on no index, so a checkout installs itself."""
+    place = _PACKAGE.parent if (_PACKAGE.parent / "pyproject.toml").is_file() else "autotune-compile"
+    return f"pip install {'-e ' if isinstance(place, Path) else ''}'{place}[{extra}]'"
+
+
 def flag(field: str) -> str:
     """The flag by which a field of the question is given."""
     return "--" + _FLAGS.get(field, field.replace("_", "-"))

@@ -270,6 +270,8 @@ def read_stored(path: Path, model: type[Model], form: Format, writer: Callable[[
     """An export, of whichever release, whose names are printable text. `writer` finds the release in its content.
     Raises InputError with file and key."""
     content = read_yaml(path)
+    if "schema" not in content:
+        raise InputError(f"{path}: is no file that autotune wrote", tip="give one that `export` wrote")
     written = form.written(writer(content), content.get("schema"))
     try:
         schema = form.schema_of(content)

@@ -17,11 +17,11 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.backends.protocol import Backend, PlainCode, Reports, SavedModels
-from autotune.command_line import asked
+from autotune.command_line import asked, install
 from autotune.config import Config, Scalar
 from autotune.doors import Door
 from autotune.environment import package_version
-from autotune.errors import InputError, MissingFrameworkError
+from autotune.errors import InputError, MissingFrameworkError, did_you_mean
 from autotune.workload.workload import Device, Task
 
 
@@ -128,7 +128,7 @@ BACKENDS: dict[str, BackendEntry] = {
         backend="autotune.backends.torch.backend:TorchBackend",
         distribution="torch",
         oldest="2.6",
-        install="pip install 'autotune-compile[torch]'",
+        install=install("torch"),
         untuned={"execution": "eager"},
         preload="torch",
         forks_on=("cpu", "gpu"),
@@ -159,7 +159,7 @@ BACKENDS: dict[str, BackendEntry] = {
         backend="autotune.backends.mindspore.backend:MindSporeBackend",
         distribution="mindspore",
         oldest="2.3",
-        install="pip install 'autotune-compile[mindspore]'",
+        install=install("mindspore"),
         # Its log level can only be set before the import; 3 leaves errors and drops a flood of warnings.
         process_variables={"GLOG_v": "3"},
         cache_is_exact=False,
@@ -203,7 +203,9 @@ def entry_of(framework: str) -> BackendEntry:
     found = DOOR.find(framework)
     if found is not None:
         return found
-    raise InputError(f"{asked('framework', framework)}: unknown", tip=f"choose one of: {', '.join(framework_names())}")
+    names = framework_names()
+    tip = f"{did_you_mean(framework, names)}choose one of: {', '.join(names)}"
+    raise InputError(f"{asked('framework', framework)}: unknown", tip=tip)
 
 
 def framework_version(framework: str) -> str:

@@ -188,6 +188,11 @@ def asks(
             named = given.pop(_NAMED, None)
             if named and _is_typed(given["context"], "build"):
                 raise InputError(f"the model {named[0]} is named without a flag, and {flag('build')} names another")
+            if named and len(named) > 1 and not all("=" in one for one in named):
+                raise InputError(
+                    f"{len(named)} models are named, {' and '.join(named)}",
+                    tip="name one; a time is written without a space: 5m",
+                )
             question = Question.of({name: given.pop(name) for name in fields} | ({"build": named} if named else {}))
             if "build" in fields and not question.build:
                 raise InputError(
@@ -209,8 +214,10 @@ ALL = "help_all"
 
 def _print_all(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
+        from autotune.cli.app import print_line
+
         context.meta[ALL] = True
-        typer.echo(context.get_help())
+        print_line(context.get_help())
         raise typer.Exit
 
 

@@ -10,6 +10,7 @@ import typer
 from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option
 from autotune.cli.report import require_report, write_result
+from autotune.command_line import command
 from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR, Question
 
@@ -20,14 +21,8 @@ if TYPE_CHECKING:
 @app.command()
 @with_exit_status
 def diagnose(
-    build: Annotated[
-        str,
-        option(
-            "build",
-            "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME, mindcv:NAME, mindone:NAME or "
-            "mindyolo:FILE.",
-        ),
-    ],
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="The model, as `tune` takes it.")] = None,
+    build: Annotated[str | None, option("build", "The same.")] = None,
     framework: Annotated[str | None, option("framework", "torch or mindspore. [by device]")] = None,
     device: Annotated[str, option("device")] = "auto",
     arguments: Annotated[list[str] | None, option("arguments")] = None,
@@ -46,8 +41,10 @@ def diagnose(
     from autotune.api.diagnosing import examine
     from autotune.render.diagnosis import diagnosis_document, diagnosis_lines
 
+    if (build is None) is (model is None):
+        raise InputError("one model is needed", tip=f"try: {command('diagnose', 'resnet18')}")
     question = Question.of(
-        {"build": build, "framework": framework, "device": device, "arguments": arguments, "seed": seed}
+        {"build": build or model, "framework": framework, "device": device, "arguments": arguments, "seed": seed}
     )
     require_report(report)
     stop_on_sigterm()

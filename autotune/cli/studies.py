@@ -208,6 +208,8 @@ def launch(
         say(f"{file}: {remark}")
     command = (job or [])[1:] if (job or [])[:1] == ["--"] else job
     if not command:
+        if all(one.line() == "COMMAND" for one in starts):
+            say(f"{file}: needs no launch: start the job as always")
         for one in starts:
             print_line(one.line())
         return

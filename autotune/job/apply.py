@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from autotune.job.uses import use_of
 from autotune.job.uses.use import Applying, Held, Use
 from autotune.tuned.tuned_config import TunedConfig
 
+_log = logging.getLogger("autotune")
 UseOf = Callable[[Applying, Any], Use]
 
 
@@ -94,6 +96,8 @@ class Application:
         if tuned.is_untuned and self._policy.limits(tuned) is not None:
             why = f"the verdict is {tuned.verdict.value}: nothing is compiled, adaptive or not"
             self._recorder.note("version", f"{self._loaded.path}: {why}")
+        elif tuned.is_untuned:
+            _log.info("autotune: %s says %s: the model runs as it is", self._loaded.path, tuned.verdict.value)
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = load_backend(tuned.framework)

@@ -31,7 +31,8 @@ def choose_target(
     if framework is not None:
         framework_version(framework)
     if device not in ("auto", *get_args(Device)):
-        raise InputError(f"{asked('device', device)}: unknown", tip="choose auto, cpu, gpu or ascend")
+        apple = "Apple's GPU is not supported; " if device == "mps" else ""
+        raise InputError(f"{asked('device', device)}: unknown", tip=f"{apple}choose auto, cpu, gpu or ascend")
     if device == "auto":
         return _best_target(framework, limits)
     chosen = framework or _installed_for(device)

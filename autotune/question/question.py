@@ -377,7 +377,9 @@ def taking(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
+                wrong = next((name for name in kwargs if name not in signature.parameters), "")
+                guess = did_you_mean(wrong, signature.parameters)
+                raise TypeError(f"{function.__name__}() {error}" + (guess and f"; {guess.strip()}")) from None
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]

@@ -118,6 +118,11 @@ NEAR = [
     (("tune", "--model", "vit", "--device", "cpu", "--effort", "quik"), "did you mean quick?"),
     (("tune", "--model", "vit", "--device", "cpu", "--sampler", "tpee"), "did you mean tpe?"),
     (("shwo", "s"), "Did you mean 'show'?"),
+    (("tune", "vit", "--trails", "3"), "did you mean --trials?"),
+    (("tune", "vit", "--framework", "pytorch"), "did you mean torch?"),
+    (("tune", "resnet18", "--budget", "5", "m"), "models are named, resnet18 and m"),
+    (("tune", "vit", "--thorough"), "--effort"),
+    (("tune", "vit", "--device", "mps"), "Apple's GPU is not supported"),
 ]
 
 

@@ -101,13 +101,15 @@ def test_two_lines(write, caplog):
 
 
 def test_unless_faster_the_model_comes_back_untouched(write):
-    """`apply` of any other verdict returns the same object, and needs no framework."""
+    """`apply` of any other verdict returns the same object, says so in the log, and needs no framework."""
     path = write(lambda content: content.update(verdict="tie", framework="torch"))
     script = (
-        f"import sys, autotune\nmodel = object()\nassert autotune.load({str(path)!r}).apply(model) is model\n"
+        "import sys, logging, autotune\nlogging.basicConfig(level=20)\nmodel = object()\n"
+        f"assert autotune.load({str(path)!r}).apply(model) is model\n"
         "assert not {'torch', 'mindspore', 'optuna'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
+    said = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    assert f"INFO:autotune:autotune: {path} says tie: the model runs as it is\n" == said.stderr
 
 
 FILES = {

@@ -417,7 +417,7 @@ class TestMistakes:
         monkeypatch.setitem(sys.modules, "psycopg", None)
         with pytest.raises(InputError, match="psycopg") as caught:
             SharedStudies(studies, parse_storage(NOWHERE)).open("s")
-        assert "autotune-compile[postgres]" in str(caught.value.tip)
+        assert "[postgres]'" in str(caught.value.tip)
 
     def test_nobody_answers(self, server: Server, studies: Path) -> None:
         """A refused connection names the storage."""

@@ -25,8 +25,8 @@ def build():
 @pytest.mark.parametrize(
     ("model", "framework", "package", "install"),
     [
-        ("timm:resnet50", "torch", "timm", "autotune-compile[timm]"),
-        ("hf:vit", "torch", "transformers", "autotune-compile[hf]"),
+        ("timm:resnet50", "torch", "timm", "[timm]'"),
+        ("hf:vit", "torch", "transformers", "[hf]'"),
         ("mindcv:resnet50", "mindspore", "mindcv", "pip install mindcv"),
     ],
 )

@@ -42,7 +42,8 @@ def test_a_call_from_python_takes_the_fields(function, fields):
     assert fields.__annotations__.keys() <= parameters.keys() & ASKED_FOR
     for name in fields.__annotations__:
         assert parameters[name].default == Question.model_fields[name].default
-    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got an unexpected keyword argument 'trails'"):
+    words = rf"{function.__name__}\(\) got an unexpected keyword argument 'trails'; did you mean trials\?"
+    with pytest.raises(TypeError, match=words):
         function("vit", trails=3)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from autotune import models
-from autotune.command_line import asked
+from autotune.command_line import asked, install
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.workload.hubs import Hub
@@ -133,7 +133,7 @@ HF = PackageHub(
     package="transformers",
     module="hugging_face",
     examples=EXAMPLES,
-    install="pip install 'autotune-compile[hf]'",
+    install=install("hf"),
     about=f"any model type of Hugging Face transformers: {_shown(EXAMPLES)}",
     tasks=("infer", "train", "generate"),
     place="folder",
@@ -144,7 +144,7 @@ TIMM_HUB = PackageHub(
     package="timm",
     module="timm_models",
     examples=TIMM_EXAMPLES,
-    install="pip install 'autotune-compile[timm]'",
+    install=install("timm"),
     about=f"any model of timm: {_shown(TIMM_EXAMPLES)}",
 )
 MINDCV_HUB = PackageHub(

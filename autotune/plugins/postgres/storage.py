@@ -19,7 +19,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from autotune.command_line import asked
+from autotune.command_line import asked, install
 from autotune.errors import InputError, StoreError, causes
 from autotune.plugins.postgres.url import StorageUrl
 
@@ -98,7 +98,7 @@ def _require_driver() -> None:
     except ImportError as error:
         raise InputError(
             f"{asked('storage')} needs the package psycopg 3, which cannot be imported ({str(error).splitlines()[0]})",
-            tip='run: pip install "autotune-compile[postgres]"',
+            tip=f"run: {install('postgres')}",
         ) from None
 
 

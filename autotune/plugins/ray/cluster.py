@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.command_line import asked
+from autotune.command_line import asked, install
 from autotune.errors import InputError, MissingDeviceError, SetupError, quoted
 from autotune.plugins.ray.device_worker import DeviceWorker
 from autotune.plugins.ray.links import Cluster, Link, LinkLostError
@@ -208,9 +208,7 @@ def require_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise InputError(
-            f"{asked('on', 'ray')}: Ray is not installed", tip="pip install 'autotune-compile[ray]'"
-        ) from None
+        raise InputError(f"{asked('on', 'ray')}: Ray is not installed", tip=install("ray")) from None
     return ray
 
 

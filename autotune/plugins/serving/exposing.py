@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.command_line import install
 from autotune.errors import InputError
 
 
@@ -18,6 +19,6 @@ def expose(model: Any, name: str) -> None:
         from autotune.plugins.serving.prometheus import expose as register
     except ImportError:
         raise InputError(
-            "Prometheus needs the package prometheus-client", tip="run: pip install 'autotune-compile[prometheus]'"
+            "Prometheus needs the package prometheus-client", tip=f"run: {install('prometheus')}"
         ) from None
     register(model, name)

@@ -11,6 +11,7 @@ from autotune.answer.content import Figure, Part
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.answer.sections.verdict import headline
+from autotune.command_line import install
 from autotune.errors import InputError, printable_lines
 from autotune.files import write_whole
 from autotune.measure.statistics import COMPILED
@@ -83,9 +84,7 @@ def require_possible(path: Path) -> None:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as missing:
-        raise InputError(
-            f"a report needs the package {missing.name}", tip="run: pip install 'autotune-compile[report]'"
-        ) from None
+        raise InputError(f"a report needs the package {missing.name}", tip=f"run: {install('report')}") from None
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise InputError(f"{path}: no file can be written there", tip="name a file in a folder that exists")
 
