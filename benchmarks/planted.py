@@ -1,7 +1,8 @@
 """Planted truth: studies in which the right answer is known, because it was put there.
 
 One config is faster, equal, slower or wrong by design, and simulated studies count how often the verdict is right.
-`device.py` has real ones.
+`device.py` has real ones. A record is kept as soon as it is there, so that a run goes on where it was stopped; what has
+a record of this commit is not run again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.evidence import Benchmark, Goal, percent, table
+from benchmarks.evidence import Benchmark, Goal, by_commit, commit, is_of_this_code, percent, table
 from benchmarks.simulated import ENDED, UNTUNED_S, Noise, Truth, simulate, space_of_variants
 
 GOAL_SD, HARDER_SD = 0.015, 0.03
@@ -91,6 +92,7 @@ class Row:
     num_intervals: int = 0
     num_covering: int = 0
     """Intervals of the planted config's speed-up, and those of them that hold the truth."""
+    commit: str = ""
 
     def add(self, verdict: str, is_planted: bool, interval: tuple[float, float] | None) -> None:
         self.verdicts[verdict] += 1
@@ -122,7 +124,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
 
 def run(case: Case) -> Row:
     """Studies of eight compiled configs, one of which is the planted one. The study's number is its seed."""
-    row, planted, space = Row(case.planted, case.kind), case.planted, space_of_variants(NUM_VARIANTS)
+    row, planted, space = Row(case.planted, case.kind, commit=commit()), case.planted, space_of_variants(NUM_VARIANTS)
     untuned, *compiled = space.configs()
     for seed in range(case.num_studies):
         chosen = compiled[seed % len(compiled)]
@@ -134,6 +136,11 @@ def run(case: Case) -> Row:
         interval = None if speedup is None else (speedup.low, speedup.high)
         row.add(study.confirmation.verdict.value, study.candidate == chosen, interval)
     return row
+
+
+def holds(row: Row) -> bool:
+    """It is a record of this very code."""
+    return is_of_this_code(row.commit)
 
 
 def judge(records: Sequence[Row]) -> list[Goal]:
@@ -169,7 +176,7 @@ def section(records: Sequence[Row]) -> str:
         f"{kind}:\n\n{table(header, [_cells(row, verdicts) for row in records if row.kind == kind])}"
         for kind in dict.fromkeys(row.kind for row in records)
     ]
-    return "\n\n".join([ABOUT, *tables])
+    return "\n\n".join(filter(None, [ABOUT, *tables, by_commit(row.commit for row in records)]))
 
 
 def kind_of(process_sd: float, *, has_clock: bool) -> str:
@@ -183,7 +190,7 @@ def _cells(row: Row, verdicts: Sequence[str]) -> list[str]:
     return [row.planted.name, str(row.num_studies), *counts, str(row.num_wrong_winners), held]
 
 
-BENCHMARK = Benchmark("planted", "Planted truth", __doc__, Row, cases, run, judge, section, options)
+BENCHMARK = Benchmark("planted", "Planted truth", __doc__, Row, cases, run, judge, section, options, holds=holds)
 
 if __name__ == "__main__":
     BENCHMARK.main()

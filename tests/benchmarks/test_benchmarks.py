@@ -81,7 +81,7 @@ def test_a_clock_ends_a_study():
         return simulate(space, truth, Noise(process_sd=0.03), seed=seed, has_clock=has_clock).confirmation
 
     found, ended, again, endless = confirmed(5), confirmed(3), confirmed(3), confirmed(3, has_clock=False)
-    assert ended == again
+    assert (ended, endless) == (again, confirmed(3, has_clock=False))
     assert (found.verdict, found.cut_short) == (Verdict.FASTER, False)
     assert (ended.verdict, ended.cut_short) == (Verdict.UNDECIDED, True)
     assert 0 < ended.left_s < 15 < found.left_s
