@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,9 +108,14 @@ def _remove(names: list[str], studies: Studies, *, yes: bool, only_unmeasured: b
         if kept is None:
             print_line(f"kept {name}: it has been measured meanwhile")
             continue
-        stays = f"; not removed: {', '.join(path.name for path in kept)}" if kept else ""
+        stays = f"; not removed: {', '.join(map(_where, kept))}" if kept else ""
         print_line(f"removed {name}{stays}")
     return 0
+
+
+def _where(path: Path) -> str:
+    """What stays: in the study's folder its name, elsewhere where it is."""
+    return path.name if os.path.lexists(path) else str(path)
 
 
 def _is_agreed(question: str) -> bool:

@@ -72,6 +72,12 @@ class Objective(Record):
         return self.quantity if self.num_calls is None else f"{self.quantity}:{self.num_calls}"
 
     @property
+    def metric(self) -> str:
+        """The name with the unit of what `value` gives, for other readers of a study's records: `latency (s)`."""
+        unit = {"memory": "bytes", "throughput": "s per item"}.get(self.quantity, "s")
+        return f"{self.name} ({unit})"
+
+    @property
     def is_latency(self) -> bool:
         """What is minimised is the time of a steady call: a config with slow calls cannot be the best."""
         return self.quantity in ("latency", "p90", "p99", "throughput", *OF_GENERATION)

@@ -8,9 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-import optuna
 from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
 
 from autotune import own_folders
 from autotune.command_line import asked, command, options
@@ -19,6 +17,7 @@ from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study import own_files, sqlite
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.marker import Home, read_marker
+from autotune.study.stored_trials import create_records
 from autotune.study.study import Studies, Study
 from autotune.trial.folder import REQUEST_FILE
 
@@ -139,8 +138,7 @@ class FolderStudies(Studies):
             own_files.clear_creation(folder)
         opened = sqlite.open_storage(path, create=True)
         with sqlite.storage_errors(path):
-            directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
-            optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
+            create_records(manifest, opened)
         # The manifest comes last: a folder without one is not yet a study.
         try:
             manifest.write(folder / "manifest.json")

@@ -161,6 +161,13 @@ class Confirmation(Record):
         return None if self.candidate is None else self.compared.get(self.candidate)
 
     @property
+    def words(self) -> str:
+        """The verdict with the candidate's interval, e.g. `faster: 1.42x (1.38x to 1.47x)`."""
+        speedup = self.speedup
+        told = "" if speedup is None else f": {speedup.median:.2f}x ({speedup.low:.2f}x to {speedup.high:.2f}x)"
+        return f"{self.verdict.value.replace('_', ' ')}{told}"
+
+    @property
     def compared(self) -> dict[int, Speedup]:
         """Trial -> its speed-up over the untuned model, for all that took part to the end."""
         return dict(zip(self.contestants[1:], self.speedups, strict=True))

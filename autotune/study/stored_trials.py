@@ -11,10 +11,15 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import optuna
 import psutil
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 
@@ -165,3 +170,14 @@ def _parse(result: Any, number: int, manifest: Manifest) -> Outcome:
     except (ValueError, KeyError, TypeError) as error:
         wrong = f"{type(error).__name__}: {error}"[:MOST_SAID]
     raise StoreError(f"trial {number} cannot be read: {wrong}", tip=TIP)
+
+
+def create_records(manifest: Manifest, storage: RDBStorage) -> optuna.Study:
+    """Optuna's study of a new manifest's name. What is minimised has its name and unit there, for Optuna's dashboard.
+    Raises DuplicatedStudyError."""
+    directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
+    made = optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        made.set_metric_names([objective.metric for objective in manifest.objectives])
+    return made

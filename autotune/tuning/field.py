@@ -16,7 +16,16 @@ from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state
 from autotune.measure.statistics import FIRST_LOOK, Verdict, spread_of_pairs
 from autotune.own_folders import remove
 from autotune.study.own_files import clear_runs
-from autotune.study.records import BlockRow, LongerUse, NoiseFloor, TrialRecord, counted, states_of, together_in
+from autotune.study.records import (
+    BlockRow,
+    Confirmation,
+    LongerUse,
+    NoiseFloor,
+    TrialRecord,
+    counted,
+    states_of,
+    together_in,
+)
 from autotune.study.study import Study
 from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
@@ -271,7 +280,14 @@ def note_use(study: Study, use: LongerUse) -> None:
     study.blocks = [row.model_copy(update={"values": kept}) for row, kept in rows]
     study.answers = [step for step in study.answers if step.trial != use.trial]
     if study.confirmation is not None and use.trial in study.confirmation.contestants:
-        study.confirmation = None
+        record_verdict(study, None)
+
+
+def record_verdict(study: Study, confirmation: Confirmation | None) -> None:
+    """Store the verdict, or take it back; and once more as a text, for those who read the records without this package.
+    The text is never read here."""
+    study.confirmation = confirmation
+    study.write_attribute("verdict", None if confirmation is None else confirmation.words)
 
 
 def _comparable(control: Reading | None, untuned: ProcessState | None) -> Reading | None:

@@ -46,7 +46,7 @@ from autotune.tuning.events import (
 )
 from autotune.tuning.evidence import evidence_of
 from autotune.tuning.failure_rules import FailureRules
-from autotune.tuning.field import Field
+from autotune.tuning.field import Field, record_verdict
 from autotune.tuning.finalists import EQUALLY_FAST
 from autotune.tuning.jobs import may_compile_ahead, num_at_once
 from autotune.tuning.race import Standing
@@ -136,7 +136,7 @@ class Tuner:
             confirmation = self._conclude(self._standing())
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
-            study.confirmation = confirmation
+            record_verdict(study, confirmation)
             return confirmation
 
     def _start(self, given_back: list[int]) -> SearchStarted:
@@ -366,7 +366,7 @@ class Tuner:
             )
             self._study.answers = [*self._study.answers, step]
             # A run that is interrupted from here on keeps it.
-            self._study.confirmation = self._conclude(standing, is_interim=True)
+            record_verdict(self._study, self._conclude(standing, is_interim=True))
             self._notify(AnswerProven(step, answer, before))
 
     def _end_search(self, reason: StopReason) -> None:

@@ -23,14 +23,17 @@ import autotune
 from autotune import environment
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.plugins.postgres.studies import SharedStudies
 from autotune.plugins.postgres.url import StorageUrl, parse_storage
 from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.marker import MARKER
+from autotune.study.records import Confirmation
 from autotune.study.storages import VARIABLE, studies_in
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning.field import record_verdict
 from autotune.tuning.priors import read_prior, related_studies
 from tests.asking import ask
 from tests.conftest import _PACKAGES, REPOSITORY, cli_command, cli_environment
@@ -125,13 +128,19 @@ class TestTheSameAsInAFile:
         assert FolderStudies(studies).names() == []
 
     def test_optuna_and_the_dashboard_read_it(self, make_shared, server, database, measurement: Measurement) -> None:
-        """The tables are Optuna's own: `load_study` finds the trials, as `optuna-dashboard` does."""
+        """The tables are Optuna's own: `load_study` finds the trials, as `optuna-dashboard` does, with the unit of what
+        is minimised and the verdict as people read it."""
         study = make_shared()
         with study.writing():
             tell(study, measurement, 2)
+            speedup = Speedup(median=1.42, low=1.38, high=1.47)
+            told = {"verdict": Verdict.FASTER, "candidate": 1, "contestants": (0, 1), "speedups": (speedup,)}
+            record_verdict(study, Confirmation(**told, num_trials=2))
         plain = optuna.storages.RDBStorage(server.url(database).replace("postgresql:", "postgresql+psycopg:"))
         loaded = optuna.load_study(study_name="s", storage=plain)
         assert [each.state.name for each in loaded.trials] == ["COMPLETE", "COMPLETE"]
+        assert loaded.metric_names == ["latency (s)"]
+        assert loaded.user_attrs["verdict"] == "faster: 1.42x (1.38x to 1.47x)"
         assert [each.study_name for each in optuna.get_all_study_summaries(plain)] == ["s"]
         plain.engine.dispose()
 
@@ -359,16 +368,24 @@ class TestRemoval:
         make_shared().close()
         assert SharedStudies(studies, url).without_measurement() == ["s"]
 
-    def test_one_in_use_and_one_of_another_machine_stay(self, make_shared, url, studies, elsewhere) -> None:
-        """The first may be removed later, the second where its files are."""
+    def test_one_in_use_stays_and_one_of_a_machine_that_is_gone_goes(
+        self, make_shared, url, studies, elsewhere, shared_cli, make_manifest
+    ) -> None:
+        """Whether its process runs here or there. The files stay where they are, and yield to the next of the name."""
         study = make_shared()
+        old = f"{environment.hostname()}:{study.folder.resolve()}"
         with study.writing(), pytest.raises(StoreError, match="is being tuned by another process"):
             SharedStudies(studies, url).remove("s")
-        elsewhere(studies)
+        with study.writing():
+            elsewhere(studies)
+            with pytest.raises(StoreError, match="is being tuned by another process"):
+                SharedStudies(studies, url).remove("s")
         assert SharedStudies(studies, url).without_measurement() == []
-        with pytest.raises(StoreError, match="files of study 's' are in"):
-            SharedStudies(studies, url).remove("s")
-        assert SharedStudies(studies, url).names() == ["s"]
+        result = shared_cli("studies", "rm", "s", "--yes")
+        assert (result.returncode, result.stdout) == (0, f"removed s; not removed: {old}\n"), result.stderr
+        assert SharedStudies(studies, url).names() == []
+        back = SharedStudies(studies.with_name("on-the-first-host"), url).create(make_manifest())
+        assert back.records() == []
 
 
 class TestMistakes:

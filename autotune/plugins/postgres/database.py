@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from autotune import environment
-from autotune.command_line import asked
+from autotune.command_line import asked, command
 from autotune.errors import StoreError
 from autotune.plugins.postgres.storage import PATIENCE_S, PatientStorage, storage_errors, was_cut_off
 from autotune.plugins.postgres.url import StorageUrl
@@ -146,12 +146,19 @@ class SharedDatabase:
                 f"study {self.name!r} is one of host {self.home.host}, in {self.home.folder}: "
                 "trials of two machines are not comparable",
                 tip="go on there, or begin a study of this machine with "
-                f"{asked('study', f'{self.name}-{environment.hostname()}')} and {asked('prior', self.name)}",
+                f"{asked('study', f'{self.name}-{environment.hostname()}')} and {asked('prior', self.name)}; if that "
+                f"machine is gone, `{command('studies', 'rm', self.name)}` frees the name",
             )
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         self.require_writable()
+        with self.locked():
+            yield
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running trials, as `exclusive` does, from any machine."""
         with self._errors():
             if not self._lock.take():
                 raise self._in_use()

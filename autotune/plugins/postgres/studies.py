@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.study import StudyDirection
 from pydantic import ValidationError
 
 from autotune import own_folders
@@ -23,6 +22,7 @@ from autotune.study.manifest import Manifest, parse_manifest
 from autotune.study.marker import Home, Marker, read_marker
 from autotune.study.slots import UNREADABLE, unreadable
 from autotune.study.storages import Storage
+from autotune.study.stored_trials import create_records
 from autotune.study.study import Studies, Study, check_name
 
 
@@ -66,18 +66,19 @@ class SharedStudies(Studies):
             return Study(self, here or home.as_path, manifest, database)
 
     def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
+        """Remove the records alone where the files are on another machine, which may be gone; where they are there
+        still, they yield to the next study of the name on that machine."""
         with closing(self.open(name)) as study:
-            if not study.database.is_here:
-                raise StoreError(
-                    f"the files of study {name!r} are in {study.folder}", tip="remove the study on that machine"
-                )
-            with study.exclusive():
+            database = study.database
+            assert isinstance(database, SharedDatabase)
+            with study.exclusive() if database.is_here else database.locked():
                 if only_unmeasured and study.has_evidence():
                     return None
                 # First: a folder without records is taken over by the next study of the name.
-                study.database.forget()
-                own_files.remove_study(study.folder, study.manifest)
-        return own_files.what_stays(study.folder)
+                database.forget()
+                if database.is_here:
+                    own_files.remove_study(study.folder, study.manifest)
+        return own_files.what_stays(study.folder) if database.is_here else [study.folder]
 
     def _exists(self, name: str) -> bool:
         with self._opened() as storage:
@@ -92,9 +93,8 @@ class SharedStudies(Studies):
         self._require_free(folder)
         with self._opened(create=True) as storage:
             assert storage is not None
-            directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
             try:
-                study = optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
+                study = create_records(manifest, storage)
             except optuna.exceptions.DuplicatedStudyError:
                 raise StoreError(
                     f"{self} has a study {manifest.name!r} that autotune did not make, or is making now",
