@@ -18,10 +18,11 @@ import pytest
 from autotune.api import diagnosing, side_by_side
 from autotune.api.diagnosing import Diagnosis
 from autotune.config import Config
+from autotune.measure.blocks import Blocks
 from autotune.measure.findings import findings_of
 from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.measure.proof import Proof
 from autotune.measure.scatter import ProcessState
-from autotune.measure.statistics import Comparison
 from autotune.verification.comparison import ComparisonResult
 from tests import golden_studies
 from tests.conftest import REPOSITORY, run_here
@@ -69,7 +70,7 @@ def measured(folder, monkeypatch):
     def compared(pair, *_):
         if pair.second.config["execution"] == "compile" and pair.second.config.get("mode") == "default":
             return ComparisonResult(None, failure, "second")
-        blocks = Comparison(tuple((0.01 * x, 0.005 * x) for x in (1.0, 1.01, 0.99, 1.0)))
+        blocks = Proof(Blocks(tuple((0.01 * x, 0.005 * x) for x in (1.0, 1.01, 0.99, 1.0))))
         return ComparisonResult(blocks, second=golden_studies.MEASURED)
 
     def examined(*_):

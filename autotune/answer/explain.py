@@ -16,8 +16,10 @@ from functools import cached_property
 
 from autotune.answer.result import StudyResult
 from autotune.config import Config, Scalar
+from autotune.measure.blocks import Blocks
+from autotune.measure.looks import Look
 from autotune.measure.measurement import Failure, Measurement
-from autotune.measure.statistics import Comparison, Speedup, inverse
+from autotune.measure.statistics import Speedup, inverse
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.importance import Importance, importances
@@ -185,7 +187,7 @@ class TrialComparisons:
         """`one` over `other`; None where fewer than two blocks had both."""
         found = ((block.values.get(other.number), block.values.get(one.number)) for block in self.blocks)
         rows = tuple((theirs, mine) for theirs, mine in found if theirs is not None and mine is not None)
-        return Comparison(rows).speedups[0] if len(rows) > 1 else None
+        return Look(Blocks(rows)).speedups[0] if len(rows) > 1 else None
 
     def in_search(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
         """`one` over `other`, by one process each; None where either was disturbed."""

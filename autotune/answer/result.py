@@ -7,11 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from autotune.command_line import command
+from autotune.measure.blocks import Blocks
+from autotune.measure.looks import Look
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import OF_GENERATION, Objective
 from autotune.measure.profile import HotSpots, Profile
 from autotune.measure.scatter import ProcessState, Scatter, widest
-from autotune.measure.statistics import Comparison, Speedup, Verdict, break_even_calls
+from autotune.measure.statistics import MARGIN, Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
@@ -204,15 +206,15 @@ class StudyResult:
         pairs = [(row.values[untuned.number], row.second) for row in self.blocks if row.second is not None]
         if not pairs:
             return None
-        compared = Comparison(tuple(pairs))
-        is_sure = (compared.confidence(0) or 0.0) >= SURE
+        blocks = Blocks(tuple(pairs))
+        is_sure = (blocks.confidence(0, MARGIN) or 0.0) >= SURE
         noise = 0.0 if self.noise_floor is None else self.noise_floor.spread
-        plain = self.space.untuned()
+        plain, speedup = self.space.untuned(), Look(blocks).speedups[0]
         return SecondFigures(
             settings={name: second.config[name] for name in second.config.differing(plain)},
             value=statistics.median(value for _, value in pairs),
-            speedup=compared.speedups[0],
-            is_beyond_noise=is_sure and compared.speedups[0].median > 1 + max(WORTH_TELLING, noise),
+            speedup=speedup,
+            is_beyond_noise=is_sure and speedup.median > 1 + max(WORTH_TELLING, noise),
         )
 
     @cached_property

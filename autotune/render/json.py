@@ -40,7 +40,7 @@ def comparison_document(result: ComparisonResult, names: tuple[str, str]) -> dic
         "objective": result.objective.name,
         "speedup": result.speedup and result.speedup.model_dump(),
         "values": None if result.comparison is None else list(result.values),
-        "blocks": None if result.comparison is None else result.comparison.values,
+        "blocks": None if result.comparison is None else result.comparison.blocks.values,
         "failed": result.failed,
         "failure": result.failure and result.failure.model_dump(mode="json"),
     }

@@ -107,7 +107,7 @@ def _lines(
     if result.comparison is not None and result.speedup is not None:
         rows.append(("today" if promised else "ratio", gain(pair.objective, result.speedup)))
         rows += [(n, value_words(pair.objective, value)) for n, value in zip(names, result.values, strict=True)]
-        rows.append(("blocks", count(len(result.comparison.values))))
+        rows.append(("blocks", count(len(result.comparison.blocks.values))))
     if result.failure is not None:
         rows += [("error", result.failure.error), ("full log", result.failure.evidence)]
     return rows
@@ -130,7 +130,7 @@ def _commands(command: str | None) -> list[tuple[str, str]]:
 def _figures(result: ComparisonResult, pair: PairedRun, names: Names, promised: Speedup | None) -> list[Figure]:
     if result.comparison is None:
         return []
-    first, second = zip(*result.comparison.values, strict=True)
+    first, second = zip(*result.comparison.blocks.values, strict=True)
     blocks = by_block(
         pair.objective,
         [(names[0], "untuned", "s", first), (names[1], "best", "D", second)],

@@ -21,9 +21,10 @@ from pathlib import Path
 
 from autotune.bench.bench import Bench, Lost, Running
 from autotune.config import Config
+from autotune.measure.blocks import Blocks
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.measure.proof import Proof
 from autotune.measure.sampling import Reading, middle_of
-from autotune.measure.statistics import Comparison
 from autotune.own_folders import absolute
 from autotune.study.budget import LONGEST_LOOK_S, BlockPlan
 from autotune.trial.deadline import NEVER, Deadline
@@ -96,7 +97,7 @@ class BlockedRun:
     def base(self) -> Contestant:
         return self.contestants[0]
 
-    def run(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
+    def run(self, is_clear: Callable[[Proof], bool]) -> Proof | None:
         """Measure until `is_clear`, or until the plan is used up.
 
         Returns None if all but the base failed, or if the base failed or the time was up before the first look.
@@ -112,7 +113,7 @@ class BlockedRun:
             for evidence in (self.blocks, self.failures, self.mishaps, self._num_failed):
                 evidence.clear()
 
-    def _measure(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
+    def _measure(self, is_clear: Callable[[Proof], bool]) -> Proof | None:
         begun = self.deadline.clock()
         comparison = None
         for num_blocks in self.plan.looks:
@@ -143,12 +144,12 @@ class BlockedRun:
         """There is no time for one more block."""
         return self.deadline.left_s() <= self._longest_block_s
 
-    def comparison(self) -> Comparison:
+    def comparison(self) -> Proof:
         """The comparison over all blocks so far, with the contestants in their order."""
         rows = tuple(
             tuple(self.value(block[contestant.name]) for contestant in self.contestants) for block in self.blocks
         )
-        return Comparison(rows, num_looks=self.plan.num_looks, first_look=self.plan.first_look)
+        return Proof(Blocks(rows), num_looks=self.plan.num_looks, first_look=self.plan.first_look)
 
     def _measure_block(self) -> None:
         block, num_before = self.open_block(self.contestants), len(self.blocks)

@@ -116,7 +116,7 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
         raise _failed(failures[0])
     if comparison is None:
         return None
-    pairs = tuple((one, other) for one, other in comparison.values if one is not None and other is not None)
+    pairs = tuple((one, other) for one, other in comparison.blocks.values if one is not None and other is not None)
     processes = [process for block in blocked.blocks for process in block.values()]
     errors = [process.relative_error for process in processes]
     floor = NoiseFloor(

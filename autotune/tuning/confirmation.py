@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
 from autotune.measure.measurement import Measurement, Reason
-from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict
+from autotune.measure.proof import Proof
+from autotune.measure.statistics import MARGIN, Verdict
 from autotune.study.equivalence import program_of
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
 from autotune.tuning.attempts import UNTUNED_ATTEMPTS
@@ -20,6 +21,8 @@ from autotune.tuning.session import Session
 
 _EQUAL = math.log1p(EQUALLY_FAST)
 _OF_A_FULL_DEVICE = {Reason.OUT_OF_MEMORY, Reason.RUN_ERROR, Reason.COMPILE_ERROR, Reason.CRASH}
+_ALIKE = 0.4
+"""From this estimated correlation on, a verdict that found nothing names it as the reason."""
 _STANDARD_ERRORS = 2.0
 """Two configs that are equal differ by more in one case of twenty."""
 
@@ -83,20 +86,20 @@ class _Verdict:
         if self.field.is_in_turn:
             self.notes.append("there was room for one process at a time: those of a block ran in turn")
 
-    def _judged(self, comparison: Comparison) -> Confirmation:
+    def _judged(self, comparison: Proof) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
         comparison = replace(comparison, is_final=self._is_ended_by_clock())
         evidence, must_win = self.evidence, not self.untuned.violations
         winner = winner_of(comparison, MARGIN, evidence.simplicities(), must_win=must_win, gains=self._gains())
         candidate, margin = evidence.finalists[winner], comparison.margin_of(winner)
         verdict = comparison.verdict(winner)
-        if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
+        if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.look.correlation > _ALIKE:
             self.notes.append(
-                f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
+                f"successive blocks are alike (correlation {comparison.look.correlation:.1f}) and prove less for it: "
                 "something on this machine changes from minute to minute"
             )
-        if verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED) and comparison.rules_out(winner):
-            most = f"{comparison.upper_limits[winner]:.2f}x at most (95 % sure)"
+        if verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED) and comparison.look.rules_out(winner):
+            most = f"{comparison.look.upper_limits[winner]:.2f}x at most (95 % sure)"
             self.notes.append(f"trial {candidate.number} does not look faster, and is {most}")
         self._note_programs()
         self.notes += filter(None, [clocks_note(self.field.seen)])
@@ -109,11 +112,11 @@ class _Verdict:
             "; ".join(self.notes) or None,
             candidate=candidate.number,
             contestants=(self.untuned.number, *(record.number for record in evidence.finalists)),
-            blocks=comparison.values,
-            speedups=tuple(filter(None, map(comparison.stated, range(len(comparison.speedups))))),
+            blocks=comparison.blocks.values,
+            speedups=tuple(filter(None, map(comparison.stated, range(len(evidence.finalists))))),
             margin=margin,
             margins=tuple(map(comparison.margin_of, range(len(evidence.finalists)))),
-            confidence=comparison.confidence(winner, margin) if verdict is Verdict.UNDECIDED else None,
+            confidence=comparison.blocks.confidence(winner, margin) if verdict is Verdict.UNDECIDED else None,
             compile_warm_s=self._compile_warm_s(candidate),
             why=self._why(candidate) if is_cut or verdict is Verdict.UNDECIDED else None,
             cut_short=is_cut,
@@ -240,7 +243,7 @@ class _Verdict:
 
 
 def winner_of(
-    comparison: Comparison,
+    comparison: Proof,
     margin: float,
     simplicities: Sequence[tuple[int, bool, float]],
     *,
@@ -254,7 +257,7 @@ def winner_of(
     by no more than their blocks may by chance: compiling has to gain something by itself. `gains` are the expected log
     gains; without them the speed-ups speak.
     """
-    speedups = comparison.speedups
+    speedups = comparison.look.speedups
     indices = range(len(speedups))
     gains = gains or [math.log(speedup.median) for speedup in speedups]
     proven = [index for index in indices if comparison.is_proven(index, margin, is_last=True)]
@@ -274,13 +277,13 @@ def winner_of(
     return min(filter(is_equal, indices), key=lambda index: simplicities[index])
 
 
-def _by_chance(comparison: Comparison, index: int, best: int) -> float:
+def _by_chance(comparison: Proof, index: int, best: int) -> float:
     """Log gain by which equal configs may well differ over so many blocks."""
-    num_blocks = min(comparison.num_blocks(index), comparison.num_blocks(best))
-    return max(_EQUAL, _STANDARD_ERRORS * comparison.noise / math.sqrt(num_blocks))
+    num_blocks = min(comparison.blocks.num_blocks(index), comparison.blocks.num_blocks(best))
+    return max(_EQUAL, _STANDARD_ERRORS * comparison.blocks.noise / math.sqrt(num_blocks))
 
 
-def _may_be_as_good(comparison: Comparison, index: int, best: int) -> bool:
+def _may_be_as_good(comparison: Proof, index: int, best: int) -> bool:
     """By the blocks in which both took part."""
     try:
         return comparison.between(index + 1, best + 1).high >= 1

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
+from autotune.measure.blocks import Blocks
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Comparison, Speedup
+from autotune.measure.proof import Proof
+from autotune.measure.statistics import Speedup
 from autotune.study.budget import BlockPlan
 from autotune.study.equivalence import simplicity
 from autotune.study.records import BlockRow, DriftCheck, TrialRecord, counted
@@ -45,31 +47,29 @@ class Evidence:
         return tuple(record for record in self.candidates if record.number in seen)
 
     @cached_property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> Proof | None:
         """The finalists against the untuned model; None before the first block."""
         return self.comparison_of(self.finalists)
 
-    def comparison_of(self, finalists: Sequence[TrialRecord]) -> Comparison | None:
+    def comparison_of(self, finalists: Sequence[TrialRecord]) -> Proof | None:
         """Some of the finalists against the untuned model, over the blocks in which one of them took part; None where
         there is no such block."""
         numbers = {record.number for record in finalists}
         blocks = [row for row in self.rows if not row.values.keys().isdisjoint(numbers)]
-        return self._compared(finalists, blocks) if blocks else None
+        return Proof(self._blocks(finalists, blocks), self.plan.num_looks, self.plan.first_look) if blocks else None
 
     @cached_property
-    def _all(self) -> Comparison:
+    def _all(self) -> Blocks:
         """All candidates, those without a block by their trials alone."""
-        return self._compared(self.candidates, self.rows)
+        return self._blocks(self.candidates, self.rows)
 
-    def _compared(self, records: Sequence[TrialRecord], blocks: Sequence[BlockRow]) -> Comparison:
+    def _blocks(self, records: Sequence[TrialRecord], blocks: Sequence[BlockRow]) -> Blocks:
         columns = [self.untuned.number, *(record.number for record in records)]
-        return Comparison(
+        return Blocks(
             tuple(tuple(row.values.get(number) for number in columns) for row in blocks),
-            num_looks=self.plan.num_looks,
             searched=tuple(self.searched(record) for record in records),
             drifts=tuple(self._drift_at(record) for record in records),
             controls=tuple(row.control for row in blocks),
-            first_look=self.plan.first_look,
         )
 
     def searched(self, record: TrialRecord) -> float:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from autotune.bench.bench import Running
 from autotune.measure.disturbance import disturbance_of
+from autotune.measure.looks import FIRST_LOOK
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import Reading
 from autotune.measure.scatter import Cause, ProcessState, gives_back_more, state_of, widest
-from autotune.measure.statistics import FIRST_LOOK, Verdict, spread_of_pairs
+from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.own_folders import remove
 from autotune.study.own_files import clear_runs
 from autotune.study.records import (

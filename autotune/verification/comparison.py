@@ -14,7 +14,8 @@ from autotune.errors import SetupError
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Outcome, Signature
 from autotune.measure.objective import LATENCY, Objective
-from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
+from autotune.measure.proof import Proof
+from autotune.measure.statistics import Speedup, Verdict, verdict_of
 from autotune.own_folders import absolute
 from autotune.planning.models import make_workload
 from autotune.planning.shapes import with_shapes
@@ -132,7 +133,7 @@ def paired_run_of_trials(
 class ComparisonResult:
     """Either a comparison or the failure of one of the two (or of the untuned model) and its name."""
 
-    comparison: Comparison | None
+    comparison: Proof | None
     failure: Failure | None = None
     failed: str | None = None
     """`untuned`, `first` or `second`."""
@@ -149,7 +150,7 @@ class ComparisonResult:
     @property
     def speedup(self) -> Speedup | None:
         """How much better the second is than the first."""
-        return None if self.comparison is None else self.comparison.speedups[0]
+        return None if self.comparison is None else self.comparison.look.speedups[0]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -158,14 +159,14 @@ class ComparisonResult:
             return None
         verdict = verdict_of(self.speedup)
         both = self.comparison, self.comparison.inverse
-        is_tie = verdict is Verdict.UNDECIDED and all(side.rules_out(0) for side in both)
+        is_tie = verdict is Verdict.UNDECIDED and all(side.look.rules_out(0) for side in both)
         return Verdict.TIE if is_tie else verdict
 
     @property
     def values(self) -> tuple[float, float]:
         """The objective's value of the first and the second, the median over all blocks. Only with a comparison."""
         assert self.comparison is not None
-        first, second = zip(*self.comparison.values, strict=True)
+        first, second = zip(*self.comparison.blocks.values, strict=True)
         return statistics.median(first), statistics.median(second)
 
 
@@ -262,7 +263,9 @@ def request_of(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialR
     )
 
 
-def is_clear(comparison: Comparison) -> bool:
+def is_clear(comparison: Proof) -> bool:
     """One of the two is proven faster, or neither even looks it."""
     both = comparison, comparison.inverse
-    return any(verdict_of(way.speedups[0]) is Verdict.FASTER for way in both) or all(way.is_clear() for way in both)
+    return any(verdict_of(way.look.speedups[0]) is Verdict.FASTER for way in both) or all(
+        way.is_clear() for way in both
+    )

@@ -55,7 +55,7 @@ def test_an_exported_config_is_measured_again(tune, scripted, scripted_pairs):
     blocks = []
     found = autotune.verify("best.yaml", budget=QUICK_BUDGET, callbacks=blocks.append)
     assert (found.outcome, found.result.speedup.median) == ("holds", pytest.approx(4))
-    assert blocks == [events.PairMeasured(found.objective, 0.008, 0.002)] * len(found.result.comparison.values)
+    assert blocks == [events.PairMeasured(found.objective, 0.008, 0.002)] * len(found.result.comparison.blocks.values)
     best = result.best.number
     compared = autotune.compare(best, 0, study="s", budget=QUICK_BUDGET)
     assert compared.values == (0.002, 0.008)

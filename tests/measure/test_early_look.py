@@ -9,9 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.measure import statistics
+from autotune.measure import bootstrap
+from autotune.measure.blocks import CORRELATIONS_OF_CHOSEN, Blocks
 from autotune.measure.early_look import PRIOR_SCALE, Posterior, is_proven_early
-from autotune.measure.statistics import CORRELATIONS_OF_CHOSEN, ERROR, MARGIN, Comparison, Verdict
+from autotune.measure.proof import Proof
+from autotune.measure.statistics import ERROR, MARGIN, Verdict
 
 INDEPENDENT = {0.0: 1.0}
 T_4, T_6 = 3.7469, 3.1427
@@ -23,13 +25,13 @@ def raced(
     searched: Sequence[float | None] = (),
     controls: Sequence[float | None] = (),
     num_looks: int = 3,
-) -> Comparison:
+) -> Proof:
     """Blocks in which each config was so many times as fast as the base: one sequence a block."""
     rows = tuple((1.0, *(None if ratio is None else 1 / ratio for ratio in row)) for row in ratios)
-    return Comparison(rows, num_looks, tuple(searched), tuple(controls))
+    return Proof(Blocks(rows, tuple(searched), tuple(controls)), num_looks)
 
 
-def alone(*ratios: float, searched: float | None = None, controls: Sequence[float | None] = ()) -> Comparison:
+def alone(*ratios: float, searched: float | None = None, controls: Sequence[float | None] = ()) -> Proof:
     """Blocks of one config."""
     return raced(*([ratio] for ratio in ratios), searched=[searched], controls=controls)
 
@@ -61,19 +63,19 @@ class TestPosterior:
 
     def test_it_is_the_interval_of_a_config_with_few_blocks(self) -> None:
         """98 %, about the middle block; from the first look on the interval is the one of today's rule."""
-        (found,) = alone(1.5).speedups
+        (found,) = alone(1.5).look.speedups
         assert found.median == pytest.approx(1.5)
         assert math.log(found.high / found.low) / 2 == pytest.approx(T_4 * PRIOR_SCALE, rel=1e-3)
-        three, four = alone(1.5, 1.5, 1.5).speedups[0], alone(1.5, 1.5, 1.5, 1.5).speedups[0]
+        three, four = alone(1.5, 1.5, 1.5).look.speedups[0], alone(1.5, 1.5, 1.5, 1.5).look.speedups[0]
         assert three.low < 1.45
         assert (four.low, four.high) == pytest.approx((1.5, 1.5))
 
     def test_confidence(self) -> None:
         """Probability of a gain beyond the margin; there is none before the first block."""
-        assert raced([1.5, None]).confidence(1) is None
-        equal = alone(1.0 + MARGIN).confidence(0)
+        assert raced([1.5, None]).blocks.confidence(1, MARGIN) is None
+        equal = alone(1.0 + MARGIN).blocks.confidence(0, MARGIN)
         assert equal == pytest.approx(0.5)
-        few, more = alone(1.1).confidence(0), alone(1.1, 1.1, 1.1).confidence(0)
+        few, more = alone(1.1).blocks.confidence(0, MARGIN), alone(1.1, 1.1, 1.1).blocks.confidence(0, MARGIN)
         assert few is not None
         assert more is not None
         assert 0.5 < few < more < 1
@@ -100,7 +102,7 @@ EARLY = {
 
 
 @pytest.mark.parametrize(("compared", "is_proven"), EARLY.values(), ids=EARLY)
-def test_what_an_early_look_asks_for(compared: Comparison, is_proven: bool) -> None:
+def test_what_an_early_look_asks_for(compared: Proof, is_proven: bool) -> None:
     """Gain and certainty in the blocks, gain in the search, against both processes of the base, for the noise seen."""
     assert compared.is_proven(0) is is_proven
     assert (compared.verdict(0) is Verdict.FASTER) is is_proven
@@ -113,7 +115,7 @@ class TestStated:
     def test_what_was_proven_exceeds_the_margin(self) -> None:
         """Three blocks prove a gain; a fourth, noisy one widens the interval, and does not take the proof back."""
         found = alone(1.4, 1.38, 1.42, 0.8, searched=1.4)
-        present, stated = found.speedups[0], found.stated(0)
+        present, stated = found.look.speedups[0], found.stated(0)
         assert found.verdict(0) is Verdict.FASTER
         assert present.low < 1
         assert stated is not None
@@ -123,7 +125,7 @@ class TestStated:
         """The intervals of all looks hold together, so what remains is what they have in common."""
         ratios = (1.1, 1.15, 1.05, 1.12, 0.5, 3.0, 0.9, 1.4)
         found = alone(*ratios)
-        first, present, stated = alone(*ratios[:4]).speedup_of(0), found.speedup_of(0), found.stated(0)
+        first, present, stated = alone(*ratios[:4]).look.speedup_of(0), found.look.speedup_of(0), found.stated(0)
         assert first is not None
         assert present is not None
         assert stated is not None
@@ -135,7 +137,7 @@ class TestStated:
         """Something changed on the machine: no gain lies in both intervals."""
         ratios = (1.1, 1.1, 1.1, 1.1, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
         found = alone(*ratios)
-        assert found.stated(0) == found.speedup_of(0)
+        assert found.stated(0) == found.look.speedup_of(0)
 
     @pytest.mark.parametrize("spread", [0.02, 0.1, 0.15, 0.3, 0.65])
     @pytest.mark.parametrize("ratios", [(2.65, 2.38), (2.65, 2.38, 2.5), (2.65,), (1.1, 1.12, 1.09, 1.11)])
@@ -173,7 +175,7 @@ LAST = {
 
 
 @pytest.mark.parametrize(("compared", "is_proven"), LAST.values(), ids=LAST)
-def test_three_blocks_ask_for_less_where_the_clock_ends_the_run(compared: Comparison, is_proven: bool) -> None:
+def test_three_blocks_ask_for_less_where_the_clock_ends_the_run(compared: Proof, is_proven: bool) -> None:
     """No later look can find a false winner then. While the run goes on none of these is proven."""
     assert replace(compared, is_final=True).is_proven(0, is_last=True) is is_proven
     assert not compared.is_proven(0, is_last=True)
@@ -183,7 +185,7 @@ def test_three_blocks_ask_for_less_where_the_clock_ends_the_run(compared: Compar
 def test_a_slow_hour_of_the_base_proves_nothing_early(drift: float, is_proven: bool) -> None:
     """A process of the base that became slow is what the search was read against, and the control of the block: so the
     search's figure has to be as large without it. A base that was slow before counts for nothing either way."""
-    compared = replace(alone(4.0, searched=4.0, controls=[1.0]), drifts=(drift,))
+    compared = Proof(replace(alone(4.0, searched=4.0, controls=[1.0]).blocks, drifts=(drift,)), 3)
     assert compared.is_proven(0) is is_proven
 
 
@@ -226,7 +228,7 @@ class TestLooks:
         """So many thirds of the error: the looks after 4 and 8 blocks had one each."""
         rows = [[ratio] for ratio in (*self.STEADY, *self.STEADY)[:num_blocks]]
         ended = replace(raced(*rows), is_final=True)
-        (found,), (third,), (whole,) = (each.speedups for each in (ended, raced(*rows), raced(*rows, num_looks=1)))
+        (found,), (third,), (whole,) = (each.look.speedups for each in (ended, raced(*rows), raced(*rows, num_looks=1)))
         assert (found.low > third.low, found.low < whole.low) == (share > 1, share < 3)
 
     def test_what_the_last_look_proves(self) -> None:
@@ -239,8 +241,8 @@ class TestLooks:
 
     def test_configs_that_a_trial_chose_need_more(self) -> None:
         """What made them look fast there may last into their blocks: the interval is wider."""
-        plain, chosen = (alone(*self.STEADY, searched=searched).speedups[0] for searched in (None, 1.1))
-        untold = raced(*([ratio] for ratio in self.STEADY)).speedups[0]
+        plain, chosen = (alone(*self.STEADY, searched=searched).look.speedups[0] for searched in (None, 1.1))
+        untold = raced(*([ratio] for ratio in self.STEADY)).look.speedups[0]
         assert plain == chosen
         assert chosen.low < untold.low < untold.high < chosen.high
 
@@ -250,17 +252,17 @@ class TestLooks:
         rising = [1 - 0.01 * block for block in range(8)]
         shuffled = [rising[index] for index in (3, 6, 0, 5, 1, 7, 2, 4)]
         one, other = (alone(*self.STEADY, searched=1.1, controls=controls) for controls in (rising, shuffled))
-        assert (one.correlation > 0.5, other.correlation < 0.2) == (True, True)
-        assert one.speedups[0].low < other.speedups[0].low
+        assert (one.look.correlation > 0.5, other.look.correlation < 0.2) == (True, True)
+        assert one.look.speedups[0].low < other.look.speedups[0].low
         untold = raced(*([ratio] for ratio in self.STEADY), controls=rising)
-        assert untold.correlation == raced(*([ratio] for ratio in self.STEADY)).correlation
+        assert untold.look.correlation == raced(*([ratio] for ratio in self.STEADY)).look.correlation
 
     def test_a_hit_does_not_hide_that_blocks_are_alike(self) -> None:
         """Ratios rise steadily but for one block, in which a process was hit."""
         ratios = [1.02 + 0.005 * block for block in range(8)]
         ratios[3] = 0.7
         hidden, seen = raced(*([ratio] for ratio in ratios)), alone(*ratios, searched=1.1)
-        assert (hidden.correlation < 0.2, seen.correlation > 0.5) == (True, True)
+        assert (hidden.look.correlation < 0.2, seen.look.correlation > 0.5) == (True, True)
 
     def test_the_margin_rises_with_what_controls_show(self) -> None:
         """A gain of 10 % is no more than what the base gains over itself."""
@@ -274,10 +276,10 @@ class TestLooks:
     def test_fewer_blocks_than_the_first_look_rule_nothing_out(self) -> None:
         """A config that looks slower after three blocks has no limit yet."""
         compared = alone(0.9, 0.9, 0.9)
-        assert compared.upper_limits == (math.inf,)
-        assert not compared.rules_out(0)
+        assert compared.look.upper_limits == (math.inf,)
+        assert not compared.look.rules_out(0)
         assert not compared.is_clear()
-        assert alone(0.9, 0.9, 0.9, 0.9).rules_out(0)
+        assert alone(0.9, 0.9, 0.9, 0.9).look.rules_out(0)
 
 
 class TestGaps:
@@ -287,7 +289,7 @@ class TestGaps:
         """A config that joins in the fifth block is proven by its own first three."""
         rows: list[list[float | None]] = [[1.1, None]] * 4 + [[1.1, 1.5], [None, 1.52], [1.1, 1.5]]
         compared = raced(*rows, searched=[1.1, 1.5])
-        assert (compared.num_blocks(0), compared.num_blocks(1)) == (6, 3)
+        assert (compared.blocks.num_blocks(0), compared.blocks.num_blocks(1)) == (6, 3)
         assert compared.is_proven(1)
         assert not raced(*rows[:-1], searched=[1.1, 1.45]).is_proven(1)
 
@@ -295,7 +297,7 @@ class TestGaps:
         """The interval holds for all that are looked at, and those are not yet."""
         ratios = (1.2, 1.25, 1.18, 1.22, 1.21)
         beside = raced(*([ratio, 1.3] for ratio in ratios[:3]), *([ratio, None] for ratio in ratios[3:]))
-        assert beside.speedups[0] == raced(*([ratio] for ratio in ratios)).speedups[0]
+        assert beside.look.speedups[0] == raced(*([ratio] for ratio in ratios)).look.speedups[0]
 
     def test_a_block_of_others_changes_nothing(self) -> None:
         """Rows in which none of the configs that are looked at took part say nothing about them."""
@@ -303,13 +305,13 @@ class TestGaps:
             [ratio, other, None] for ratio, other in zip((1.2, 1.25, 1.18, 1.22), (1.1, 1.12, 1.1, 1.09), strict=True)
         ]
         compared = raced(*rows[:2], [None, None, 1.3], *rows[2:])
-        assert compared.speedups[:2] == raced(*(row[:2] for row in rows)).speedups
-        assert compared.correlation == raced(*(row[:2] for row in rows)).correlation
+        assert compared.look.speedups[:2] == raced(*(row[:2] for row in rows)).look.speedups
+        assert compared.look.correlation == raced(*(row[:2] for row in rows)).look.correlation
 
     @pytest.mark.parametrize("scatter", [0.02, 0.1])
     def test_intervals_hold_for_all_at_once(self, monkeypatch: pytest.MonkeyPatch, scatter: float) -> None:
         """In at most 2 % of studies, by 300 of them: two configs that met in four blocks of eight."""
-        monkeypatch.setattr(statistics, "NUM_RESAMPLES", 1000)
+        monkeypatch.setattr(bootstrap, "NUM_RESAMPLES", 1000)
         generator = np.random.default_rng(2)
         truth, num_missed = (1.3, 0.9), 0
         for _ in range(300):
@@ -318,7 +320,7 @@ class TestGaps:
                 (one, two / 1.3 if block < 6 else None, three / 0.9 if block >= 2 else None)
                 for block, (one, two, three) in enumerate(noise.tolist())
             )
-            found = Comparison(rows).speedups
+            found = Proof(Blocks(rows)).look.speedups
             num_missed += not all(each.low <= true <= each.high for each, true in zip(found, truth, strict=True))
         assert num_missed <= 300 * ERROR + 3 * math.sqrt(300 * ERROR)
 
@@ -332,11 +334,11 @@ class TestGaps:
     def test_a_config_without_a_block_has_no_speedup(self) -> None:
         """Though it has a figure of the search."""
         compared = raced([1.5, None], searched=[1.5, 1.6])
-        assert compared.speedup_of(1) is None
+        assert compared.look.speedup_of(1) is None
         assert not compared.is_proven(1)
         assert compared.verdict(1) is Verdict.UNDECIDED
         with pytest.raises(ValueError, match=r"\[1\]"):
-            _ = compared.speedups
+            _ = compared.look.speedups
 
 
 class TestRegret:
@@ -345,26 +347,26 @@ class TestRegret:
     def test_blocks_and_the_search_say_together_who_is_the_best(self) -> None:
         """With one row each their figures weigh the same; a row with a gap counts for what it holds."""
         compared = raced([1.6, 1.5, None], searched=[1.6, 1.8, 1.4])
-        assert compared.expected_speedups == pytest.approx((1.6, math.sqrt(1.5 * 1.8), 1.4), rel=0.05)
-        assert raced([1.6, 1.5], searched=[1.6, 1.8]).expected_speedups[1] == pytest.approx(math.sqrt(1.5 * 1.8))
-        assert raced([1.6, None]).expected_speedups == pytest.approx((1.6, None))
+        assert compared.blocks.expected_speedups == pytest.approx((1.6, math.sqrt(1.5 * 1.8), 1.4), rel=0.05)
+        assert raced([1.6, 1.5], searched=[1.6, 1.8]).blocks.expected_speedups[1] == pytest.approx(math.sqrt(1.5 * 1.8))
+        assert raced([1.6, None]).blocks.expected_speedups == pytest.approx((1.6, None))
 
     def test_a_config_is_held_against_those_that_it_met(self) -> None:
         """The base was disturbed in the block of the second: what its neighbour did there tells."""
         rows = [(1.0, 1 / 1.5, None)] * 3 + [(2.0, 1 / 1.5, 1 / 1.2)]
-        assert Comparison(tuple(rows), 3).expected_speedups[1] == pytest.approx(1.2 * 2**0.625, rel=1e-6)
+        assert Blocks(tuple(rows)).expected_speedups[1] == pytest.approx(1.2 * 2**0.625, rel=1e-6)
 
     def test_of_two_that_look_equal_it_is_that_of_a_normal_difference(self) -> None:
         """0.4 standard deviations: one row each, both processes scatter by 5 % / sqrt(2)."""
         compared = raced([1.3, 1.3])
         expected = PRIOR_SCALE / math.sqrt(2 * math.pi)
-        assert compared.expected_regret(0) == pytest.approx(expected, rel=0.05)
-        assert compared.expected_gains(0) == pytest.approx((0, expected), rel=0.05)
+        assert compared.blocks.expected_regret(0) == pytest.approx(expected, rel=0.05)
+        assert compared.blocks.expected_gains(0) == pytest.approx((0, expected), rel=0.05)
 
     def test_blocks_and_the_search_s_trial_lower_it(self) -> None:
         """Each is one more look at the difference."""
         found = [
-            raced(*rows, searched=searched).expected_regret(0)
+            raced(*rows, searched=searched).blocks.expected_regret(0)
             for rows, searched in (
                 ([[1.5, 1.45]], ()),
                 ([[1.5, 1.45]], (1.5, 1.45)),
@@ -377,13 +379,13 @@ class TestRegret:
 
     def test_a_config_without_any_figure_has_none(self) -> None:
         """And one with the search's alone counts as one that was seen once."""
-        assert raced([1.5, None]).expected_regret(0) == 0
-        assert raced([1.5, None], searched=[1.5, None]).expected_gains(0) == (0, 0)
-        assert raced([1.5, None], searched=[1.5, 1.5]).expected_regret(0) > 0.01
+        assert raced([1.5, None]).blocks.expected_regret(0) == 0
+        assert raced([1.5, None], searched=[1.5, None]).blocks.expected_gains(0) == (0, 0)
+        assert raced([1.5, None], searched=[1.5, 1.5]).blocks.expected_regret(0) > 0.01
 
     def test_of_the_base_it_is_the_whole_gain(self) -> None:
         """Nothing of it is known for the base: it stays as it is."""
-        assert raced([1.5, 0.8]).expected_regret(None) == pytest.approx(math.log(1.5), rel=0.02)
+        assert raced([1.5, 0.8]).blocks.expected_regret(None) == pytest.approx(math.log(1.5), rel=0.02)
 
 
 class TestErrorRates:
@@ -403,12 +405,12 @@ class TestErrorRates:
             ]  # The control is one process, and the one that the search's trials were held against.
             control, *others = np.exp(logs).T
             rows = np.array(others).T
-            compared = Comparison(
+            blocks = Blocks(
                 tuple(map(tuple, rows[1:].tolist())),
-                num_looks=3,
                 searched=tuple((control[0] / rows[0, 1:]).tolist()),
                 controls=tuple(control[1:].tolist()),
             )
+            compared = Proof(blocks, num_looks=3)
             num_proven += any(compared.is_proven(config) for config in range(3))
         return num_proven / 400
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.measure import statistics
+from autotune.measure import blocks, bootstrap
+from autotune.measure.blocks import Blocks
+from autotune.measure.looks import RULED_OUT_ERROR, SMALL_GAIN
+from autotune.measure.proof import Proof
 from autotune.measure.statistics import (
     ERROR,
     MARGIN,
-    RULED_OUT_ERROR,
-    SMALL_GAIN,
     TOO_WIDE,
-    Comparison,
     Speedup,
     Verdict,
     break_even_calls,
@@ -33,14 +33,14 @@ LOOKS = (4, 8, 16)
 """Blocks after which a confirmation looks at the answer (`BlockPlan`)."""
 
 
-def comparison(rows: Rows, **looks: int) -> Comparison:
+def comparison(rows: Rows, **looks: int) -> Proof:
     """From any rows of latencies, the base first."""
-    return Comparison(tuple(tuple(float(each) for each in row) for row in rows), **looks)
+    return Proof(Blocks(tuple(tuple(float(each) for each in row) for row in rows)), **looks)
 
 
 def speedup(rows: Rows, **looks: int) -> Speedup:
     """Of the only config over the base."""
-    (found,) = comparison(rows, **looks).speedups
+    (found,) = comparison(rows, **looks).look.speedups
     return found
 
 
@@ -78,7 +78,7 @@ def conclude(latencies: NDArray[np.float64], margin_at: dict[int, float]) -> tup
         if found.is_clear(margin_at[num_blocks]):
             break
     margin = margin_at[num_blocks]
-    winner = winner_of(found, margin, [(0, 0.0)] * len(found.speedups))
+    winner = winner_of(found, margin, [(0, 0.0)] * len(found.look.speedups))
     return found.verdict(winner, margin), num_blocks
 
 
@@ -104,7 +104,7 @@ def at_most(share: float, num_studies: int) -> float:
 def fewer_resamples(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Hundreds of studies: a tenth of the draws keeps a quantile to 3 %, a twentieth (in the fast cases) to 4 %."""
     is_slow = request.node.get_closest_marker("slow") is not None
-    monkeypatch.setattr(statistics, "NUM_RESAMPLES", 2000 if is_slow else 1000)
+    monkeypatch.setattr(bootstrap, "NUM_RESAMPLES", 2000 if is_slow else 1000)
 
 
 class TestInterval:
@@ -119,7 +119,7 @@ class TestInterval:
         truth = [1.0, 1.3, 0.9, 1.0][: num_configs + 1]
         num_missed = 0
         for _ in range(400):
-            found = comparison(draw(generator, truth, num_blocks=num_blocks, process_sd=0.02)).speedups
+            found = comparison(draw(generator, truth, num_blocks=num_blocks, process_sd=0.02)).look.speedups
             num_missed += not all(each.low <= true <= each.high for each, true in zip(found, truth[1:], strict=True))
         assert num_missed <= at_most(ERROR, 400)
 
@@ -134,7 +134,7 @@ class TestInterval:
         less than three times as wide since blocks may be alike.
         """
         prudent = of_ratios(*ratios, first_look=3)
-        monkeypatch.setattr(statistics, "CORRELATIONS", {0.0: 1.0})
+        monkeypatch.setattr(blocks, "CORRELATIONS", {0.0: 1.0})
         logs = np.log(ratios)
         half = t_quantile * logs.std(ddof=1) / math.sqrt(len(logs))
         found = of_ratios(*ratios, first_look=3)
@@ -147,7 +147,7 @@ class TestInterval:
         generator = np.random.default_rng(3)
         drawn = [draw(generator, [1, 1, 1, 1], num_blocks=4, process_sd=0.02) for _ in range(30)]
         alone = [speedup(each[:, :2]) for each in drawn]
-        beside = [comparison(each).speedups[0] for each in drawn]
+        beside = [comparison(each).look.speedups[0] for each in drawn]
         assert np.mean([math.log(each.high / each.low) for each in beside]) < np.mean(
             [math.log(each.high / each.low) for each in alone]
         )
@@ -177,16 +177,16 @@ class TestInterval:
         """The speed of each block, as of a machine that is slower in some, or a unit; the order of blocks, and that of
         columns (to the draws' own noise). The draws are seeded: the same blocks give the same verdict anywhere."""
         latencies = draw(np.random.default_rng(8), [1.0, 1.2, 0.9], num_blocks=8, process_sd=0.02)
-        one, other = comparison(latencies).speedups
-        assert comparison(latencies).speedups == (one, other)
-        assert_same(comparison(latencies * np.geomspace(1e-6, 1e3, 8)[:, None]).speedups, (one, other))
-        assert_same(comparison(latencies[::-1]).speedups, (one, other))
-        assert_same(comparison(latencies[:, [0, 2, 1]]).speedups, (other, one), rel=0.01)
+        one, other = comparison(latencies).look.speedups
+        assert comparison(latencies).look.speedups == (one, other)
+        assert_same(comparison(latencies * np.geomspace(1e-6, 1e3, 8)[:, None]).look.speedups, (one, other))
+        assert_same(comparison(latencies[::-1]).look.speedups, (one, other))
+        assert_same(comparison(latencies[:, [0, 2, 1]]).look.speedups, (other, one), rel=0.01)
 
     def test_columns_without_any_scatter(self) -> None:
         """Latencies that do not vary at all (a coarse clock) give a point, also beside a config that does vary."""
         assert speedup([(2.0, 1.0)] * 4) == Speedup(median=2, low=2, high=2)
-        found = comparison([(2.0, 1.0, 1.0), (2.0, 1.0, 1.1), (2.0, 1.0, 0.9), (2.0, 1.0, 1.0)]).speedups
+        found = comparison([(2.0, 1.0, 1.0), (2.0, 1.0, 1.1), (2.0, 1.0, 0.9), (2.0, 1.0, 1.0)]).look.speedups
         assert (found[0].low, found[0].median, found[0].high) == pytest.approx((2, 2, 2))
         assert found[1].low < 2 < found[1].high
         assert all(math.isfinite(each.low) and math.isfinite(each.high) for each in found)
@@ -196,7 +196,7 @@ class TestInterval:
         that of one alone, since the second adds no evidence.
         """
         latencies = draw(np.random.default_rng(9), [1.0, 1.2], num_blocks=4, process_sd=0.02)
-        one, other = comparison(latencies[:, [0, 1, 1]]).speedups
+        one, other = comparison(latencies[:, [0, 1, 1]]).look.speedups
         assert_same((one,), (other,))
         alone = speedup(latencies)
         assert math.log(one.high / one.low) == pytest.approx(math.log(alone.high / alone.low), rel=0.25)
@@ -219,7 +219,7 @@ class TestInterval:
     def test_no_block_is_no_evidence(self) -> None:
         """No interval is made up where nothing was measured."""
         with pytest.raises(ValueError, match="no block holds"):
-            _ = comparison([]).speedups
+            _ = comparison([]).look.speedups
 
 
 class TestOutliers:
@@ -301,7 +301,7 @@ class TestBlocksAlikeInTime:
         generator = np.random.default_rng(3)
         latencies = draw(generator, [1, 1, 1, 1], num_blocks=4, process_sd=0.01)
         latencies[:, 3] *= np.exp(generator.normal(0.0, 0.1, 4))
-        beside, alone = comparison(latencies).speedups[2], speedup(latencies[:, [0, 3]])
+        beside, alone = comparison(latencies).look.speedups[2], speedup(latencies[:, [0, 3]])
         assert math.log(beside.high / beside.low) > 0.95 * math.log(alone.high / alone.low)
 
     @pytest.mark.parametrize("num_configs", [1, 3])
@@ -314,7 +314,7 @@ class TestBlocksAlikeInTime:
                 self.alike(generator, correlation, num_blocks=num_blocks, process_sd=0.02, num_configs=num_configs)
                 for _ in range(100)
             ]
-            return float(np.mean([comparison(each).correlation for each in drawn]))
+            return float(np.mean([comparison(each).look.correlation for each in drawn]))
 
         assert mean_estimate(0.0, 16) < 0.15
         assert mean_estimate(0.8, 16) > 0.5
@@ -331,7 +331,7 @@ class TestBlocksAlikeInTime:
     @pytest.mark.parametrize("rows", [[(2.0, 1.0)] * 4, [(2.0, 1.0, 1.0), (2.0, 1.0, 1.1), (2.1, 1.0, 1.0)]])
     def test_the_estimate_is_a_correlation(self, rows: Rows) -> None:
         """Also where blocks are few or show no scatter."""
-        assert 0 <= comparison(rows).correlation < 1
+        assert 0 <= comparison(rows).look.correlation < 1
 
 
 class TestBetween:
@@ -356,7 +356,7 @@ class TestBetween:
     def test_against_the_base_it_is_the_speed_up_of_one(self) -> None:
         """With a single config there is nothing to choose from, and both ways give the same interval."""
         compared = comparison(self.LATENCIES[:, :2], num_looks=2)
-        assert_same((compared.between(1, 0),), compared.speedups)
+        assert_same((compared.between(1, 0),), compared.look.speedups)
 
 
 class TestUpperLimits:
@@ -369,7 +369,7 @@ class TestUpperLimits:
         num_below = np.zeros(2)
         for _ in range(300):
             compared = comparison(draw(generator, [1.0, 1.1, 0.9], num_blocks=num_blocks, process_sd=0.02))
-            num_below += np.array(compared.upper_limits) < [1.1, 0.9]
+            num_below += np.array(compared.look.upper_limits) < [1.1, 0.9]
         assert (num_below <= at_most(RULED_OUT_ERROR, 300)).all()
         assert (num_below > 0).all()
 
@@ -377,8 +377,8 @@ class TestUpperLimits:
         """That holds for all configs and looks at once, and has to be wider; three looks do not move the limit."""
         latencies = draw(np.random.default_rng(3), [1.0, 1.1, 0.9], num_blocks=8, process_sd=0.02)
         once, thrice = comparison(latencies), comparison(latencies, num_looks=3)
-        assert once.upper_limits == thrice.upper_limits
-        for found, limit in zip(once.speedups, once.upper_limits, strict=True):
+        assert once.look.upper_limits == thrice.look.upper_limits
+        for found, limit in zip(once.look.speedups, once.look.upper_limits, strict=True):
             assert found.median < limit < found.high
 
 
@@ -394,7 +394,7 @@ class TestErrorRates:
         self, fewer_resamples: None, process_sd: float, noise: dict[str, float]
     ) -> None:
         """The best of three configs that are the untuned model is `faster` in at most 1 % of studies."""
-        num_studies = 400 if statistics.NUM_RESAMPLES == 2000 else 200
+        num_studies = 400 if bootstrap.NUM_RESAMPLES == 2000 else 200
         found = studies([1, 1, 1, 1], num_studies=num_studies, process_sd=process_sd, **noise)
         assert Counter(verdict for verdict, _ in found)[Verdict.FASTER] <= at_most(0.01, num_studies)
 
@@ -561,13 +561,15 @@ def interval(low: float, high: float) -> Speedup:
     return Speedup(median=(low + high) / 2, low=low, high=high)
 
 
-def judged(speedups: Sequence[Speedup], limits: Sequence[float] | None = None) -> Comparison:
+def judged(speedups: Sequence[Speedup], limits: Sequence[float] | None = None) -> Proof:
     """A comparison that gave these intervals, with their ends as limits if none are given."""
-    compared = Comparison((), searched=(None,) * len(speedups))
-    vars(compared).update(
-        _looked_at=tuple(range(len(speedups))),
-        _intervals=dict(enumerate(speedups)),
+    compared = Proof(Blocks((), searched=(None,) * len(speedups)))
+    vars(compared.look).update(
+        configs=tuple(range(len(speedups))),
+        intervals=dict(enumerate(speedups)),
         upper_limits=limits or [each.high for each in speedups],
+    )
+    vars(compared).update(
         is_proven=lambda config, margin, **_: verdict_of(speedups[config], margin) is Verdict.FASTER,
     )
     return compared

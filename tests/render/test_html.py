@@ -18,11 +18,12 @@ from autotune.api.diagnosing import Diagnosis as Diagnosed
 from autotune.api.result import TuneResult
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.config import Config
+from autotune.measure.blocks import Blocks
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
 from autotune.measure.findings import Finding
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Comparison as Blocks
+from autotune.measure.proof import Proof
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.html import drawing
 from autotune.render.html import page as pages
@@ -102,7 +103,7 @@ def hostile_results(workload, measurement, tmp_path):
         untuned=untuned, first=first, second=second, variables={"X": HOSTILE}, objective=Objective(), tolerance=None,
         reference_precision="model", reference=tmp_path / "x", folder=tmp_path, noise_floor=0.02,
     )  # fmt: skip
-    blocks = Blocks(tuple((0.008 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0)))
+    blocks = Proof(Blocks(tuple((0.008 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0))))
     measured = with_latency(measurement, 0.002, environment=environment)
     result = ComparisonResult(blocks, second=measured)
     failure = Failure(reason=Reason.CRASH, stage=Stage.CHECK, error=HOSTILE, evidence=HOSTILE)

@@ -138,11 +138,11 @@ class TestBlocks:
                 assert len(measured.samples.turns) == 3
                 assert sum(measured.samples.turns) == len(measured.samples.latency_s)
                 assert min(measured.samples.turns) >= 2
-        assert comparison.values == tuple(
+        assert comparison.blocks.values == tuple(
             tuple(block[name].latency.p50 for name in ("untuned", "fast", "same")) for block in held.blocks
         )
         assert told == [{name: m.latency.p50 for name, m in block.items()} for block in held.blocks]
-        fast, same = (comparison.values[0][0] / s for s in comparison.values[0][1:])
+        fast, same = (comparison.blocks.values[0][0] / s for s in comparison.blocks.values[0][1:])
         assert fast > 2
         assert same < fast
         assert not held.failures
@@ -189,7 +189,7 @@ class TestFailures:
         assert list(held.failures) == ["bad"]
         assert [set(block) for block in held.blocks] == [{"untuned", "fast"}] * 2
         assert [each.name for each in held.contestants] == ["untuned", "fast"]
-        assert [len(row) for row in comparison.values] == [2, 2]
+        assert [len(row) for row in comparison.blocks.values] == [2, 2]
 
     def test_the_base_failing_ends_it(self, contest):
         """Without the untuned model there is nothing to compare with, once it failed as often as chance may explain."""
@@ -229,7 +229,7 @@ class TestFailures:
         assert (failure.reason, failure.stage) == (Reason.CRASH, Stage.WAIT)
         assert "SIGKILL" in failure.error
         if victim == "fast":
-            assert [len(row) for row in comparison.values] == [2, 2]
+            assert [len(row) for row in comparison.blocks.values] == [2, 2]
         else:
             assert comparison is None
 
@@ -243,7 +243,7 @@ class TestFailures:
                 kill_first(name)
 
         held = contest({"fast": {"latency_ms": 2}}, trials=Noting(runner, after_hold=kill))
-        assert len(held.run(lambda _: True).values) == 2
+        assert len(held.run(lambda _: True).blocks.values) == 2
         assert not held.failures
         assert [name for name, _ in held.mishaps] == ["fast"]
 
@@ -265,7 +265,7 @@ class TestFailuresByChance:
     def test_the_untuned_model_gets_processes_after_any_failure(self, make_request, measurement, reason):
         """It worked before: whatever failed, failed by chance, up to three times in a row."""
         held = self.contest(make_request, measurement, untuned=self.failing(reason, times=3, block=2), a=4)
-        assert len(held.run(lambda _: True).values) == 4
+        assert len(held.run(lambda _: True).blocks.values) == 4
         assert not held.failures
         assert [name for name, _ in held.mishaps] == ["untuned"] * 3
 
@@ -277,7 +277,7 @@ class TestFailuresByChance:
         untuned = self.failing("run_error", times=UNTUNED_ATTEMPTS, block=block)
         held = self.contest(make_request, measurement, untuned=untuned, a=4)
         comparison = held.run(lambda _: False)
-        assert (None if comparison is None else len(comparison.values)) == num_compared
+        assert (None if comparison is None else len(comparison.blocks.values)) == num_compared
         assert list(held.failures) == ["untuned"]
 
     def test_one_that_fails_in_a_later_block_loses_its_earlier_ones(self, make_request, measurement):
@@ -287,14 +287,14 @@ class TestFailuresByChance:
         comparison = held.run(lambda _: True)
         assert "Illegal device type" in held.failures["bad"].error
         assert [set(block) for block in held.blocks] == [{"untuned", "bad", "fast"}] + [{"untuned", "fast"}] * 3
-        assert [len(row) for row in comparison.values] == [2] * 4
+        assert [len(row) for row in comparison.blocks.values] == [2] * 4
 
     def test_each_block_counts_by_itself(self, make_request, measurement):
         """One crash in each block is chance in each; two in one block are not."""
         once = Failure(reason="crash", stage="run", error="gone")
         crashes = {number: [once] for number in (1, 2, 3, 4)}
         held = self.contest(make_request, measurement, untuned=8, a=lambda n: crashes[n].pop() if crashes[n] else 4)
-        assert len(held.run(lambda _: True).values) == 4
+        assert len(held.run(lambda _: True).blocks.values) == 4
         assert not held.failures
         assert len(held.mishaps) == 4
 
@@ -364,7 +364,7 @@ class TestLimits:
         comparison = held.run(lambda _: True)
         assert (held.failures["bad"].reason, held.failures["bad"].stage) == (Reason.TIMEOUT, Stage.RUN)
         assert "stage run" in held.failures["bad"].error
-        assert [len(row) for row in comparison.values] == [2, 2]
+        assert [len(row) for row in comparison.blocks.values] == [2, 2]
 
 
 class TestSeveralAtOnce:
@@ -458,11 +458,11 @@ class TestPlan:
         looked = []
 
         def is_clear(comparison):
-            looked.append(len(comparison.values))
+            looked.append(len(comparison.blocks.values))
             return looked[-1] >= clear_at
 
         comparison = contest.run(is_clear)
-        assert len(comparison.values) == len(contest.blocks) == num_blocks
+        assert len(comparison.blocks.values) == len(contest.blocks) == num_blocks
         assert looked == [each for each in (4, 8, 16) if each <= num_blocks]
         assert comparison.num_looks == 3
         assert comparison.is_final is (clear_at == 99)
@@ -474,7 +474,7 @@ class TestPlan:
         seconds = itertools.count(step=600.0)
         contest.deadline = Deadline.after(wall_s, clock=lambda: next(seconds))
         comparison = contest.run(lambda _: False)
-        assert (len(comparison.values), comparison.is_final) == (num_blocks, True)
+        assert (len(comparison.blocks.values), comparison.is_final) == (num_blocks, True)
 
     @pytest.mark.parametrize(("max_sampling_s", "num_turns"), [(60.0, 7), (1e-9, 4)])
     def test_rounds_are_cut_short_by_time_but_never_below_the_fewest(
@@ -490,7 +490,7 @@ class TestPlan:
         """A study of the 99th percentile compares 99th percentiles."""
         trials = ScriptedTrials(lambda *_: with_latency(measurement, 0.008))
         held = contest({"a": {}}, trials=trials, reference=False, value=lambda m: m.latency.p99 * 1000)
-        assert held.run(lambda _: True).values == ((8.0, 8.0),) * 2
+        assert held.run(lambda _: True).blocks.values == ((8.0, 8.0),) * 2
 
     @pytest.mark.parametrize("first_look", [0, 1])
     def test_one_block_is_no_look(self, first_look):

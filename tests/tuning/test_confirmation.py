@@ -11,8 +11,10 @@ import pytest
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.config import Config
+from autotune.measure.blocks import Blocks
 from autotune.measure.measurement import Failure, Measurement, Usage
-from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
+from autotune.measure.proof import Proof
+from autotune.measure.statistics import MARGIN, Verdict, verdict_of
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
 from autotune.study.records import DriftCheck, NoiseFloor
@@ -152,7 +154,7 @@ WINNERS = {
 def test_whom_the_verdict_is_about(columns, simplicities, winner):
     """What is proven comes first, then what is simplest among those that are not told apart."""
     rows = tuple((1.0, *(1 / each for each in row)) for row in zip(*columns, strict=True))
-    assert winner_of(Comparison(rows), MARGIN, [(each, False, 0.0) for each in simplicities]) == winner
+    assert winner_of(Proof(Blocks(rows)), MARGIN, [(each, False, 0.0) for each in simplicities]) == winner
 
 
 class TestConfirmation:

@@ -101,7 +101,7 @@ class TestVerify:
         assert (found.outcome, found.exit_code) == (outcome, code)
         assert words in found.why
         assert found.promised.median == pytest.approx(3.9, abs=0.01)
-        assert len(blocks) == len(found.result.comparison.values)
+        assert len(blocks) == len(found.result.comparison.blocks.values)
         document = json.loads(json.dumps(verification_document(found)))
         assert set(document) == {"outcome", "why", "promised", "today"}
         assert (document["today"]["first"], document["today"]["second"]) == ("untuned", "tuned")
@@ -225,7 +225,7 @@ class TestCompare:
         tuned = load_tuned(export())
         result = measure(paired_run_with_untuned(tuned, tmp_path), scripted(first, second), Budget())
         assert result.verdict is verdict
-        assert len(result.comparison.values) == num_blocks
+        assert len(result.comparison.blocks.values) == num_blocks
         lines = comparison_lines(result, ("a", "long name"))
         assert lines[0].startswith(f"long name against a: {word}, ")
         assert len(lines) == 3

@@ -20,9 +20,11 @@ from typing import Literal, get_args
 from autotune.backends.registry import framework_version
 from autotune.bench.bench import Bench, Running, Waits
 from autotune.errors import SetupError
+from autotune.measure.blocks import Blocks
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
-from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
+from autotune.measure.proof import Proof
+from autotune.measure.statistics import Speedup, Verdict, verdict_of
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
@@ -170,14 +172,14 @@ class _Rows:
     def has_tuned(self) -> bool:
         return any("tuned" in block for block in self.contest.blocks)
 
-    def of(self, base: Name, other: Name) -> Comparison:
+    def of(self, base: Name, other: Name) -> Proof:
         """One of the four against another."""
         value, plan = self.pair.objective.value, self.contest.plan
         rows = tuple((value(block[base]), value(block[other])) for block in self.contest.blocks)
-        return Comparison(rows, num_looks=plan.num_looks, first_look=plan.first_look)
+        return Proof(Blocks(rows), num_looks=plan.num_looks, first_look=plan.first_look)
 
     @property
-    def decisive(self) -> list[Comparison]:
+    def decisive(self) -> list[Proof]:
         """What the answer rests on."""
         if not self.has_tuned:
             return [self.of("untuned", "untuned-there")]
@@ -189,13 +191,16 @@ class _Rows:
 
     def answer(self, *, was_faster: bool, here: str, there: str, max_loss: float) -> Upgrade:
         """What all blocks come to."""
-        change = self.decisive[0].speedups[0]
-        untuned = self.of("untuned", "untuned-there").speedups[0]
+        change = self.decisive[0].look.speedups[0]
+        untuned = self.of("untuned", "untuned-there").look.speedups[0]
         tuned: Speedup | None = None
         gains: tuple[Speedup | None, Speedup | None] = (None, None)
         if self.has_tuned:
             tuned = change
-            gains = (self.of("untuned", "tuned").speedups[0], self.of("untuned-there", "tuned-there").speedups[0])
+            gains = (
+                self.of("untuned", "tuned").look.speedups[0],
+                self.of("untuned-there", "tuned-there").look.speedups[0],
+            )
         outcome, why = _judged(change, gains[1], was_faster=was_faster, there=there, max_loss=max_loss)
         value, blocks = self.pair.objective.value, self.contest.blocks
         values = {name: statistics.median(value(block[name]) for block in blocks) for name in blocks[0]}
