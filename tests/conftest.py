@@ -189,7 +189,7 @@ def printed(*things: object) -> str:
 
 def summary_of(study: Study) -> str:
     """What `show` prints of the verdict."""
-    return printed(summary(StudyResult(study)))
+    return printed(summary(StudyResult(study), why=True))
 
 
 class ScriptedLive(Running):

@@ -31,10 +31,11 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 STUDIES = ("earlier", "rich", "shapes", "infeasible", "noisy")
 COMMANDS = {
     **{f"{name}.json": ("show", name, "--json") for name in STUDIES},
-    **{f"{name}.txt": ("show", name) for name in STUDIES},
+    **{f"{name}.txt": ("show", name, "--why") for name in STUDIES},
     **{f"{name}.yaml": ("export", name, "-o", f"{name}.yaml") for name in ("earlier", "rich", "shapes")},
     **{f"{name}.html": ("report", name, "-o", f"{name}.html") for name in ("rich", "shapes")},
-    "rich.full": ("show", "rich", "--full"),
+    "rich.short": ("show", "rich"),
+    "rich.full": ("show", "rich", "--full", "--why"),
     "rich.csv": ("show", "rich", "--csv"),
     "rich.md": ("show", "rich", "--markdown"),
     "other.yaml": ("export", "rich", "--trial", "12", "-o", "other.yaml"),

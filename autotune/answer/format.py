@@ -25,6 +25,8 @@ def seconds(value: float | None) -> str:
     """Three significant digits in a fitting unit; a dash for None."""
     if value is None:
         return "-"
+    if value == 0:
+        return "0 s"
     if value >= 120:
         return f"{int(value // 60)} min {int(value % 60)} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -77,13 +79,10 @@ def promise(forecast: ExpectedGain) -> str:
     idle = f"the last {forecast.num_idle} trials gained less than {NOTABLE:.0%}"
     if forecast.expected_gain is None:
         return f"stopped after {forecast.num_trials} trials: {idle}"
-    untried = (
-        "all untried configs" if forecast.num_untried is None else f"{count(forecast.num_untried)} untried configs"
-    )
-    return (
-        f"stopped after {forecast.num_trials} trials: the most promising of {untried} is expected to gain "
-        f"{100 * forecast.expected_gain:.2f} %, and {idle}"
-    )
+    num = forecast.num_untried
+    left = "none left is" if num is None else "the one left is not" if num == 1 else f"none of {count(num)} left is"
+    gain = f"expected to gain more than {100 * forecast.expected_gain:.2f} %"
+    return f"stopped after {forecast.num_trials} trials: {left} {gain}, and {idle}"
 
 
 def clock(value: float) -> str:

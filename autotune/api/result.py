@@ -118,11 +118,11 @@ class TuneResult:
         """The document that `show --json` prints (docs/json.md), as plain data."""
         return document(self._answer)
 
-    def summary(self) -> str:
-        """The verdict with its figures, as `show` prints it."""
+    def summary(self, *, why: bool = False) -> str:
+        """The verdict with its figures, as `show` prints it, or with `why` as `show --why` does."""
         out = io.StringIO()
         screen = PlainConsole(file=out, width=120, soft_wrap=True, force_terminal=False, color_system=None)
-        screen.print(summary(self._answer, with_next=False))
+        screen.print(summary(self._answer, with_next=False, why=why))
         return out.getvalue()
 
     @shown_at_the_call

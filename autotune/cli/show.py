@@ -28,6 +28,9 @@ def show(
         bool,
         typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned model."),
     ] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also print what the verdict rests on, and what stands in the way.")
+    ] = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the trials as CSV: seconds, bytes, a column for each knob.")
     ] = False,
@@ -52,16 +55,16 @@ def show(
     elif as_markdown:
         print_line(markdown(result))
     else:
-        _print_tables(result, opened, full=full)
+        _print_tables(result, opened, full=full, why=why)
 
 
-def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
+def _print_tables(result: StudyResult, opened: Study, *, full: bool, why: bool) -> None:
     from autotune.render.console import console
     from autotune.render.terminal import summary, tables
 
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
-    for shown in (*tables(result, full=full, width=screen.width), summary(result, full=full)):
+    for shown in (*tables(result, full=full, width=screen.width), summary(result, full=full, why=why)):
         screen.print(shown)
     if result.home is not None:
         where = f"files of the trials on {result.home.host}, in {result.home.folder}"

@@ -22,7 +22,7 @@ def result_html(answer: StudyResult) -> str:
     rows = "".join(
         f'<tr><th scope="row" style="text-align: left">{_text(label)}</th>'
         f'<td style="text-align: left">{_text(value)}</td></tr>'
-        for label, value in (("study", answer.study), *facts(sections(answer)))
+        for label, value in (("study", answer.study), *facts(sections(answer), why=False))
     )
     return f"<div><p><b>{_text(headline(answer))}</b></p><table>{rows}</table></div>"
 

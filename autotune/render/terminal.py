@@ -21,6 +21,12 @@ ROOM_FOR_ALL = 120
 """Characters of a line below which a table leaves out its wide columns."""
 _LABEL = 12
 """Characters that a line's label takes, the space after it included."""
+_BRIEF = frozenset(
+    {
+        *("config", "untuned", "tuned", "tokens", "instances", "compile"),
+        *("closest", "growth", "failed", "note", "read alone"),
+    }
+)
 _STYLES = {"best": "green", "broken": "yellow", "failed": "dim"}
 
 
@@ -63,19 +69,20 @@ def drawn(content: Table, width: int = ROOM_FOR_ALL, more_notes: Sequence[str] =
     return Group(*caption, table, *(Text(f"{'  ' * bool(caption)}{note}", style="dim") for note in notes))
 
 
-def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False) -> RenderableType:
-    """Verdict, figures, what stands in the way, and what to do next. `full`: each config in full."""
+def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False, why: bool = False) -> RenderableType:
+    """Verdict, config, what it changes, when that pays, and what to do next. `full`: each config in full; `why`: also
+    what the verdict rests on and what stands in the way."""
     found = sections(answer, full=full)
     lines: list[RenderableType] = [Text(headline(answer), style="bold")]
-    lines += [Hanging(f"  {label:<{_LABEL - 1}} {text}", _LABEL + 2) for label, text in facts(found)]
+    lines += [Hanging(f"  {label:<{_LABEL - 1}} {text}", _LABEL + 2) for label, text in facts(found, why=why)]
     if with_next:
         lines += [Text(f"next: {line}") for section in found for line in section.advice()]
     return Group(*lines)
 
 
-def facts(found: Sequence[Section]) -> list[tuple[str, str]]:
-    """The lines of the summary, each with its label."""
-    return [fact for section in found for fact in section.facts()]
+def facts(found: Sequence[Section], *, why: bool = True) -> list[tuple[str, str]]:
+    """The lines of the summary, each with its label. Without `why`, those that every reader is shown."""
+    return [fact for section in found for fact in section.facts() if why or fact[0] in _BRIEF]
 
 
 def markdown(answer: StudyResult) -> str:

@@ -24,7 +24,6 @@ html_title = f"autotune {release}"
 html_extra_path = ["index.html"]
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 smartquotes = False  # Quotes in options are there to be pasted.
 html_copy_source = html_show_sourcelink = False
 html_show_copyright = False
@@ -41,3 +40,9 @@ def setup(app: Any) -> None:
 
 def _add_pages_below(_: Any, page: str, source: list[str]) -> None:
     source[0] += navigation.below(page)
+    if page.startswith(_UNSEARCHED):
+        source[0] = f"---\nnosearch: true\n---\n\n{source[0]}"
+
+
+_UNSEARCHED = ("docs/decisions/", "docs/benchmarks", "docs/model-types", "CHANGELOG")
+"""Pages that nobody opens to get a job done: the site's search leaves them out."""

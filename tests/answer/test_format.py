@@ -15,7 +15,7 @@ from autotune.study.budget import BlockPlan
     ("value", "expected"),
     [
         (None, "-"),
-        (0.0, "0 us"),
+        (0.0, "0 s"),
         (1e-9, "0.001 us"),
         (12.34e-6, "12.3 us"),
         (1e-3, "1 ms"),

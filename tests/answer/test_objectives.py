@@ -113,7 +113,7 @@ def said(what):
 
 
 def summary_of(study):
-    return said(summary(StudyResult(study)))
+    return said(summary(StudyResult(study), why=True))
 
 
 def config_of(study):

@@ -214,7 +214,7 @@ def test_ctrl_c_keeps_the_answer_that_is_proven(tune, scripted, tmp_path):
     kept = autotune.load_study("s")
     assert (kept.verdict, kept.stop_reason) == ("faster", None)
     assert kept.export(tmp_path / "now.yaml").config == kept.best.config
-    assert "configs so far; `resume` goes on" in kept.summary()
+    assert "configs so far; `resume` goes on" in kept.summary(why=True)
     step = kept.answer.answers[-1]
     assert (step.trial, len(kept.answer.blocks)) == (kept.best.number, step.num_blocks)
     told = []

@@ -190,7 +190,7 @@ def test_a_study_says_what_it_could_not_import_ahead(tmp_path, monkeypatch, libr
         "--budget", str(budget_file), "--trials", "1", "--study", "s",
     )  # fmt: skip
     said = "trials import what the model imports each for itself: RuntimeError: no such device"
-    assert said in cli("show", "s").stdout
+    assert said in cli("show", "s", "--why").stdout
 
 
 def test_what_the_model_imports_is_memory_of_each_trial(make_runner, library, of_library, tmp_path):

@@ -41,7 +41,7 @@ class TestTheMainJob:
         assert document == document_of(cli("show", "s", "--json"))
         assert document["verdict"] == "faster"
         assert 5 <= len(document["trials"]) <= 7, "two more may tell which settings of the winner do nothing"
-        shown = cli("show", "s")
+        shown = cli("show", "s", "--why")
         assert "faster: " in shown.stdout
         assert "python -m autotune export s" in shown.stdout
         assert "two processes of the untuned model differ by" in shown.stdout

@@ -81,7 +81,7 @@ def test_a_kind_of_another_package(embedding, tune, cli, tmp_path, caplog):
     file checks calls as the trials did."""
     _, document = tune("build")
     assert [trial["state"] for trial in document["trials"]] == ["measured"] * 2
-    assert "vectors a second, untuned" in cli("show", "build").stdout
+    assert "vectors a second, untuned" in cli("show", "build", "--why").stdout
     assert cli("export", "build", "-o", "best.yaml").returncode == 0
     tuned = load_tuned(tmp_path / "best.yaml")
     assert (tuned.kind.words, tuned.workload.signature.work) == ("embeddings", "embedding")

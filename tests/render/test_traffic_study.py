@@ -87,7 +87,7 @@ def test_a_study_of_shapes(tune_shapes, cli, tmp_path, budget_file):
     ]
     assert all(each["latency_s"]["tuned"] < each["latency_s"]["untuned"] for each in told["shapes"])
 
-    shown = cli("show", "s").stdout
+    shown = cli("show", "s", "--why").stdout
     assert "traffic rows=1:40%,2:30%,3:20%,5:10%, a stream of 64 calls:" in shown
     assert re.search(r"rows=1 +40\.0 % +26 +", shown)
     assert re.search(r"untuned +first pass .*, then .*; 0 graphs compiled", shown)

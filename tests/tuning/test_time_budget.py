@@ -583,7 +583,7 @@ class TestWords:
         budget_file.write_text(budget_file.read_text().replace("wall_s: null", "wall_s: 3600"))
         result = tune_fake("--trials", "1")
         assert result.returncode == 0, result.stderr
-        assert "trial limit reached" in result.stdout
+        assert "trial limit reached" in result.stderr
         study = FolderStudies(tmp_path / "studies").open("s")
         assert (study.budget.wall_s, study.budget.num_trials) == (3600, 1)
         assert cli("resume", "s", "--budget", "30m", "--trials", "2").returncode == 0

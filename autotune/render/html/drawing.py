@@ -131,6 +131,10 @@ def _paint_series(series: Series, axes: Axes) -> None:
     )  # fmt: skip
 
 
+def _ratio(value: float, _: object) -> str:
+    return f"{value:.3g}x" if value < 999.5 else f"{value:.0f}x"
+
+
 def _write_ticks(axis: XAxis | YAxis, content: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: content.text(value)))
     if content.is_log:
@@ -164,11 +168,11 @@ def _ratios(axes: Axes, values: Iterable[float]) -> None:
     axes.set_xlim(low / room, high * room)
     axes.xaxis.set_major_locator(LogLocator(subs=_steps(high / low), numticks=20))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}x"))
+    axes.xaxis.set_major_formatter(FuncFormatter(_ratio))
     if high / low < 1.5:  # A logarithmic scale has too few round numbers here, and is nearly straight.
         axes.set_xscale("linear")
         axes.set_xlim(low / room, high * room)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}x"))
+        axes.xaxis.set_major_formatter(FuncFormatter(_ratio))
     axes.axvline(1.0, color=UNTUNED, linewidth=1.2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -90,8 +91,13 @@ def require_possible(path: Path) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """Foreign text without the characters that HTML cannot hold; `Markup`, our own drawings, stays as it is."""
-    return printable_lines(value) if type(value) is str else value
+    """Foreign text without the characters that HTML cannot hold, and code where it has backquotes; `Markup`, our own
+    drawings, stays as it is."""
+    if type(value) is not str:
+        return value
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`<>]+)`", r"<code>\1</code>", str(escape(printable_lines(value)))))
 
 
 def write_report(study: Study, path: Path) -> Path:
@@ -136,8 +142,4 @@ def _commands(answer: StudyResult) -> list[tuple[str, str]]:
     found = [("the trials again", answer.command("show")), ("which knobs mattered", answer.command("explain"))]
     if answer.best is not None:
         found.insert(0, ("run the best trial again", answer.command("run", str(answer.best.number))))
-    if answer.verdict is not None and answer.best is not None:
-        if answer.verdict in COMPILED:
-            found.insert(0, ("in the job", 'model = autotune.load("best.yaml").apply(model)'))
-        found.insert(0, ("write the file for a job", answer.command("export", "-o", "best.yaml")))
-    return found
+    return [*(("next", line) for section in sections(answer) for line in section.advice()), *found]
