@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     expose: Callable[..., None]
     load_tiers: Callable[..., Any]
     verify_against: Callable[..., Any]
+    watch: Callable[..., Any]
 
 __all__ = [
     "AdaptivePolicy",
@@ -55,6 +56,7 @@ __all__ = [
     "tune",
     "verify",
     "verify_against",
+    "watch",
 ]
 
 _PLACES = {

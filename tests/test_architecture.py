@@ -59,7 +59,7 @@ each other. Imports for a type checker alone count, and modules that a string na
 `autotune` do."""
 
 HOMES: dict[str, tuple[str, ...]] = {
-    "torch": ("backends/torch/", "models/torch/", "plugins/hubs/torch/"),
+    "torch": ("backends/torch/", "models/torch/", "plugins/hubs/torch/", "plugins/watch/torch/"),
     "torch_npu": ("backends/torch/npu.py", "models/torch/"),
     "torchair": ("backends/torch/npu.py",),
     "transformers": ("plugins/hubs/torch/", "backends/torch/static_cache.py", "backends/torch/generating.py"),
@@ -78,7 +78,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "ray": ("plugins/ray/cluster.py",),
     "prometheus_client": ("plugins/serving/prometheus.py",),
     "yaml": ("files.py",),
-    "typer": ("cli/", "plugins/upgrade/command.py"),
+    "typer": ("cli/", "plugins/upgrade/command.py", "plugins/watch/command.py"),
     "rich": ("render/", "cli/"),
     "jinja2": ("render/html/",),
     "matplotlib": ("render/html/",),
@@ -176,6 +176,7 @@ FOREIGN_FLAGS: dict[str, str] = {
     "trial/toolchain.py": "a compiler's --version",
     "plugins/ray/cluster.py": "`ray start --head`",
     "study/sqlite.py": "`optuna storage upgrade --storage`",
+    "plugins/watch/command.py": "`watch --for`: no parameter can be called so",
     "plugins/postgres/storage.py": "`optuna storage upgrade --storage`",
 }
 """File outside of the faces -> whose flags, not ours, its texts hold."""

@@ -30,6 +30,7 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.cli import app
+from autotune.cli.app import COMMANDS
 from autotune.study.budget import Budget
 from tests.conftest import REPOSITORY
 
@@ -47,6 +48,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 ELSEWHERE = {
     "docs/python-api.md": "tests/api/test_page.py runs them one after the other",
     "docs/python-reference.md": "signatures",
+    "docs/watch.md": "tests/plugins/test_watch.py runs the job and the block",
     "docs/tutorial.md": "tests/end_to_end/test_tutorial.py runs the page",
     "docs/tutorial_cn.md": "the same, in MindSpore",
     "README_CN.md": "the same; its model is one of MindSpore",
@@ -269,7 +271,7 @@ def problem_of(line: str) -> str | None:
 
 
 def problem_of_arguments(arguments: list[str]) -> str | None:
-    command = commands().commands.get(arguments[0]) if arguments else None
+    command = commands().get_command(None, arguments[0]) if arguments else None
     if command is None:
         return f"no such command: {arguments[:1]}" if arguments and not arguments[0].startswith("-") else None
     try:
@@ -350,7 +352,7 @@ def test_a_wrong_command_is_found(line: str) -> None:
 
 def test_options_in_the_text_exist() -> None:
     """`tune --trials 5`, `python cli.py show STUDY` and `--json` between backquotes: command and option exist."""
-    known = commands().commands
+    known = {**commands().commands, **{name: commands().get_command(None, name) for name in COMMANDS.names()}}
     everywhere = set().union(*(options_of(each) for each in known.values())) | {"--version", "--install-completion"}
     problems = []
     for page in PAGES:

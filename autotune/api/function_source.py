@@ -14,7 +14,7 @@ import linecache
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
@@ -42,6 +42,16 @@ def source_of(function: FunctionType) -> FunctionSource:
     writing = _Writing(inner.__name__, inner.__globals__)
     writing.define(inner)
     return FunctionSource(inner.__name__, writing.text(), frozenset(writing.modules))
+
+
+def source_of_classes(classes: Iterable[type]) -> FunctionSource:
+    """A text that defines classes of one notebook or script, with what they need. Raises InputError as `source_of`."""
+    each = list(classes)
+    writing = _Writing(each[0].__name__, vars(sys.modules[each[0].__module__]))
+    for cls in each:
+        if cls.__name__ not in writing.definitions:
+            writing.define(cls)
+    return FunctionSource(each[0].__name__, writing.text(), frozenset(writing.modules))
 
 
 @dataclass

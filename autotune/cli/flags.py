@@ -68,8 +68,16 @@ _VALUES = {
 Command = Callable[..., int | None]
 
 
+TYPED = "autotune.typed"
+"""Key of what a context holds: all words behind the command."""
+
+
 class GroupedCommand(TyperCommand):
     """A command whose help has its options in groups, and its examples as they are typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[TYPED] = [*args]
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         found: dict[str, dict[str, tuple[str, str]]] = {}
@@ -169,7 +177,7 @@ def asks(
 ) -> Callable[[Command], Command]:
     """Give a command, in place of its parameter `question`, a flag for each of these fields; without any, for all.
 
-    `early`: field -> what is called with its value first; `about`: another help of this command.
+    `early`: field, or `named` -> what is called with its value first; `about`: another help of this command.
     """
     fields = fields or tuple(name for name, field in Question.model_fields.items() if field.description)
 
@@ -180,7 +188,7 @@ def asks(
                 parameters.append(parameter)
                 continue
             if "build" in fields:
-                parameters.append(_named_models())
+                parameters.append(_named_models((early or {}).get(_NAMED)))
             parameters += [_parameter(name, about.get(name), (early or {}).get(name)) for name in fields]
 
         @functools.wraps(command)
@@ -231,9 +239,15 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
-def _named_models() -> inspect.Parameter:
+def _named_models(callback: Callable[..., Any] | None) -> inspect.Parameter:
     """The models without a flag in front."""
-    argument = typer.Argument(metavar="MODEL", help=Question.model_fields["build"].description, autocompletion=_models)
+    argument = typer.Argument(
+        metavar="MODEL",
+        help=Question.model_fields["build"].description,
+        autocompletion=_models,
+        is_eager=callback is not None,
+        callback=callback,
+    )
     annotation = Annotated[list[str] | None, argument]
     return inspect.Parameter(_NAMED, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

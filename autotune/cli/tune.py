@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import typer
@@ -33,6 +34,21 @@ if TYPE_CHECKING:
     from autotune.study.study import Studies, Study
 
 
+_PROCESSES = "processes"
+"""What a folder holds that `watch` wrote."""
+
+
+def _use_folder(context: typer.Context, named: list[str] | None) -> list[str] | None:
+    """Such a folder, or a model in it, stands for a model with what was seen of it: defaults for what is not typed."""
+    if named is None or len(named) != 1 or context.resilient_parsing:
+        return named
+    place = named[0]
+    if not any(os.path.isdir(os.path.join(folder, _PROCESSES)) for folder in (place, os.path.dirname(place))):
+        return named
+    COMMANDS.require("tune-watched")(context, place)
+    return None
+
+
 @app.command(
     cls=GroupedCommand,
     epilog=examples(
@@ -42,7 +58,7 @@ if TYPE_CHECKING:
     ),
 )
 @with_exit_status
-@asks(early={"config": use_file})
+@asks(early={"config": use_file, "named": _use_folder})
 def tune(context: typer.Context, question: Question, *, help_all: HelpAll = False) -> int:  # noqa: ARG001
     """Find the fastest correct config of a model and prove it.
 

@@ -32,6 +32,7 @@ GROUPS: dict[str, list[Any]] = {
         autotune.tune,
         autotune.resume,
         autotune.load_study,
+        autotune.watch,
         autotune.TuneResult,
         BothResult,
         Speedup,

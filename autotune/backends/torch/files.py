@@ -45,6 +45,18 @@ def save_model(model: Any, inputs: list[Any] | None, path: Path) -> frozenset[st
     Raises InputError for a model that another process cannot load: one with a lambda or a local function in it, or of a
     class that a notebook or script defines.
     """
+    needed = write_model(model, inputs, path)
+    if "__main__" in needed:
+        raise InputError(
+            f"{needed['__main__'][-1]} is defined in this notebook or script, where a trial's process does not find it",
+            tip=f"put it in a module of its own and import it; {_WAY_OUT}",
+        )
+    return frozenset(needed)
+
+
+def write_model(model: Any, inputs: list[Any] | None, path: Path) -> Mapping[str, Sequence[str]]:
+    """Write both to `path`. Returns module -> the classes and functions that the file takes from it, those of a
+    notebook or script among them. Raises InputError for a model that cannot be pickled."""
     # What torch.compile returned would be compiled once more in each trial.
     model = getattr(model, "_orig_mod", model)
     try:
@@ -53,29 +65,23 @@ def save_model(model: Any, inputs: list[Any] | None, path: Path) -> frozenset[st
         raise
     except Exception as error:  # Whatever an attribute's own pickling raises.
         raise InputError(f"the model or its inputs cannot be saved: {error}", tip=_WAY_OUT) from None
-    needed = _needed(path)
-    if "__main__" in needed:
-        raise InputError(
-            f"{needed['__main__']} is defined in this notebook or script, where a trial's process does not find it",
-            tip=f"put it in a module of its own and import it; {_WAY_OUT}",
-        )
-    return frozenset(needed)
+    return _needed(path)
 
 
 _WAY_OUT = "or give a function that builds model and inputs: tune(build)"
 
 
-def _needed(path: Path) -> dict[str, str]:
-    """Module -> one of the classes or functions that the file takes from it."""
+def _needed(path: Path) -> dict[str, list[str]]:
+    """Module -> the classes and functions that the file takes from it."""
     with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
         content = archive.read(name)
-    needed = {}
+    needed: dict[str, list[str]] = {}
     for opcode, argument, _ in pickletools.genops(content):
         if opcode.name == "GLOBAL":
             module, _, name = str(argument).partition(" ")
             # This protocol names Python's own modules as Python 2 did.
-            needed[IMPORT_MAPPING.get(module, module)] = name
+            needed.setdefault(IMPORT_MAPPING.get(module, module), []).append(name)
     return needed
 
 

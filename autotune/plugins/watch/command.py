@@ -1,0 +1,136 @@
+"""`watch`, which starts a job that is watched, and `tune-watched`, the question that a watched job makes: `tune FOLDER`
+asks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotune import own_folders
+from autotune.cli.app import print_line, say, say_error
+from autotune.command_line import FACE_VARIABLE, command, flag, options
+from autotune.errors import AutotuneError, InputError
+from autotune.job.launch import CannotStartError
+from autotune.plugins.watch.folder import Watched, read
+from autotune.plugins.watch.injected import VARIABLE
+from autotune.plugins.watch.question import lines_of, question_of
+from autotune.plugins.watch.recorder import PROCESSES, Wanted
+from autotune.study.budget import duration_s
+
+INJECT = Path(__file__).parent / "inject"
+_LEAST_SHARE = 0.1
+"""Share of the time from which one of several models is tuned."""
+
+
+def watch(
+    job: Annotated[list[str], typer.Argument(help="The job's command, behind two dashes.", metavar="-- COMMAND")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write; it may hold an earlier run.")] = Path(
+        "watched"
+    ),
+    seconds: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="Watch so long after the first call. [to the end]")
+    ] = None,
+    calls: Annotated[int | None, typer.Option(min=2, help="Watch so many calls of a model. [to the end]")] = None,
+    most_gib: Annotated[int, typer.Option(min=1, help="GiB of disk that the folder may take.")] = 4,
+) -> int:
+    """Run a job as ever, and write what its models are called with into a folder for `tune FOLDER`."""
+    limit_s = None if seconds is None else duration_s(seconds)
+    if seconds is not None and limit_s is None:
+        raise InputError(f"{seconds!r} is no time", tip="write it as 60s, 5m or 1h")
+    folder = own_folders.absolute(output)
+    own_folders.make(folder / PROCESSES)
+    wanted = Wanted(str(folder), limit_s, calls, most_gib << 30)
+    then = command("tune", str(output))
+    say(f"watching: {output} will hold models and some of their calls, {most_gib} GiB at most; then: {then}")
+    _be(job, {**os.environ, **variables_of(wanted)})
+    return 0
+
+
+def variables_of(wanted: Wanted) -> dict[str, str]:
+    """What the environment of a job has to hold for it to be watched."""
+    before = os.environ.get("PYTHONPATH")
+    places = [str(INJECT), *([before] if before else [])]
+    return {VARIABLE: json.dumps(vars(wanted)), "PYTHONPATH": os.pathsep.join(places)}
+
+
+def _be(job: list[str], environment: dict[str, str]) -> None:
+    """Be the job from now on: its streams, signals and exit status are its own. Raises CannotStartError."""
+    environment.pop(FACE_VARIABLE, None)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(job[0], job, environment)
+    except (OSError, ValueError) as error:
+        signal.signal(signal.SIGPIPE, handler)
+        raise CannotStartError(job[0], error) from None
+
+
+def tune_watched(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(help="A folder that `watch` wrote, or FOLDER/NAME for one of its models.")],
+) -> int:
+    """Print the question that each model of a watched job makes. `tune FOLDER` asks it."""
+    watched = chosen(folder)
+    if context.info_name == "tune" and len(watched) > 1:
+        raise typer.Exit(_each_alone(context, folder, watched))
+    for each in watched:
+        asked = question_of(each)
+        values = {field: value for field, value in asked.values.items() if field != "build"}
+        context.default_map = {**(context.default_map or {}), **values, "build": [asked.values["build"]]}
+        for line in lines_of(asked, command("tune", asked.values["build"]) + options(**values)):
+            say(line) if context.info_name == "tune" else print_line(line)
+    return 0
+
+
+def chosen(folder: str) -> list[Watched]:
+    """The models of a folder that are worth a study, or the one that is named behind it. Raises InputError."""
+    place, name = (folder, "") if os.path.isdir(os.path.join(folder, PROCESSES)) else os.path.split(folder)
+    found = read(Path(place))
+    if not name:
+        return [each for each in found if each.share >= _LEAST_SHARE] or found[:1]
+    named = [each for each in found if name in (each.name, each.one)]
+    if not named:
+        names = ", ".join(dict.fromkeys(each.name for each in found))
+        raise InputError(f"{place}: there is no model {name}", tip=f"it has: {names}")
+    return named[:1]
+
+
+def _each_alone(context: typer.Context, folder: str, watched: list[Watched]) -> int:
+    """Tune one model after the other, each for its share of the time that was given. Returns the worst exit status."""
+    typed: list[str] = context.meta["autotune.typed"]
+    everything, statuses = sum(each.share for each in watched), []
+    for number, each in enumerate(watched, start=1):
+        say(f"model {number} of {len(watched)}: {each.name}, {each.share:.0%} of the time of all models")
+        own = [str(Path(folder) / each.one) if word == folder else word for word in typed]
+        statuses.append(_status_of(context, _shared(own, each.share / everything, each.name)))
+    return max(statuses)
+
+
+def _shared(words: list[str], share: float, model: str) -> list[str]:
+    """A command line with a part of the time that it gives, and a study for this model."""
+    made: list[str] = []
+    for word in words:
+        name, equals, text = word.rpartition("=")
+        asked = name if equals else (made[-1:] or [""])[0]
+        limit_s = duration_s(text) if asked == flag("budget") else None
+        if limit_s is not None:
+            text = f"{max(1, round(limit_s * share))}s"
+        elif asked == flag("study"):
+            text = f"{text}-{model}"
+        made.append(f"{name}{equals}{text}")
+    return made
+
+
+def _status_of(context: typer.Context, words: list[str]) -> int:
+    try:
+        given: Any = context.command.main(words, prog_name=context.command_path, standalone_mode=False)
+    except AutotuneError as problem:
+        return say_error(problem)
+    return int(given or 0)

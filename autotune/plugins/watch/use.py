@@ -1,0 +1,31 @@
+"""`autotune.watch`: calls of a `with` block in a notebook or script, as `watch` sees those of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+
+from autotune import own_folders
+from autotune.errors import InputError
+from autotune.plugins.watch import injected
+from autotune.plugins.watch.recorder import PROCESSES, Wanted
+
+
+@contextmanager
+def watch(folder: str | PathLike[str], *, calls: int | None = None, most_gib: int = 4) -> Iterator[None]:
+    """Watch the calls of models in a `with` block, and write them into a folder for `tune FOLDER`.
+
+    The calls are made as ever. `calls`: so many of a model are watched; None: all. `most_gib`: GiB of disk that the
+    folder may take. Processes that are forked in the block are watched, too. Raises InputError where calls are watched
+    already, and StoreError for a folder that is a link.
+    """
+    place = own_folders.absolute(fspath(folder))
+    own_folders.make(place / PROCESSES)
+    stop = injected.watch(vars(Wanted(str(place), None, calls, most_gib << 30)))
+    if stop is None:
+        raise InputError("calls are watched already", tip="leave the other block first")
+    try:
+        yield
+    finally:
+        stop()

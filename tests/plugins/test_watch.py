@@ -1,0 +1,201 @@
+"""`watch` and `tune FOLDER`: real jobs of small models, and the questions that watched ones make."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.plugins.watch.command import _shared, chosen
+from autotune.plugins.watch.question import question_of
+from tests.conftest import REPOSITORY, cli_command, cli_environment
+from tests.test_documentation import blocks, name_of
+
+JOB = """
+import multiprocessing, os, signal, sys, threading, time
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 4))).eval()
+x = torch.randn(2, 16)
+graphs = []
+
+def backend(graph, inputs):
+    graphs.append([node.name for node in graph.graph.nodes])
+    return graph
+
+def broken(x):
+    x = net(x)
+    torch._dynamo.graph_break()
+    return net(x.new_ones(2, 16))
+
+def call(times):
+    with torch.no_grad():
+        for _ in range(times):
+            net(x)
+
+def forked(run):
+    child = os.fork()
+    if child == 0:
+        run()
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["again"]:
+        call(3)
+        print("executed", sys.modules["sitecustomize"].MINE, os.path.basename(sys.path[0]))
+        sys.exit(3)
+    call(2)
+    threads = [threading.Thread(target=call, args=(3,)) for _ in range(3)]
+    [each.start() for each in threads], [each.join() for each in threads]
+    print(forked(lambda: call(4)))
+    worker = multiprocessing.get_context("fork").Process(target=call, args=(5,))
+    worker.start(), worker.join()
+    print(forked(lambda: os.execv(sys.executable, [sys.executable, __file__, "again"])))
+    with torch.no_grad():
+        for function in (torch.compile(net, backend=backend, fullgraph=True), torch.compile(broken, backend=backend)):
+            print([round(float(function(x).sum()), 4) for _ in range(3)])
+    print(graphs, dict(torch._dynamo.utils.counters["stats"]))
+    print(len(torch.fx.symbolic_trace(net).graph.nodes), torch.jit.trace(net, x)(x).shape)
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def run(command, folder):
+    variables = cli_environment()
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder / "own"), variables["PYTHONPATH"]])
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.torch
+def test_a_job_is_its_own(tmp_path):
+    """Forks, threads, a worker of multiprocessing, another program, compiled code and the signal that ends it are as
+    without; each process has its document, the killed one that of its latest calls."""
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("MINE = 5")
+    job = [sys.executable, str(tmp_path / "job.py")]
+    plain, watched = run(job, tmp_path), run(cli_command("watch", "-o", "seen", "--", *job), tmp_path)
+    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout), watched.stderr
+    assert plain.returncode == -signal.SIGTERM
+    assert watched.stderr.splitlines()[1:] == plain.stderr.splitlines()
+    (each,) = chosen(str(tmp_path / "seen"))
+    calls = {model.calls for model in each.models}
+    assert {3, 4, 5} < calls  # The program, the child and the worker.
+    assert max(calls) == 11
+    assert len(each.workers) == 4
+    assert each.saved() is not None
+
+
+@pytest.mark.torch
+def test_the_page(tmp_path, cli, monkeypatch):
+    """The job of docs/watch.md is watched and tuned as its question is printed; a flag overrides it; its block runs."""
+    serve, block = (
+        each.text for each in blocks() if name_of(each.page) == "docs/watch.md" and each.language == "python"
+    )
+    (tmp_path / "serve.py").write_text(serve)
+    watched = run(cli_command("watch", "-o", "seen", "--", sys.executable, "serve.py"), tmp_path)
+    assert (watched.returncode, watched.stdout) == (0, "(4, 8)\n"), watched.stderr
+    planned = cli("tune", "seen", "--objective", "latency", "--trials", "3", "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    for words in ("shapes     4: batch from 1 to 4", "infer: no call was differentiated", "tune " + str(tmp_path)):
+        assert words in planned.stderr
+    assert "build-traffic-torch-cpu" in planned.stdout
+    assert "trials: 3 at most" in planned.stdout
+    script = "from serve import *\n" + block.replace('"seen"', '"noted"') + "\nprint(Module.__call__.__name__)\n"
+    (tmp_path / "note.py").write_text(script)
+    noted = run([sys.executable, "note.py"], tmp_path)
+    assert noted.stdout == "(4, 8)\n_wrapped_call_impl\n", noted.stderr
+    asked = question_of(*chosen(str(tmp_path / "noted")))
+    assert asked.counted == [{"batch": 2, "count": 1}, {"batch": 3, "count": 1}]
+
+
+LAYOUT = {
+    "count": 40, "signature": "float32[2]", "sizes": [[4, 8]], "grad": False, "training": False, "autocast": None,
+}  # fmt: skip
+MODEL = {
+    "name": "Net", "structure": "a1", "is_text": False, "calls": 40, "seconds": 9.0, "first_s": 0.1, "p50_s": 0.001,
+    "p99_s": 0.002, "backward": 0, "shapes": [LAYOUT], "kept": [{"signature": "float32[2]", "sizes": [[4, 8]]}],
+    "files": {"model": "Net_1.pt", "calls": "Net_1-5.calls.pt"}, "notes": [],
+}  # fmt: skip
+
+
+def folder(path, *processes, **process):
+    """A watched folder with these models of each process."""
+    (path / "processes").mkdir(exist_ok=True)
+    for pid, models in enumerate(processes):
+        document = {
+            "schema": 1, "host": "here", "pid": pid, "seconds": 10.0, "cores": [0], "variables": {}, "notes": [],
+            "framework": "torch", "release": "2.13.0", "threads": 1, "device": "cpu", "models": models, **process,
+        }  # fmt: skip
+        (path / "processes" / f"here-{pid}.json").write_text(json.dumps(document))
+    return str(path)
+
+
+TRAINED = {**LAYOUT, "grad": True, "training": True, "autocast": ["cpu", "bfloat16"]}
+PROMPT = {"ids": [1, 2, 3], "batch": 2, "new_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("processes", "values", "remark"),
+    [
+        ([{}], {"task": "infer"}, None),
+        ([{"shapes": [{**LAYOUT, "grad": True}]}], {"task": "infer"}, "torch.no_grad()"),
+        ([{}, {"calls": 39}], {"task": "infer", "objective": ["throughput"], "instances": "2"}, None),
+        ([{"backward": 40, "shapes": [TRAINED]}], {"task": "train"}, None),
+        ([{"is_text": True, "prompts": [PROMPT]}], {"task": "generate"}, None),
+        ([{"shapes": [LAYOUT, {**LAYOUT, "count": 10, "signature": "int64[1]"}]}], {"task": "infer"}, "20% of the"),
+    ],
+    ids=["one shape", "recorded", "two workers", "trained", "text", "other arguments"],
+)
+def test_the_question(tmp_path, monkeypatch, processes, values, remark):
+    """What was seen decides the fields of the question, and what is not in it is said."""
+    monkeypatch.setattr("autotune.plugins.watch.question.num_usable_cores", lambda: 1)
+    asked = question_of(*chosen(folder(tmp_path, *([{**MODEL, **changes}] for changes in processes))))
+    rest = {"device": "cpu", "framework": "torch", "build": asked.values["build"]}
+    assert asked.values == {**rest, **values}
+    assert any(remark in each for each in asked.remarks) if remark else not asked.remarks or os.cpu_count() != 1
+    written = (tmp_path / os.path.basename(asked.values["build"].partition(":")[0])).read_text()
+    assert f"'task': '{values['task']}'" in written
+
+
+def test_what_is_not_kept_is_said(tmp_path, cli):
+    """A model of which there is no file has its reason; a name, a document and a folder that are of no use, too."""
+    place = folder(
+        tmp_path, [{**MODEL, "files": {}, "notes": ["it cannot be kept: too large"]}, {**MODEL, "name": "B"}]
+    )
+    with pytest.raises(InputError, match="no model C"):
+        chosen(f"{place}/C")
+    both = cli("tune", place, "--dry-run", "--budget", "30s")
+    assert both.returncode == 2
+    assert "model 2 of 2" in both.stderr
+    assert "Net: was not kept: it cannot be kept: too large" in both.stderr
+    (tmp_path / "processes" / "here-0.json").write_text('{"schema": 1, "models": [{"name": "../x"}]}')
+    with pytest.raises(InputError, match="no document of `watch`"):
+        chosen(place)
+    (tmp_path / "processes" / "here-0.json").unlink()
+    with pytest.raises(InputError, match="no call of a model was seen"):
+        chosen(place)
+
+
+def test_each_model_has_its_share():
+    """Of the time that is given, and a study of its own."""
+    typed = ["seen", "--budget", "60s", "--study=mine", "--budget=2m", "--trials", "3"]
+    assert _shared(typed, 0.25, "Net") == [
+        "seen", "--budget", "15s", "--study=mine-Net", "--budget=30s", "--trials", "3",
+    ]  # fmt: skip
+
+
+def test_a_job_that_is_not_there(cli_process):
+    """The exit status is a shell's."""
+    assert cli_process("watch", "--", "no-such-program").returncode == 127
+    assert (REPOSITORY / "autotune" / "plugins" / "watch" / "inject" / "sitecustomize.py").is_file()
