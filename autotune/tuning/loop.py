@@ -18,7 +18,7 @@ from autotune.bench.bench import Bench, Check, Running
 from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
-from autotune.study.records import AnswerStep, Confirmation, StopReason, TrialRecord
+from autotune.study.records import AnswerStep, Confirmation, StopReason
 from autotune.study.sampler.sampler import Sampler
 from autotune.study.study import AskedTrial, Study
 from autotune.trial.deadline import Deadline
@@ -49,7 +49,7 @@ from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.field import Field, record_verdict
 from autotune.tuning.finalists import EQUALLY_FAST
 from autotune.tuning.jobs import may_compile_ahead, num_at_once
-from autotune.tuning.race import Standing
+from autotune.tuning.race import End, Prove, Standing, Try, UnderWay
 from autotune.tuning.session import IMPORTED_APART, Session
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 
@@ -92,8 +92,6 @@ class Tuner:
         self._checks: Sequence[Check] = bench.checks_for(self._session, self._time.has_time_for_noise_floor)
         self._reason: StopReason | None = None
         """Why no further config is tried."""
-        self._longest_s = 0.0
-        """Seconds that the config which was chosen last may take."""
         self._needed_settings = pruning.NeededSettings(study.manifest, EQUALLY_FAST)
         self._num_extra = 0
         """Trials that were spent on a simpler form of the leader."""
@@ -245,16 +243,24 @@ class Tuner:
             if block is not None and block.can_start and (has_place or self._warms_more(block)):
                 block.start_next()
                 continue
-            wanted = self._next(has_place=has_place) if has_place or (block is None and self._session.mixes) else None
-            if isinstance(wanted, list):
-                self._block_begun = self._session.deadline.clock()
-                self._was_beside = len(self._queue) > 0
-                self._field.open(wanted, self._beside.process, self._second.process)
-            elif wanted is not None and has_place:
-                self._was_beside = True
-                self._queue.add(self._opened(wanted), self._longest_s)
-            else:
-                return
+            if self._field.lost is not None or not (has_place or (block is None and self._session.mixes)):
+                return  # Without the untuned model nothing can be compared any more.
+            way = self._under_way(has_place=has_place)
+            match self._standing().next(way, self._budget, self._time, self._sampler):
+                case End(reason, forecast):
+                    if forecast is not None:
+                        self._study.early_stop = forecast
+                    self._end_search(reason)
+                case Prove(finalists):
+                    self._block_begun = self._session.deadline.clock()
+                    self._was_beside = len(self._queue) > 0
+                    self._field.open(finalists, self._beside.process, self._second.process)
+                case Try(config, longest_s, is_extra) if has_place:
+                    self._num_extra += is_extra
+                    self._was_beside = True
+                    self._queue.add(self._opened(config), longest_s)
+                case _:
+                    return
 
     def _warms_more(self, block: Block) -> bool:
         """One more process of the block may become warm beside those that do."""
@@ -269,55 +275,11 @@ class Tuner:
         places = 1 if self._time.first_goes_alone() else self._session.num_jobs
         return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
 
-    def _next(self, *, has_place: bool) -> Config | list[TrialRecord] | None:
-        """What a free place is used for: a config to try, finalists for a block, or nothing. Without a place there may
-        still be one for a block."""
-        standing, block = self._standing(), self._field.block
-        is_alone = block is not None and (not self._session.mixes or self._time.is_short(self._field.finalists))
-        if is_alone or self._field.lost is not None:  # Without the untuned model nothing can be compared any more.
-            return None
-        if block is None:
-            early = standing.to_prove_at_once(has_plans=self._sampler.has_plans())
-            if early is not None and self._time.holds([early]):
-                return [early] if self._session.mixes or not len(self._queue) else None
-        if self._reason is None and not has_place:
-            return None
-        found = self._next_config(standing) if self._reason is None else self._reason
-        if isinstance(found, Config):
-            return found
-        if not len(self._queue):  # What is not measured yet may show more.
-            self._end_search(found)
-        elif not self._session.mixes:
-            return None
-        return self._after_search(standing) if block is None else None
-
-    def _after_search(self, standing: Standing) -> Config | list[TrialRecord] | None:
-        """A simpler form of the leader, or a block of the field; None once all is decided, or there is no time."""
-        simpler = None if len(self._queue) else self._simpler_config(standing)
-        if simpler is not None:
-            self._num_extra += 1
-            return simpler
-        if standing.is_over:
-            return None
-        finalists = self._time.fitting(standing.field)
-        if not finalists and standing.answer is None and standing.is_within_reach:
-            # What looks best takes too long to compile: the best that has time may be proven.
-            finalists = self._time.fitting(sorted(standing.evidence.candidates, key=standing.evidence.gain)[::-1])[:1]
-        if not finalists and not len(self._queue):  # The time is of no other use.
-            finalists = [record for record in standing.field[:1] if self._time.may_hold(record)]
-        return finalists or None
-
-    def _next_config(self, standing: Standing) -> Config | StopReason:
-        """The config to try next, or why none is tried any more."""
-        longest_s = self._time.next_trial_s(standing)
-        if longest_s is None:
-            return StopReason.TIME
-        if not self._wants_more():
-            return StopReason.TRIALS
-        if self._gain_is_negligible():
-            return StopReason.UNPROMISING
-        self._longest_s = longest_s
-        return self._sampler.suggest() or StopReason.EXHAUSTED
+    def _under_way(self, *, has_place: bool) -> UnderWay:
+        finalists = None if self._field.block is None else self._field.finalists
+        return UnderWay(
+            len(self._queue), finalists, has_place, self._session.mixes, num_extra=self._num_extra, ended=self._reason
+        )
 
     def _run_trial(self, ready: Running | None) -> None:
         """Time a trial that is ready, or run one that was not started; and look at what it says."""
@@ -393,30 +355,6 @@ class Tuner:
     def _opened(self, config: Config) -> AskedTrial:
         """A trial of this config in the study, where it counts as running for as long as it may take."""
         return self._study.ask(config, longest_s=self._budget.limits.total)
-
-    def _simpler_config(self, standing: Standing) -> Config | None:
-        """The leader without settings that may have no effect, unless a trial shows it already."""
-        evidence, leader = standing.evidence, standing.evidence.leader
-        longest_s = self._time.spare_trial_s(standing)
-        if self._num_extra >= pruning.MOST_EXTRA or leader is None or longest_s is None:
-            return None
-        if not evidence.untuned.violations and evidence.gain(leader) <= 0:
-            return None
-        self._longest_s = longest_s
-        config = pruning.simpler_config(self._study.records(), leader, self._study.manifest, EQUALLY_FAST)
-        return None if config is None or self._sampler.excludes(config) else config
-
-    def _gain_is_negligible(self) -> bool:
-        """Whether further trials are expected to gain too little. No forecast is made before it could end."""
-        study = self._study
-        if not self._budget.stop_early or study.num_recorded() < study.stop_rule.fewest_trials:
-            return False
-        forecast = self._sampler.forecast()
-        if forecast is None or not forecast.is_negligible:
-            return False
-        if not len(self._queue):  # What is not measured yet may show more.
-            study.early_stop = forecast
-        return True
 
 
 def _with_further_looks(study: Study, budget: Budget) -> Budget:

@@ -1,7 +1,8 @@
-"""`Standing`: what a run does next, from its first minute to its last: try another config, or measure a block.
+"""`Standing.next`: what a run does next, from its first minute to its last: `Try` another config, `Prove` some by a
+block, or `End` the search.
 
-Both are evidence about one answer, and whatever may still change it most is done next. In this order, whenever there is
-a place for one more process:
+Trials and blocks are evidence about one answer, and whatever may still change it most is done next. In this order,
+whenever there is a place for one more process:
 
     a block of the leader   it looks faster by `EARLY_GAIN` or more and is not proven: two or three blocks prove that,
                             and the answer stands from then on. Once nothing is planned any more, also where it looks
@@ -26,11 +27,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from autotune.config import Config
 from autotune.measure.early_look import EARLY_GAINS
-from autotune.study.budget import LONGEST_LOOK_S
-from autotune.study.records import TrialRecord
+from autotune.study.budget import LONGEST_LOOK_S, Budget
+from autotune.study.early_stop import ExpectedGain
+from autotune.study.records import StopReason, TrialRecord
+from autotune.study.sampler.sampler import Sampler
+from autotune.tuning import pruning
 from autotune.tuning.evidence import CLEARLY_BETTER, Evidence
+from autotune.tuning.finalists import EQUALLY_FAST
 
 WORTH_KNOWING = 0.01
 """Log gain: where the best of the others is expected to bring less over the answer, no further block is measured."""
@@ -49,6 +56,58 @@ OUT_OF_REACH = 0.10
 
 
 @dataclass(frozen=True)
+class Try:
+    """A trial of this config, which may take so many seconds. `is_extra`: it is a simpler form of the leader."""
+
+    config: Config
+    longest_s: float
+    is_extra: bool = False
+
+
+@dataclass(frozen=True)
+class Prove:
+    """A block of these and the untuned model, the most important one first."""
+
+    finalists: Sequence[TrialRecord]
+
+
+@dataclass(frozen=True)
+class End:
+    """No further config is tried. `forecast` is the gain that was too small, where that is the reason."""
+
+    reason: StopReason
+    forecast: ExpectedGain | None = None
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """What is under way, and what there is room for."""
+
+    num_trials: int
+    finalists: Sequence[TrialRecord] | None = None
+    """Those of the open block; None where none is open."""
+    has_place: bool = True
+    """For one more process. Without one there may still be a place for a block."""
+    mixes: bool = False
+    """Trials compile beside the processes of a block."""
+    num_extra: int = 0
+    """Trials that were spent on a simpler form of the leader."""
+    ended: StopReason | None = None
+    """Why no further config is tried."""
+
+
+class Schedule(Protocol):
+    """What a time budget is asked (`TimeBudget`)."""
+
+    def next_trial_s(self, standing: Standing | None) -> float | None: ...
+    def spare_trial_s(self, standing: Standing) -> float | None: ...
+    def holds(self, finalists: Sequence[TrialRecord]) -> bool: ...
+    def fitting(self, finalists: Sequence[TrialRecord]) -> list[TrialRecord]: ...
+    def may_hold(self, finalist: TrialRecord) -> bool: ...
+    def is_short(self, finalists: Sequence[TrialRecord]) -> bool: ...
+
+
+@dataclass(frozen=True)
 class Standing:
     """What is known at some point of a run, and what follows from it. Pure."""
 
@@ -59,6 +118,63 @@ class Standing:
     """Seconds that this run's blocks have taken."""
     block_s: float = 0.0
     """Seconds of one of them, where no time was given; with a time its deadline alone ends them."""
+
+    def next(self, way: UnderWay, budget: Budget, time: Schedule, sampler: Sampler) -> Try | Prove | End | None:
+        """What a free place is used for; None where it stays free, or all is decided. After an `End` it is asked again,
+        with `way.ended`."""
+        block, may_prove = way.finalists, way.mixes or not way.num_trials
+        if block is not None and (not way.mixes or time.is_short(block)):
+            return None
+        early = None if block is not None else self.to_prove_at_once(has_plans=sampler.has_plans())
+        if early is not None and time.holds([early]):
+            return Prove([early]) if may_prove else None
+        if way.ended is None:
+            found = self._to_try(way, budget, time, sampler) if way.has_place else None
+            # While trials are under way the search does not end: what is not measured yet may show more.
+            if found is None or isinstance(found, Try) or not way.num_trials:
+                return found
+        if block is not None or not may_prove:
+            return None
+        return self._simpler(way, time, sampler) or self._to_prove(way, time)
+
+    def _to_try(self, way: UnderWay, budget: Budget, time: Schedule, sampler: Sampler) -> Try | End:
+        """The config to try next, or why none is tried any more."""
+        study, longest_s = self.evidence.study, time.next_trial_s(self)
+        if longest_s is None:
+            return End(StopReason.TIME)
+        num_tried = study.num_recorded()
+        if budget.num_trials is not None and num_tried + way.num_trials >= budget.num_trials:
+            return End(StopReason.TRIALS)
+        # No forecast is made before it could end the search.
+        may_stop = budget.stop_early and num_tried >= study.stop_rule.fewest_trials
+        forecast = sampler.forecast() if may_stop else None
+        if forecast is not None and forecast.is_negligible:
+            return End(StopReason.UNPROMISING, forecast)
+        config = sampler.suggest()
+        return End(StopReason.EXHAUSTED) if config is None else Try(config, longest_s)
+
+    def _simpler(self, way: UnderWay, time: Schedule, sampler: Sampler) -> Try | None:
+        """The leader without settings that may have no effect, unless a trial shows it already."""
+        evidence, leader = self.evidence, self.evidence.leader
+        longest_s = None if way.num_trials else time.spare_trial_s(self)
+        if way.num_extra >= pruning.MOST_EXTRA or leader is None or longest_s is None:
+            return None
+        if not evidence.untuned.violations and evidence.gain(leader) <= 0:
+            return None
+        config = pruning.simpler_config(evidence.study.records(), leader, evidence.study.manifest, EQUALLY_FAST)
+        return None if config is None or sampler.excludes(config) else Try(config, longest_s, is_extra=True)
+
+    def _to_prove(self, way: UnderWay, time: Schedule) -> Prove | None:
+        """A block of the field; None once all is decided, or there is no time."""
+        if self.is_over:
+            return None
+        finalists = time.fitting(self.field)
+        if not finalists and self.answer is None and self.is_within_reach:
+            # What looks best takes too long to compile: the best that has time may be proven.
+            finalists = time.fitting(sorted(self.evidence.candidates, key=self.evidence.gain)[::-1])[:1]
+        if not finalists and not way.num_trials:  # The time is of no other use.
+            finalists = [record for record in self.field[:1] if time.may_hold(record)]
+        return Prove(finalists) if finalists else None
 
     @property
     def answer(self) -> TrialRecord | None:

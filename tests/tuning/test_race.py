@@ -36,7 +36,7 @@ from autotune.tuning.events import (
 from autotune.tuning.evidence import evidence_of
 from autotune.tuning.field import Field
 from autotune.tuning.loop import Tuner
-from autotune.tuning.race import Standing
+from autotune.tuning.race import End, Prove, Standing, Try, UnderWay
 from autotune.tuning.session import Session
 from tests.conftest import ScriptedLive, ScriptedTrials, fake_space, reopened, summary_of, with_latency
 
@@ -131,6 +131,63 @@ class TestProvenAtOnce:
         found = standing((10, 5, 6), [{0: 10, 1: 11}])
         assert number_of(found.evidence.leader) == 2
         assert self.chosen(found) == 2
+
+
+class Plenty:
+    """A schedule that has time for everything, or a sampler that has one config."""
+
+    def __init__(self, *, trial_s=60.0, config=None):
+        self.trial_s, self.config = trial_s, config
+
+    def next_trial_s(self, standing):
+        return self.trial_s
+
+    spare_trial_s = next_trial_s
+
+    def fitting(self, finalists):
+        return list(finalists)
+
+    def holds(self, finalists):
+        return True
+
+    is_short = excludes = may_hold = lambda *_: False
+
+    def has_plans(self):
+        return self.config is not None
+
+    def suggest(self):
+        return self.config
+
+
+class TestNext:
+    """What a free place is used for: a question to figures, without a bench."""
+
+    MIXED = UnderWay(1, mixes=True, ended=StopReason.TRIALS)
+    CASES = {
+        "a config": ((10, 9), UnderWay(0), {"config": compiled(3)}, Try(compiled(3), 60.0)),
+        "a large gain first": ((10, 5), UnderWay(0), {"config": compiled(3)}, [1]),
+        "not while a trial is under way": ((10, 5), UnderWay(1), {"config": compiled(3)}, None),
+        "beside it where they mix": ((10, 5), UnderWay(1, mixes=True), {"config": compiled(3)}, [1]),
+        "nothing beside an open block": ((10, 9), UnderWay(0, finalists=()), {"config": compiled(3)}, None),
+        "no time": ((10, 9), UnderWay(0), {"trial_s": None, "config": compiled(3)}, End(StopReason.TIME)),
+        "all trials": ((10, 9, 9, 9), UnderWay(0), {"config": compiled(3)}, End(StopReason.TRIALS)),
+        "none is left": ((10, 9), UnderWay(0), {}, End(StopReason.EXHAUSTED)),
+        "a trial may still show more": ((10, 9), UnderWay(1), {}, None),
+        "the field": ((10, 9), UnderWay(0, ended=StopReason.TRIALS), {"trial_s": None}, [1]),
+        "the field, while trials end": ((10, 9), MIXED, {}, [1]),
+        "nothing near the untuned model": ((10, 30), UnderWay(0, ended=StopReason.TRIALS), {}, None),
+    }
+
+    @pytest.mark.parametrize(("trials_ms", "way", "given", "expected"), CASES.values(), ids=CASES)
+    def test_what_is_done(self, standing, trials_ms, way, given, expected):
+        """Each answer has its limits in it, and asking changes nothing."""
+        plenty = Plenty(**given)
+        budget = Budget(num_trials=4, stop_early=False)
+        for _ in range(2):
+            found = standing(trials_ms).next(way, budget, plenty, plenty)
+            if isinstance(found, Prove):
+                found = [record.number for record in found.finalists]
+            assert found == expected
 
 
 class TestBlocksNeeded:
