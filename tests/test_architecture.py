@@ -78,7 +78,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "ray": ("plugins/ray/cluster.py",),
     "prometheus_client": ("plugins/serving/prometheus.py",),
     "yaml": ("files.py",),
-    "typer": ("cli/", "plugins/upgrade/command.py", "plugins/watch/command.py"),
+    "typer": ("cli/", "plugins/fleet/command.py", "plugins/upgrade/command.py", "plugins/watch/command.py"),
     "rich": ("render/", "cli/"),
     "jinja2": ("render/html/",),
     "matplotlib": ("render/html/",),
@@ -345,7 +345,7 @@ def test_only_the_command_line_names_a_flag() -> None:
     assert naming.keys() == FOREIGN_FLAGS.keys(), naming
 
 
-NOT_OF_TUNE = {"against", "instance", "knobs", "max_loss"}
+NOT_OF_TUNE = {"against", "anew", "instance", "knobs", "max_loss", "output"}
 """What is asked of other commands."""
 
 

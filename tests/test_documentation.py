@@ -272,6 +272,9 @@ def problem_of(line: str) -> str | None:
 
 def problem_of_arguments(arguments: list[str]) -> str | None:
     command = commands().get_command(None, arguments[0]) if arguments else None
+    while command is not None and arguments[1:] and arguments[1] in getattr(command, "commands", {}):
+        arguments = arguments[1:]
+        command = command.commands[arguments[0]]
     if command is None:
         return f"no such command: {arguments[:1]}" if arguments and not arguments[0].startswith("-") else None
     try:
@@ -339,6 +342,7 @@ def test_commands_are_taken(block: Block) -> None:
         "python cli.py tunes",
         "python cli.py resume",
         "autotune run my-study five",
+        "autotune fleet show --max-loss 0.1",
         "python examples/nowhere.py",
         "pip install 'autotune-compile[everything]'",
         "make coffee",
@@ -353,6 +357,8 @@ def test_a_wrong_command_is_found(line: str) -> None:
 def test_options_in_the_text_exist() -> None:
     """`tune --trials 5`, `python cli.py show STUDY` and `--json` between backquotes: command and option exist."""
     known = {**commands().commands, **{name: commands().get_command(None, name) for name in COMMANDS.names()}}
+    groups = {name: each.commands for name, each in known.items() if hasattr(each, "commands")}
+    known |= {f"{group} {name}": each for group, found in groups.items() for name, each in found.items()}
     everywhere = set().union(*(options_of(each) for each in known.values())) | {"--version", "--install-completion"}
     problems = []
     for page in PAGES:
@@ -361,8 +367,9 @@ def test_options_in_the_text_exist() -> None:
         for span in SPAN.findall(prose(page)):
             words = span.removeprefix("python cli.py ").removeprefix("autotune ").split()
             options = {word.partition("=")[0].strip("[],;") for word in words if re.match(r"--[a-z]", word)}
-            if words and words[0] in known:
-                unknown = options - options_of(known[words[0]])
+            named = next((name for name in (" ".join(words[:2]), *words[:1]) if name in known), None)
+            if named is not None:
+                unknown = options - options_of(known[named])
             elif words and words[0].startswith("--"):
                 unknown = options - everywhere
             else:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 COMMANDS: Door[Callable[..., Any]] = Door("autotune.commands", "command", Callable)  # type: ignore[arg-type]
 """Functions with the annotations of typer, or of one `question` that stands for all flags of `tune`, whose value is the
-exit status: `autotune NAME`. The help does not name them: looking for them takes as long as there are packages."""
+exit status: `autotune NAME`; or a `typer.Typer` with a group of such commands. The help does not name them: looking for
+them takes as long as there are packages."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """Click's, or that of the copy of click in newer releases of typer, which has no public name."""
 
@@ -79,6 +80,8 @@ class Commands(TyperGroup):
         from autotune.cli.flags import asks
 
         function = COMMANDS.require(cmd_name)
+        if isinstance(function, typer.Typer):
+            return typer.main.get_command(function)
         if "question" in inspect.signature(function).parameters:
             function = asks()(function)
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

@@ -165,7 +165,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         if "error" in row:
             table.add_row(row["study"], "-", "-", size, "broken", "-", row["error"])
             continue
-        ratio = "-" if row["speedup"] is None else times(row["speedup"])
+        ratio = "-" if row["speedup"] is None or row["verdict"] == "undecided" else times(row["speedup"])
         verdict = (row["verdict"] or "no verdict").replace("_", " ")
         table.add_row(row["study"], row["created"][:10], str(row["trials"]), size, verdict, ratio, row["model"])
     return table

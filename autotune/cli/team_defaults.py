@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -69,12 +70,20 @@ def use_file(context: typer.Context, path: Path | None) -> Path | None:
     from autotune.files import read_yaml
 
     settings = read_yaml(path)
-    file = of_the_command_line(path, context.meta.get(_TRUSTED, []))
-    values, ignored = _values(file, settings)
+    values, context.meta[_IGNORED] = flags_in(context, path, settings)
     context.default_map = {**(context.default_map or {}), **values}
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(path)))
-    context.meta[_IGNORED] = [file.sentence(ignored)] if ignored else []
     return path
+
+
+def flags_in(
+    context: typer.Context, path: Path, settings: Mapping[Any, Any], prefix: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """Field -> its value, as it would be typed, of the flags in a file that the user named; and a sentence where the
+    file says more than it may. `prefix`: what stands before these keys in it. Raises InputError."""
+    file = replace(of_the_command_line(path, context.meta.get(_TRUSTED, [])), prefix=prefix)
+    values, ignored = _values(file, settings)
+    return values, [file.sentence(ignored)] if ignored else []
 
 
 def sources_line(context: typer.Context) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
@@ -37,15 +37,21 @@ DOCS = REPOSITORY / "docs"
 
 def commands() -> str:
     """Every command with its arguments and options, as `-h` prints them."""
-    return "\n".join(f"## `autotune {name}`\n\n{text}" for name, text in _commands_of(typer.main.get_command(app), ""))
+    group: Any = typer.main.get_command(app)
+    found = {**group.commands, **{name: group.get_command(None, name) for name in _BEHIND_A_DOOR}}
+    return "\n".join(f"## `autotune {name}`\n\n{text}" for name, text in _commands_of(found, ""))
 
 
-def _commands_of(group: Any, before: str) -> Iterator[tuple[str, str]]:
-    for name, command in group.commands.items():
+_BEHIND_A_DOOR = ("fleet", "watch")
+"""Commands that people type, of those that the help does not name."""
+
+
+def _commands_of(found: Mapping[str, Any], before: str) -> Iterator[tuple[str, str]]:
+    for name, command in found.items():
         whole = f"{before}{name}"
         yield whole, _command(command)
         if hasattr(command, "commands"):
-            yield from _commands_of(command, f"{whole} ")
+            yield from _commands_of(command.commands, f"{whole} ")
 
 
 def _command(command: Any) -> str:

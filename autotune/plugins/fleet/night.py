@@ -1,0 +1,153 @@
+"""Tuning the models of a fleet one after the other: what one model does ends no other, and what is done stays done."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.answer.export import export
+from autotune.answer.result import StudyResult
+from autotune.api.running import terms_of
+from autotune.cli.app import say
+from autotune.cli.running import search
+from autotune.command_line import asked
+from autotune.errors import AutotuneError, InputError, StoreError
+from autotune.measure.statistics import Verdict
+from autotune.planning.manifest import make_manifest
+from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, row_of_answer
+from autotune.plugins.fleet.spec import Member
+from autotune.study.manifest import Manifest
+from autotune.study.study import Studies, Study
+from autotune.trial.deadline import Deadline
+from autotune.tuning.priors import PriorSource, read_prior
+
+
+@dataclass(frozen=True)
+class Night:
+    """Where the studies are, and what is done with them."""
+
+    studies: Studies
+    output: Path | None
+    """Folder for an exported file of each answer, which is also the prior of a study that is new here."""
+    anew: bool
+    """A study that cannot go on here gives its name, and its best configs, to a new one."""
+    quiet: bool
+
+    def tune(self, members: Sequence[Member]) -> Iterator[Row]:
+        """A row for each model, as soon as it is tuned; after an interrupt a last one for the model under way."""
+        shared_s = 0.0
+        for number, member in enumerate(members):
+            say(f"model {member.study} ({number + 1} of {len(members)})")
+            num_sharing = sum(other.shares_time for other in members[number:])
+            begun = time.monotonic()
+            row = self._row_of(member, shared_s, num_sharing)
+            spent_s = time.monotonic() - begun
+            shared_s += spent_s if member.shares_time else 0.0
+            yield replace(row, seconds=spent_s)
+            if row.exit_status == INTERRUPTED:
+                return
+
+    def _row_of(self, member: Member, spent_s: float, num_sharing: int) -> Row:
+        try:
+            return self._tuned(member, spent_s, num_sharing)
+        except KeyboardInterrupt:
+            return Row(member.study, "interrupted", INTERRUPTED, "the same command goes on from here")
+        except AutotuneError as error:
+            return self._failed(member, error)
+        except Exception as error:  # A bug of ours: the other models are tuned all the same.
+            say(traceback.format_exc())
+            return Row(member.study, "failed", FAILED, f"{type(error).__name__}: {error}")
+
+    def _failed(self, member: Member, error: AutotuneError) -> Row:
+        say(f"{member.study} is left out: {error}" + (f" ({error.tip})" if error.tip else ""))
+        return Row.of_error(member.study, error)
+
+    def _tuned(self, member: Member, spent_s: float, num_sharing: int) -> Row:
+        terms = terms_of(member.question, time.monotonic(), self.studies)
+        if member.shares_time and terms.budget.wall_s is not None:
+            left_s = terms.budget.wall_s - spent_s
+            if left_s <= 0:
+                return Row(member.study, "not begun", UNCLEAR, "the time was over; the same command goes on from here")
+            share_s = left_s / num_sharing
+            budget = terms.budget.model_copy(update={"wall_s": share_s})
+            terms = replace(terms, budget=budget, time=Deadline.after(share_s))
+        manifest = make_manifest(member.question, terms.limits)
+        study, sources = self._opened(manifest)
+        with closing(study):
+            if not _is_done(study):
+                given = replace(terms, sources=[*terms.sources, *sources])
+                search(study, given, quiet=self.quiet, on=member.question.on)
+            answer = StudyResult(study)
+            row = row_of_answer(member.study, study.manifest, answer.confirmation)
+            exported = self._export(study, answer)
+        return replace(row, why=exported, exit_status=0 if answer.best is not None else FAILED)
+
+    def _opened(self, manifest: Manifest) -> tuple[Study, list[PriorSource]]:
+        """The study of this name, and what is tried first in it where it is new here. Raises StoreError for one that
+        cannot go on, unless it may begin anew."""
+        name = manifest.name
+        earlier = _study_if_any(name, self.studies)
+        if earlier is None:
+            file = None if self.output is None else self.output / f"{name}.yaml"
+            sources = [] if file is None or not file.exists() else self._priors(str(file), manifest)
+            return self.studies.open_or_create(manifest), sources
+        with closing(earlier):
+            why = _why_ended(earlier, manifest)
+        if why is None or not self.anew:
+            return self._open(manifest, may_begin_anew=why is not None), []
+        sources = self._priors(name, manifest)
+        say(f"{name} begins anew: {why}")
+        self.studies.remove(name)
+        return self.studies.open_or_create(manifest), sources
+
+    def _priors(self, name: str, manifest: Manifest) -> list[PriorSource]:
+        """What an earlier answer has to suggest; one that cannot be read suggests nothing."""
+        with suppress(AutotuneError):
+            source = read_prior(name, self.studies)
+            return [source] if source.configs and source.framework == manifest.framework else []
+        return []
+
+    def _open(self, manifest: Manifest, *, may_begin_anew: bool) -> Study:
+        try:
+            return self.studies.open_or_create(manifest)
+        except StoreError as error:
+            tip = f"{error.tip}; {asked('anew', True)} begins it anew" if may_begin_anew else error.tip
+            raise StoreError(str(error), tip=tip) from None
+
+    def _export(self, study: Study, answer: StudyResult) -> str:
+        """Write the file of an answer. Returns where, or an empty text where there is none to write."""
+        if self.output is None or answer.verdict is None or answer.best is None:
+            return ""
+        file = self.output / f"{study.name}.yaml"
+        export(study, file)
+        return str(file)
+
+
+def _study_if_any(name: str, studies: Studies) -> Study | None:
+    try:
+        return studies.open(name)
+    except InputError:
+        return None
+
+
+def _why_ended(study: Study, now: Manifest) -> str | None:
+    """Why trials of now cannot be added to it, in words; None: they can, or nothing was measured in it."""
+    if not study.database.is_here:
+        return f"it was measured on another machine, in {study.folder}"
+    if not study.has_evidence():
+        return None
+    if not study.manifest.is_of_this_schema:
+        return f"it was {study.written}"
+    return "; ".join(study.manifest.differences(now)) or None
+
+
+def _is_done(study: Study) -> bool:
+    """It ended with an answer that more time would not change: nothing is tuned twice."""
+    confirmation = study.confirmation
+    if confirmation is None or confirmation.cut_short or study.stop_reason is None:
+        return False
+    return confirmation.verdict is not Verdict.UNDECIDED

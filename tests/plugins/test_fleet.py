@@ -1,0 +1,260 @@
+"""A fleet: a night of six models twice on runners that vanish, the morning after an upgrade, and what CI reads of it.
+
+Trials are scripted; models, studies, files and the command line are real. The records are in PostgreSQL, as where
+machines come and go.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from autotune import environment
+from autotune.api import running, side_by_side
+from autotune.api.studies import studies_at
+from autotune.cli import app
+from autotune.cli.team_defaults import flags_in
+from autotune.measure.measurement import Measurement
+from autotune.plugins.fleet import row
+from autotune.plugins.fleet.spec import read_spec
+from autotune.plugins.upgrade import command as upgrade_command
+from autotune.plugins.upgrade.environment import Environment
+from autotune.study.storages import VARIABLE
+from autotune.tuning.priors import priors_of
+from tests.conftest import MODEL_FILE, REPOSITORY, Cli, ScriptedTrials, with_latency
+from tests.postgres import PASSWORD, Server, why_missing
+
+NAMES = ("resnet", "bert", "ranker", "tagger", "detector", "encoder")
+MS = 1e-3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    missing = why_missing()
+    if missing:
+        pytest.skip(missing)
+    server = Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names a database, as on each runner of a CI."""
+    server.execute("DROP DATABASE IF EXISTS fleet")
+    server.execute("CREATE DATABASE fleet")
+    monkeypatch.setenv(VARIABLE, server.url("fleet"))
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+
+
+@pytest.fixture
+def spec(tmp_path: Path, space_file: Path, budget_file: Path) -> Path:
+    """Six models, each in a file of its own."""
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(MODEL_FILE)
+    content = {
+        **{"framework": "fake", "device": "cpu", "space": str(space_file), "budget": str(budget_file), "trials": 2},
+        "models": {name: f"{name}.py:tiny" for name in NAMES},
+    }
+    content["models"]["resnet"] = {"model": "resnet.py:tiny", "trials": 4}  # One that is no space's default wins.
+    content["models"]["bert"] = {"model": "bert.py:tiny", "model-arg": "rows=2", "trials": 3}
+    path = tmp_path / "night.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch, measurement: Measurement) -> list[str]:
+    """Trials cost nothing: a call takes what the config says. Returns the studies that were searched; the one that is
+    written into it as `stop NAME` is interrupted."""
+    searched: list[str] = []
+
+    def outcome_of(name: str, block: int, config: Any) -> Measurement:
+        latency_s = float(config.root.get("latency_ms", 8)) * MS * (1 + 0.001 * block)
+        return with_latency(measurement, latency_s, relative_error=0.0)
+
+    def bench_of(study: Any, _notify: object = None) -> Any:
+        searched.append(study.name)
+        if f"stop {study.name}" in searched:
+            searched.remove(f"stop {study.name}")
+            raise KeyboardInterrupt
+        return nullcontext(ScriptedTrials(outcome_of))
+
+    monkeypatch.setattr(running, "bench_here", bench_of)
+    for module in (side_by_side, upgrade_command):
+        monkeypatch.setattr(module, "bench_in", lambda *_: nullcontext(ScriptedTrials(outcome_of)))
+    return searched
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], list[str]]:
+    """From now on this is a new machine of that name, and the one before is gone with its folder; returns what a
+    command adds."""
+
+    def begin(name: str) -> list[str]:
+        for before in tmp_path.glob("runner-*"):
+            shutil.rmtree(before)
+        monkeypatch.setattr(environment, "hostname", lambda: name)
+        return ["--studies-dir", name]
+
+    return begin
+
+
+def outcomes(done: Any) -> dict[str, tuple[str, int]]:
+    return {each["name"]: (each["outcome"], each["exit_status"]) for each in json.loads(done.stdout)}
+
+
+@pytest.mark.usefixtures("shared")
+def test_two_nights_on_runners_that_vanish(
+    spec: Path, scripted: list[str], runner: Callable[[str], list[str]], cli: Cli, tmp_path: Path
+) -> None:
+    """The first is interrupted and goes on, with a model that is broken; the second has the same names on another
+    machine, and begins with what was best. The list has each name once, and the morning after an upgrade says what to
+    tune again."""
+    tune = ["fleet", "tune", str(spec), "-o", "tuned", "--quiet", "--json"]
+    here = runner("runner-1")
+    (tmp_path / "encoder.py").write_text("def tiny(:\n")
+    scripted.append("stop tagger")
+    first = cli(*tune, *here)
+    assert first.returncode == 130, first.stderr
+    assert list(outcomes(first)) == ["resnet", "bert", "ranker", "tagger"]
+
+    del scripted[:]
+    night = cli(*tune, *here, "--junit", "night.xml", "--report", "night.html")
+    assert night.returncode == 2, night.stderr
+    assert scripted == ["tagger", "detector"]
+    assert outcomes(night) == {**dict.fromkeys(NAMES, ("faster", 0)), "encoder": ("failed", 2)}
+    assert sorted(path.stem for path in (tmp_path / "tuned").iterdir()) == sorted(set(NAMES) - {"encoder"})
+    suite = ET.parse(tmp_path / "night.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "0", "1")
+    page = (tmp_path / "night.html").read_text()
+    assert all(name in page for name in NAMES)
+    assert "6 models: 5 faster, 1 failed" in page
+
+    (tmp_path / "encoder.py").write_text(MODEL_FILE)
+    there = runner("runner-2")
+    refused = cli(*tune, *there)
+    assert refused.returncode == 2
+    assert refused.stderr.count("is one of host runner-1") == 5
+    assert "--anew begins it anew" in refused.stderr
+    del scripted[:]
+    second = cli(*tune, *there, "--anew")
+    assert second.returncode == 0, second.stderr
+    assert scripted == list(NAMES[:-1])  # The last one is of this machine already.
+    assert outcomes(second) == dict.fromkeys(NAMES, ("faster", 0))
+    studies = studies_at(tmp_path / "runner-2")
+    assert studies.names() == sorted(NAMES)
+    opened = studies.open("resnet")
+    assert [(prior.name, len(prior.configs) > 0) for prior in priors_of(opened)] == [("resnet", True)]
+    assert opened.folder == tmp_path / "runner-2" / "resnet"
+    opened.close()
+
+
+def test_the_morning_after(
+    spec: Path, scripted: list[str], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Studies and files in one table; after an upgrade each of that framework is to be tuned again, and one that cannot
+    be read hides no other. The files are verified here and under the other release."""
+    assert cli("fleet", "tune", str(spec), "-o", "tuned", "--quiet").returncode == 0
+    shown = cli("fleet", "show")
+    assert shown.returncode == 0, shown.stdout
+    header, *lines, counted = shown.stdout.splitlines()
+    assert header.split() == ["name", "model", "device", "release", "outcome", "untuned", "tuned", "gain", "age"]
+    assert counted == "6 models: 6 faster"
+    bert = next(line for line in lines if line.startswith("bert "))
+    assert bert.split()[1:6] == ["bert.py:tiny", "cpu", "fake", "0", "faster"]
+    (tmp_path / "notes.yaml").write_text("mine: 1\n")
+    files = [str(path) for path in sorted((tmp_path / "tuned").iterdir())]
+
+    monkeypatch.setattr(row, "framework_version", lambda _: "1")
+    row._installed.cache_clear()
+    after = cli("fleet", "show", *files, "notes.yaml", "--json", "--junit", "show.xml")
+    row._installed.cache_clear()
+    assert after.returncode == 1
+    found = json.loads(after.stdout)
+    assert [each["why"] for each in found[:6]] == ["tune again: fake is 1 here"] * 6
+    assert (found[6]["name"], found[6]["exit_status"]) == ("notes.yaml", 2)
+    suite = ET.parse(tmp_path / "show.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("errors")) == ("6", "1")
+
+    held = cli("fleet", "verify", *files, "--budget", "10m", "--json")
+    assert held.returncode == 0, held.stderr
+    assert set(outcomes(held).values()) == {("holds", 0)}
+    assert all(each["speedups"]["today"]["low"] > 1 for each in json.loads(held.stdout))
+    assert cli("fleet", "verify", "notes.yaml", files[0], "--quiet").returncode == 2
+    monkeypatch.setattr(Environment, "of", lambda *_: Environment(Path("python"), "1", "3.11"))
+    against = cli("fleet", "verify", files[0], "notes.yaml", "--against", "other")
+    assert against.returncode == 2, against.stderr
+    assert "gain there" in against.stdout.splitlines()[0]
+    assert "fake 0, there 1  holds" in against.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"models": None}, "key models: is missing"),
+        ({"models": {"a": {"task": "infer"}}}, "key models.a.model: is missing"),
+        ({"models": {"a": {"model": "vit", "trails": 3}}}, "key models.a.trails: no such flag"),
+        ({"models": {"a": {"model": "vit", "study": "b"}}}, "key models.a.study: is not one model's"),
+        ({"models": {"a": 5}}, "key models.a: is neither a model nor flags of tune"),
+        ({"report": "x.html"}, "key report: is not one model's"),
+    ],
+)
+def test_a_wrong_spec(change: dict[str, Any], said: str, spec: Path, cli: Cli) -> None:
+    """Before anything is tuned, with file and key."""
+    spec.write_text(yaml.safe_dump({**yaml.safe_load(spec.read_text()), **change}))
+    done = cli("fleet", "tune", str(spec))
+    assert done.returncode == 2
+    assert f"{spec}: {said}" in done.stderr
+
+
+def test_the_file_of_the_page(tmp_path: Path) -> None:
+    """docs/fleet.md has one that is read, in which one model has a time of its own."""
+    found = re.search(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "fleet.md").read_text(), re.DOTALL)
+    assert found is not None
+    path = tmp_path / "night.yaml"
+    path.write_text(found[1])
+    context = typer.Context(typer.main.get_command(app))
+    members = read_spec(path, lambda given, place: flags_in(context, path, given, place)[0])
+    assert [(one.study, one.question.build, one.shares_time) for one in members] == [
+        ("vit", ("vit",), True),
+        ("ranker", ("ranker.py:build",), False),
+    ]
+    assert [one.question.budget for one in members] == ["6h", "30m"]
+
+
+def test_the_time_of_all_is_shared(spec: Path, scripted: list[str], cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left, evenly among those to come; a model's own time is its own, and after the end none begins."""
+    given: dict[str, float | None] = {}
+    search = running.search
+
+    def note(study: Any, terms: Any, *more: Any, **rest: Any) -> None:
+        given[study.name] = terms.budget.wall_s
+        search(study, terms, *more, **rest)
+
+    monkeypatch.setattr(running, "search", note)
+    content = yaml.safe_load(spec.read_text())
+    del content["trials"]
+    budget = spec.with_name("quick_budget.yaml")
+    budget.write_text(yaml.safe_dump({**yaml.safe_load(budget.read_text()), "wall_s": 600.0, "num_trials": 4}))
+    content["models"]["bert"] = {"model": "bert.py:tiny", "trials": 3, "budget": "90s"}
+    spec.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert cli("fleet", "tune", str(spec), "--quiet").returncode == 0
+    assert given.pop("bert") == 90.0
+    assert list(given) == [name for name in NAMES if name != "bert"]
+    shares = [value or 0.0 for value in given.values()]
+    assert all(value <= 600.0 / left for value, left in zip(shares[:1], (5,), strict=True))
+    assert shares[-1] > shares[0]  # What the others left over.
