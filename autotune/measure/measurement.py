@@ -327,6 +327,15 @@ class Growth(Record):
         return max(self.per_1000_calls_bytes, self.resolution_bytes)
 
 
+class DeviceMemory(Record):
+    """Memory of an accelerator, right after the samples of a process."""
+
+    own_bytes: NonNegativeInt
+    """What the process had taken at its peak: by its allocator, with what that keeps, and by the driver."""
+    free_bytes: NonNegativeInt
+    """What nobody had."""
+
+
 class Timed(Record):
     """What steady calls take: the part of a measurement that is about running."""
 
@@ -338,6 +347,8 @@ class Timed(Record):
     copies_s: NonNegativeFloat | None = None
     """Seconds of each call that copying the outputs of a captured graph takes, which the next replay writes over: a
     part of each latency. None where nothing is copied, under traffic, and in training."""
+    device_memory: DeviceMemory | None = None
+    """None without an accelerator, and where the framework does not tell."""
     growth: Growth | None = None
     """None where no constraint is about it, and where calls take so long that there were too few of them."""
 
@@ -345,7 +356,9 @@ class Timed(Record):
 class Measurement(Compiled, Checked, Timed, SparseRecord):
     """A trial that ran with correct outputs."""
 
-    ABSENT: ClassVar[frozenset[str]] = frozenset({"generated", "growth", "compile_host_bytes", "limits"})
+    ABSENT: ClassVar[frozenset[str]] = frozenset(
+        {"generated", "growth", "compile_host_bytes", "device_memory", "limits"}
+    )
 
     kind: Literal["measurement"] = "measurement"
     diagnosis: Diagnosis

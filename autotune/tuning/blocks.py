@@ -415,4 +415,5 @@ def blocked_run(
         on_begin=on_begin,
         deadline=session.deadline,
         num_at_once=session.num_warming,
+        in_turn=session.room is not None and not session.room.holds_block,
     )

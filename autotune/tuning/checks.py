@@ -179,8 +179,8 @@ class CircuitBreaker:
         streak = same_error_at_the_end(records)
         if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
             return
-        if last.outcome.reason is Reason.SLOW_COMPILE:
-            return  # Others compiled faster: that is what it was measured by.
+        if last.outcome.reason in (Reason.SLOW_COMPILE, Reason.OUT_OF_MEMORY):
+            return  # Others compiled faster, which is what it was measured by; or the model fits, and no config does.
         signature = signature_of(last.outcome)
         worked = last_that_worked(records, self._session.study.manifest.space.untuned())
         if worked is None:

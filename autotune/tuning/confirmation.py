@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
-from autotune.measure.measurement import Measurement, Reason
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.proof import Proof
 from autotune.measure.statistics import MARGIN, Verdict
 from autotune.study.equivalence import program_of
@@ -81,10 +81,12 @@ class _Verdict:
             self.notes.append(f"{who} failed and was run again: {failure.reason}: {failure.error}")
         for number, failure in self.field.failed.items():
             self.notes.append(f"trial {number} failed in a fresh process: {failure.reason}: {failure.error}")
-        if self.field.most_finalists is not None:
+        if self.field.most_finalists == 1:
             self.notes.append("no room for several processes at once: only the best config was compared")
         if self.field.is_in_turn:
-            self.notes.append("there was room for one process at a time: those of a block ran in turn")
+            room = self.field.room
+            planned = "" if room is None or room.holds_block else f" ({room})"
+            self.notes.append(f"there was room for one process at a time{planned}: those of a block ran in turn")
 
     def _judged(self, comparison: Proof) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
@@ -195,8 +197,11 @@ class _Verdict:
         """Nothing was compared, and nothing was ruled out either."""
         is_lost, was_late = self.field.lost is not None, self.reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        failed = sum(record.state == "failed" and record.counts for record in self.session.study.records())
-        because = self._did_not_fit("a trial of one") if was_late else f"{failed} failed" if failed else ""
+        records = self.session.study.records()
+        failures = [record.outcome for record in records if record.state == "failed" and record.counts]
+        reasons = {failure.reason for failure in failures if isinstance(failure, Failure)}
+        failed, lacks = len(failures), " for lack of memory" if reasons == {Reason.OUT_OF_MEMORY} else ""
+        because = self._did_not_fit("a trial of one") if was_late else f"{failed} failed{lacks}" if failed else ""
         why = ": ".join(filter(None, ["no other config was measured", because]))
         return self._confirmation(
             verdict,

@@ -14,6 +14,7 @@ from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.records import AnswerStep, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.tuning.failure_rules import FailureRule
+from autotune.tuning.room import Room
 from autotune.workload.traffic import Traffic
 
 
@@ -213,6 +214,14 @@ class BudgetShort:
 
 
 @dataclass(frozen=True)
+class RoomShort:
+    """There is memory for so many processes of the model at a time, which is fewer than a block may have. Told after
+    the untuned model's trial."""
+
+    room: Room
+
+
+@dataclass(frozen=True)
 class TimeLeftEstimated:
     """How long the run will go on, told anew after each trial and each block."""
 
@@ -252,6 +261,7 @@ Event = (
     | ScatterExplained
     | AnswerProven
     | BudgetShort
+    | RoomShort
     | TimeLeftEstimated
     | TrialLost
     | WorkerEvent

@@ -32,6 +32,7 @@ from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, c
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.estimate import block_plan, setting_up_s
 from autotune.tuning.events import BlockMeasured, BlockStarted, ScatterExplained
+from autotune.tuning.room import BLOCK, Room
 from autotune.tuning.session import Session
 from autotune.user_folders import is_remembered, remember
 
@@ -39,6 +40,8 @@ _UNTUNED = "untuned"
 CALMER = 9.0
 """Variance of log ratios in an earlier run over that in this one: by chance so much in one case of twenty of the fewest
 blocks."""
+MOST_IN_BLOCK = 4
+"""Processes: the untuned model's, and those of three finalists."""
 APART = 4.0
 """Standard errors by which the mean log ratios of two runs differ."""
 
@@ -60,6 +63,8 @@ class Field:
         """Fewer, once there was no room for more processes."""
         self.has_room = True
         """For several processes that become warm at the same time."""
+        self.room: Room | None = None
+        """As it was planned with."""
         self._used: set[int] = set()
         """Trials whose config was right in a longer use in this run."""
         self._told: set[Cause] = set()
@@ -72,6 +77,17 @@ class Field:
         """Rows of earlier runs, of which all looks have left it undecided."""
         self.num_contradicted = 0
         """Rows of earlier runs that those of this run have taken the place of."""
+
+    def plan(self, room: Room | None) -> None:
+        """Take as many processes at a time as there is room for; None: as many as are wanted, until some find none."""
+        self.room = room
+        if room is not None and room.num_processes < MOST_IN_BLOCK:
+            self.has_room, self.most_finalists = False, max(room.num_processes - 1, 1)
+
+    @property
+    def has_guests(self) -> bool:
+        """There is room for a process that stays beside the smallest block."""
+        return self.room is None or self.room.num_processes > BLOCK
 
     @property
     def lost(self) -> Failure | None:

@@ -39,6 +39,7 @@ from autotune.tuning.events import (
     AnswerProven,
     ModelChecked,
     Notify,
+    RoomShort,
     RuleLearned,
     SearchEnded,
     SearchStarted,
@@ -186,7 +187,8 @@ class Tuner:
         session = self._session
         if (shortage := self._time.shortage()) is not None:
             self._notify(shortage)
-        if session.has_beside and (is_again or self._time.has_time_for_beside()):
+        self._plan_room()
+        if self._field.has_guests and session.has_beside and (is_again or self._time.has_time_for_beside()):
             if is_again:
                 self._notify(ModelChecked())
             if self._time.has_time_for_second():
@@ -206,6 +208,13 @@ class Tuner:
             require_same_model(session, self._attempts)
         if not session.has_beside and self._study.noise_floor is None and self._time.has_time_for_noise_floor():
             self._study.noise_floor = measure_noise_floor(session)
+
+    def _plan_room(self) -> None:
+        """How many processes live at a time, by what the untuned model took and what there is now."""
+        room = self._session.room
+        self._field.plan(room)
+        if room is not None and not self._field.has_room:
+            self._notify(RoomShort(room))
 
     def _go_on(self) -> bool:
         """Fill the places, and look after the process that is ready first. False when nothing is under way any more."""

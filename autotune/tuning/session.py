@@ -25,6 +25,7 @@ from autotune.trial.request import TrialRequest
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import DriftChecked, Notify, StageEntered
 from autotune.tuning.jobs import may_compile_ahead, num_jobs_in, num_warming
+from autotune.tuning.room import Room, room_for
 
 IMPORTED_APART = value_slot("imported_apart", str)
 """See `Bench.lacks`, of the latest run."""
@@ -84,6 +85,11 @@ class Session:
     def has_beside(self) -> bool:
         """A live process of the untuned model stays for the whole run (`UntunedBeside`)."""
         return self.bench.is_here and self.study.manifest.workload.device == "cpu"
+
+    @cached_property
+    def room(self) -> Room | None:
+        """See `room_for`. Asked for first when the untuned model's trial has ended, and nothing else has started."""
+        return room_for(self.study, is_here=self.bench.is_here)
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""

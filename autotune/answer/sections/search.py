@@ -13,7 +13,7 @@ from autotune.answer.objectives import as_good_as, shown, stopped
 from autotune.command_line import asked
 from autotune.study.records import StopReason, TrialRecord
 from autotune.study.study import Study
-from autotune.tuning.events import BudgetShort, Event, SearchEnded
+from autotune.tuning.events import BudgetShort, Event, RoomShort, SearchEnded
 
 LONG_CALL_S = 1.0
 """Seconds of an untuned call of which a trial consists."""
@@ -36,6 +36,11 @@ class SearchSection(Section):
             needed = f"{call}a proof needs about {as_budget(event.needed_s)}, and the run has {seconds(event.wall_s)}"
             smaller = "smaller inputs, such as a smaller batch, or " if (event.call_s or 0.0) >= LONG_CALL_S else ""
             yield f"short       {needed}; give {smaller}{asked('budget', as_budget(event.needed_s))}"
+
+        elif isinstance(event, RoomShort):
+            room = event.room
+            how = f"at most {room.num_processes} at a time" if room.holds_block else "its processes run in turn"
+            yield f"memory      {room}: {how}"
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer

@@ -14,6 +14,7 @@ import numpy as np
 
 from autotune.backends.capabilities import Ranks
 from autotune.measure.device_state import Instruments
+from autotune.measure.measurement import DeviceMemory
 from autotune.measure.sampling import Clock
 from autotune.workload.workload import Device
 
@@ -83,6 +84,11 @@ class Runtime(Protocol):
 
     def peak_memory_bytes(self, *, restart: bool = False) -> int | None:
         """The peak of the device's allocator; None where there is none (CPU). `restart`: a new peak begins now."""
+        return None
+
+    def device_memory(self) -> DeviceMemory | None:
+        """What this process has taken of the device's memory at its peak, and what is free now; None where there is no
+        device (CPU), or the framework does not tell."""
         return None
 
 

@@ -61,6 +61,7 @@ from autotune.backends.torch.instruments import (
     cuda_uuid,
     lock_cpu_benchmarks,
     lock_gpu_benchmarks,
+    memory_of,
     others_on_gpu,
     peak_bytes,
 )
@@ -87,7 +88,7 @@ from autotune.config import Config
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
-from autotune.measure.measurement import Reason, TensorSpec
+from autotune.measure.measurement import DeviceMemory, Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.components import Pipeline
 from autotune.workload.workload import Device, Task
@@ -331,6 +332,9 @@ class TorchBackend(Backend):
         if restart:
             self._module().reset_peak_memory_stats()
         return peak
+
+    def device_memory(self) -> DeviceMemory | None:
+        return None if self._device.type == "cpu" else memory_of(self._module())
 
     def classify(self, error: BaseException) -> Reason | None:
         return Reason.OUT_OF_MEMORY if any(map(_is_lack_of_memory, _causes(error))) else None

@@ -302,6 +302,7 @@ def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
     trial.memory.restart()
     samples = _take(trial, step)
     peak_bytes = trial.memory.peak_bytes(spared_bytes)
+    device_memory = trial.backend.device_memory()
     if trial.others is not None:
         samples = trial.others.added_to(samples)
         peak_bytes = None if peak_bytes is None else peak_bytes + sum(trial.others.end())
@@ -309,8 +310,9 @@ def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
     growth = _growth(trial, step, samples)
     trial.device.release()
     return Timed(
-        samples=samples, peak_memory_bytes=peak_bytes, device_times=device_times, copies_s=copies_s, growth=growth
-    )
+        samples=samples, peak_memory_bytes=peak_bytes, device_times=device_times, copies_s=copies_s,
+        device_memory=device_memory, growth=growth,
+    )  # fmt: skip
 
 
 def _take(trial: _Trial, step: Step) -> Samples:
