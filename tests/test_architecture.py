@@ -62,7 +62,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("backends/torch/", "models/torch/", "plugins/hubs/torch/", "plugins/watch/torch/"),
     "torch_npu": ("backends/torch/npu.py", "models/torch/"),
     "torchair": ("backends/torch/npu.py",),
-    "transformers": ("plugins/hubs/torch/", "backends/torch/static_cache.py", "backends/torch/generating.py"),
+    "transformers": (
+        "integrations/hugging_face.py",
+        "plugins/hubs/torch/",
+        "backends/torch/static_cache.py",
+        "backends/torch/generating.py",
+    ),
     "huggingface_hub": ("plugins/hubs/torch/",),
     "timm": ("plugins/hubs/torch/",),
     "mindcv": ("plugins/hubs/mindspore/",),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import runpy
 
 import pytest
 
 import autotune
+from autotune.files import read_yaml
 from autotune.integrations import hugging_face
+from autotune.question.question import Question
 from tests.conformance.torch_kit import CAPTURED, COMPILED, warned
 from tests.stand_ins.exports import export
 
@@ -174,6 +178,63 @@ class TestTrainer:
         assert found == pytest.approx(expected, rel=5e-2 if bf16 else 1e-6)
         assert (autotune.stats(tuned.model).num_compiles > 0) == bf16
         assert [("bfloat16" in each) for each in warned(caplog)] == [True] * (not bf16)
+
+
+class TestRecording:
+    @pytest.mark.parametrize("bf16", [True, False])
+    def test_the_first_step_is_the_question(self, trainer, tmp_path, monkeypatch, caplog, bf16):
+        """As long as there is no file the step is written: it gives the loss that the trainer had, under its autocast,
+        clips as it does, and `tune` takes the file as it is. The job trains as without."""
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        recording = hugging_face.use_tuned(
+            trainer(steps=2, bf16=bf16, max_grad_norm=0.5), tmp_path / "none.yaml", record=tmp_path / "step"
+        )
+        assert (found := losses(recording)) == losses(trainer(steps=2, bf16=bf16, max_grad_norm=0.5))
+        assert f"--config {tmp_path / 'step' / 'tune.yaml'}" in warned(caplog)[-1]
+        step = runpy.run_path(str(tmp_path / "step" / "step.py"))["build"]()
+        value = step["loss"](step["model"], **step["inputs"])
+        assert value.item() == pytest.approx(found[0], rel=1e-3)
+        value.backward()
+        step["optimizer"].step()
+        norm = torch.nn.utils.get_total_norm(
+            [each.grad for each in step["model"].parameters() if each.grad is not None]
+        )
+        assert norm <= 0.5 + 1e-3
+        asked = read_yaml(tmp_path / "step" / "tune.yaml")
+        question = Question.of({{"model": "build"}.get(name, name.replace("-", "_")): asked[name] for name in asked})
+        assert (question.task, question.env) == ("train", {"OMP_NUM_THREADS": "1"})
+        assert (question.tolerance, question.fixed_precision) == ((0.03, False) if bf16 else (None, True))
+
+    def test_what_cannot_be_recorded_is_said(self, trainer, tmp_path, caplog):
+        """A trainer that makes its models; it trains on."""
+        recording = hugging_face.use_tuned(trainer(initial, steps=1), tmp_path / "none.yaml", record=tmp_path / "step")
+        assert len(losses(recording)) == 1
+        assert any("is not recorded" in line for line in warned(caplog))
+        assert not (tmp_path / "step").exists()
+
+
+def test_after_some_steps_the_log_says_when_it_is_paid_back(best, trainer, caplog):
+    """Once, and only where the calls are tuned."""
+    caplog.set_level(logging.INFO, "autotune")
+    losses(hugging_face.use_tuned(trainer(steps=30), best(CAPTURED)))
+    assert sum("a step takes" in each.message for each in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("saved_s", "num_steps", "words"),
+    [
+        (
+            0.25,
+            3000,
+            "a step takes 500 ms, untuned 750 ms by the study; compiling took 8 s, paid back at step 32 of 3,000",
+        ),
+        (2**-9, 1000, "paid back at step 4,096 of 1,000: not worth it for 1,000 steps"),
+        (0.0, 1000, "by the study no less than untuned: not worth it"),
+    ],
+)
+def test_when_compiling_is_paid_back(saved_s, num_steps, words):
+    """Five first steps of which one compiles for eight seconds, and what the study says that a step saves."""
+    assert hugging_face.told([8.5, *[0.5] * 19], saved_s, num_steps).endswith(words)
 
 
 def loop(accelerator, model, optimizer, batches, steps=40):
