@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import COMMANDS, app, print_json, print_line, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import (
     AsJson,
     EnvAgain,
@@ -167,6 +167,11 @@ class _Launch(GroupedCommand):
     """What stands behind the file is the job's, whatever it looks like, but for a flag right behind the file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        files = args[: args.index("--")] if "--" in args else []
+        if "--apply" in files:
+            also = [word for word in files[1:] if word != "--apply"]
+            given = [flag for file in also for flag in ("--also", file)]
+            return super().parse_args(ctx, ["--apply", *given, *files[:1], *args[len(files) :]])
         num = 2 if args[1:2] == ["--instance"] else int(args[1:2] != [] and args[1].startswith("--instance="))
         return super().parse_args(ctx, [*args[1 : 1 + num], *args[:1], *args[1 + num :]])
 
@@ -177,6 +182,7 @@ class _Launch(GroupedCommand):
     epilog=examples(
         "launch best.yaml -- python serve.py --port 8000",
         "launch best.yaml --instance 0 -- python serve.py --port 8000",
+        "launch best.yaml --apply -- python serve.py",
         "launch best.yaml",
     ),
 )
@@ -191,6 +197,10 @@ def launch(
         int | None,
         typer.Option("--instance", metavar="I", help="Which of the processes that the file is for: 0 is the first."),
     ] = None,
+    applied: Annotated[
+        bool, typer.Option("--apply", help="Apply the files, of which there may be several, to models of the job.")
+    ] = False,
+    also: Annotated[list[Path] | None, typer.Option("--also", hidden=True)] = None,
 ) -> None:
     """Start a job as its study's processes were started.
 
@@ -201,6 +211,8 @@ def launch(
     from autotune.job.launch import Launch, tip_of
     from autotune.tuned.tuned_config import load_tuned
 
+    if applied:
+        COMMANDS.require("launch-applied")(files=[file, *(also or [])], job=(job or [])[1:])
     tuned = load_tuned(file)
     starts = Launch.all_of(tuned, os.environ) if instance is None else [Launch.of(tuned, os.environ, instance)]
     start = starts[0]

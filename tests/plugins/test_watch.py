@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -14,6 +16,7 @@ from autotune.errors import InputError
 from autotune.plugins.watch.command import _shared, chosen
 from autotune.plugins.watch.question import question_of
 from tests.conftest import REPOSITORY, cli_command, cli_environment
+from tests.stand_ins.exports import export
 from tests.test_documentation import blocks, name_of
 
 JOB = """
@@ -185,6 +188,75 @@ def test_what_is_not_kept_is_said(tmp_path, cli):
     (tmp_path / "processes" / "here-0.json").unlink()
     with pytest.raises(InputError, match="no call of a model was seen"):
         chosen(place)
+
+
+TUNED_JOB = """
+import logging, os, sys
+import torch
+from net import Net
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+torch.manual_seed(0)
+net = Net(*map(int, sys.argv[1:])).eval()
+whole = torch.nn.Sequential(torch.nn.Identity(), net)
+x = torch.ones(2, 16)
+
+def calls():
+    with torch.no_grad():
+        print([float(whole(x).sum()) for _ in range(3)], type(whole[1]).__name__, flush=True)
+    graphs = "torch._dynamo.utils" in sys.modules and torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    print("graphs", graphs, torch.nn.Module.__call__.__name__, flush=True)
+
+if os.fork() == 0:
+    calls()
+    os._exit(0)
+os.wait()
+calls()
+sys.exit(5)
+"""
+
+
+@pytest.mark.torch
+def test_a_job_is_tuned_without_a_line_of_code(tmp_path):
+    """In a worker and in its parent, with the untuned outputs; a job without the model says that it ran untuned."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self, width=4):
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, width))
+
+        def forward(self, x):
+            return self.body(x)
+
+    source = textwrap.dedent(inspect.getsource(Net))
+    (tmp_path / "net.py").write_text(f"import torch\n{source}")
+    (tmp_path / "job.py").write_text(TUNED_JOB)
+    config = {"execution": "compile", "backend": "eager"}
+    path = export(tmp_path / "best.yaml", "torch", config, Net().eval(), [torch.ones(2, 16)])
+    path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: mine.Net"))
+    job = [sys.executable, "job.py"]
+    plain, tuned, other = (
+        run([*before, *job, *width], tmp_path)
+        for before, width in (
+            ([], []),
+            (cli_command("launch", "best.yaml", "--apply", "--"), []),
+            (cli_command("launch", "best.yaml", "best.yaml", "--apply", "--"), ["5"]),
+        )
+    )
+    assert plain.returncode == tuned.returncode == other.returncode == 5, tuned.stderr
+    assert plain.stdout.count("graphs False _wrapped_call_impl") == 2
+    assert tuned.stdout == plain.stdout.replace("graphs False", "graphs 1")
+    assert "no Net with the parameters that it was tuned with was called: the job ran untuned" in other.stdout
+    assert "graphs False" in other.stdout
+
+
+def test_what_is_not_applied_by_itself(tmp_path, cli):
+    """Files of another framework, and a command that is missing, have their sentence."""
+    refused = cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--", "true")
+    assert refused.returncode == 2
+    assert "only calls of a module of PyTorch" in refused.stderr
+    assert "no command" in cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--").stderr
 
 
 def test_each_model_has_its_share():

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +17,13 @@ from autotune import own_folders
 from autotune.cli.app import print_line, say, say_error
 from autotune.command_line import FACE_VARIABLE, command, flag, options
 from autotune.errors import AutotuneError, InputError
-from autotune.job.launch import CannotStartError
+from autotune.job.launch import CannotStartError, Launch, tip_of
 from autotune.plugins.watch.folder import Watched, read
-from autotune.plugins.watch.injected import VARIABLE
+from autotune.plugins.watch.injected import APPLY_VARIABLE, VARIABLE
 from autotune.plugins.watch.question import lines_of, question_of
 from autotune.plugins.watch.recorder import PROCESSES, Wanted
 from autotune.study.budget import duration_s
+from autotune.tuned.tuned_config import TunedConfig, load_tuned
 
 INJECT = Path(__file__).parent / "inject"
 _LEAST_SHARE = 0.1
@@ -48,15 +50,48 @@ def watch(
     wanted = Wanted(str(folder), limit_s, calls, most_gib << 30)
     then = command("tune", str(output))
     say(f"watching: {output} will hold models and some of their calls, {most_gib} GiB at most; then: {then}")
-    _be(job, {**os.environ, **variables_of(wanted)})
+    _be(job, {**os.environ, **variables_of(VARIABLE, vars(wanted))})
     return 0
 
 
-def variables_of(wanted: Wanted) -> dict[str, str]:
-    """What the environment of a job has to hold for it to be watched."""
+def variables_of(variable: str, wanted: Mapping[str, Any]) -> dict[str, str]:
+    """What the environment of a job has to hold for it to be watched, or tuned."""
     before = os.environ.get("PYTHONPATH")
     places = [str(INJECT), *([before] if before else [])]
-    return {VARIABLE: json.dumps(vars(wanted)), "PYTHONPATH": os.pathsep.join(places)}
+    return {variable: json.dumps(wanted), "PYTHONPATH": os.pathsep.join(places)}
+
+
+def launch_applied(
+    files: Annotated[list[Path], typer.Argument(help="Exported YAML files.", metavar="FILE...")],
+    job: Annotated[list[str] | None, typer.Option("--word", help="A word of the job's command; repeatable.")] = None,
+) -> int:
+    """Run a job with its models tuned: `launch FILE... --apply -- COMMAND`."""
+    if not job:
+        raise InputError("no command of a job is given", tip="write it behind two dashes")
+    starts = [Launch.of(_for_calls(file), os.environ) for file in files]
+    first = starts[0]
+    for file, start in zip(files, starts, strict=True):
+        if (start.variables, start.cores) != (first.variables, first.cores):
+            raise InputError(f"{files[0]} and {file} ask for processes that are started in two ways: {start.line()}")
+        for remark in start.remarks:
+            say(f"{file}: {remark}")
+    say(f"applied to models of their structure: {', '.join(map(str, files))}")
+    wanted = {"files": [str(own_folders.absolute(file)) for file in files]}
+    first.execute(job, {**os.environ, **variables_of(APPLY_VARIABLE, wanted)})
+
+
+def _for_calls(file: Path) -> TunedConfig:
+    """Raises InputError for a file that is not for calls of one module of PyTorch."""
+    tuned = load_tuned(file)
+    if tuned.framework != "torch" or tuned.components or tuned.texts is not None:
+        what = "generated text" if tuned.texts is not None else "a pipeline" if tuned.components else tuned.framework
+        raise InputError(
+            f"{file} is for {what}: only calls of a module of PyTorch are tuned without a line of code",
+            tip="write the two lines: autotune.load(FILE).apply(MODEL)",
+        )
+    if (num := len(Launch.all_of(tuned, os.environ))) > 1:
+        raise InputError(f"{file} is for {num} processes side by side", tip=tip_of(str(file), tuned.config))
+    return tuned
 
 
 def _be(job: list[str], environment: dict[str, str]) -> None:

@@ -21,17 +21,24 @@ _FRAMEWORKS = {"torch": "autotune.plugins.watch.torch.calls"}
 `AROUND` names modules of the framework that are to be imported while nothing is watched, in a time of `unhooked()`."""
 
 
+APPLY_VARIABLE = "AUTOTUNE_APPLY"
+"""Holds, as JSON, the files that are applied to models of the job."""
+_APPLYING = {"torch": "autotune.plugins.watch.torch.applied"}
+"""As `_FRAMEWORKS`, for these."""
+
+
 def begin() -> None:
-    """Watch as the variable says, in this process and those that it starts."""
-    text = os.environ.get(VARIABLE)
-    if text:
+    """Watch, or apply files, as the variables say, in this process and those that it starts."""
+    if text := os.environ.get(APPLY_VARIABLE):
+        watch(json.loads(text), _APPLYING)
+    elif text := os.environ.get(VARIABLE):
         watch(json.loads(text))
 
 
-def watch(wanted: Mapping[str, Any]) -> Callable[[], None] | None:
+def watch(wanted: Mapping[str, Any], places: Mapping[str, str] = _FRAMEWORKS) -> Callable[[], None] | None:
     """Watch the frameworks that are imported, now or later. Returns what ends that; None where it is done already."""
     finders: list[_Finder] = []
-    for name, place in _FRAMEWORKS.items():
+    for name, place in places.items():
         if name not in sys.modules:
             finders.append(_Finder(name, partial(_hook, place, wanted)))
         elif not _hook(place, wanted):
@@ -40,7 +47,7 @@ def watch(wanted: Mapping[str, Any]) -> Callable[[], None] | None:
 
     def stop() -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in finders]
-        for place in _FRAMEWORKS.values():
+        for place in places.values():
             if place in sys.modules:
                 sys.modules[place].unhook()
 

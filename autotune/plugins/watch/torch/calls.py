@@ -31,9 +31,11 @@ _LOOKED_FOR_S = 30.0
 _ALWAYS_KEPT = 3
 """Calls that are kept first, whatever their shape; later ones are of new shapes."""
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
-_set_compiler: Any = torch._C._dynamo.eval_frame.set_eval_frame
+set_compiler: Any = torch._C._dynamo.eval_frame.set_eval_frame
+"""Sets what compiles the frames that this thread goes on to run, None for nothing, and returns what it was."""
 _Module = torch.nn.Module
-_ORIGINAL = _Module.__call__
+ORIGINAL = _Module.__call__
+"""That of PyTorch."""
 _inside: set[int] = set()
 """Threads that are in a call of a model."""
 
@@ -53,10 +55,10 @@ class _Watching:
 
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.compiler.is_compiling():
-        return _ORIGINAL(self, *args, **kwargs)
+        return ORIGINAL(self, *args, **kwargs)
     call = _Module.__call__
     if call is _called:
-        call = _ORIGINAL
+        call = ORIGINAL
     if get_ident() in _inside or torch._C._get_tracing_state() is not None:
         return call(self, *args, **kwargs)
     return _outermost(call, self, args, kwargs)
@@ -67,9 +69,9 @@ def _outermost(call: Callable[..., Any], model: Any, args: tuple[Any, ...], kwar
     recorder = _Watching.recorder
     if recorder is None or recorder.is_over:
         return call(model, *args, **kwargs)
-    compiling = _set_compiler(None)  # Where the job is within compiled code, what is done here is not to be compiled.
+    compiling = set_compiler(None)  # Where the job is within compiled code, what is done here is not to be compiled.
     met = _met(recorder, model, args, kwargs)
-    _set_compiler(compiling)
+    set_compiler(compiling)
     thread = get_ident()
     _inside.add(thread)
     begun = time.perf_counter_ns()
@@ -79,9 +81,9 @@ def _outermost(call: Callable[..., Any], model: Any, args: tuple[Any, ...], kwar
     finally:
         _inside.discard(thread)
     if met is not None:
-        compiling = _set_compiler(None)
+        compiling = set_compiler(None)
         _note(recorder, met, result, begun, took)
-        _set_compiler(compiling)
+        set_compiler(compiling)
     return result
 
 
@@ -166,12 +168,20 @@ def _is_in_generate(frame: FrameType | None, model: Any) -> bool:
 
 def _own_call(kind: type) -> None:
     """Calls of this class are seen from now on, whatever becomes of those of all modules."""
-    if kind.__call__ in (_called, _ORIGINAL):
-        if "__call__" not in vars(kind):
-            kind.__call__ = _called  # type: ignore[method-assign]
-            _Watching.classes[kind] = None
-    else:
+    is_new = "__call__" not in vars(kind)
+    if not give_call(kind, _called):
         _Watching.stays = True
+    elif is_new:
+        _Watching.classes[kind] = None
+
+
+def give_call(kind: type, call: Any) -> bool:
+    """Give a class of modules this `__call__`; False for one that has a `__call__` of another's."""
+    if kind.__call__ not in (call, ORIGINAL, _Module.__call__):
+        return False
+    if "__call__" not in vars(kind):
+        kind.__call__ = call  # type: ignore[method-assign]
+    return True
 
 
 def _own_generate(kind: Any) -> None:
@@ -192,13 +202,13 @@ def _own_generate(kind: Any) -> None:
         finally:
             took = time.perf_counter_ns() - begun
             _inside.discard(thread)
-        compiling = _set_compiler(None)
+        compiling = set_compiler(None)
         with suppress(Exception):
             seen = _Watching.by_id.get(id(self)) or _found(recorder, self)
             if seen is not None:
                 key = kept.keep_text(seen, args, kwargs, result)
                 recorder.note(seen, key, begun, took)
-        _set_compiler(compiling)
+        set_compiler(compiling)
         return result
 
     generated.__wrapped__ = generate  # type: ignore[attr-defined]
@@ -216,7 +226,7 @@ def _settle(seen: Seen) -> None:
     quiet_s = now - _Watching.newest_s
     if _Module.__call__ is _called:
         if quiet_s > _SETTLED_S and not _Watching.stays and not _has_compiled():
-            _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
+            _Module.__call__ = ORIGINAL  # type: ignore[method-assign]
     elif quiet_s > _LOOKED_FOR_S and not _has_compiled():
         _Watching.newest_s = now
         _Module.__call__ = _called  # type: ignore[method-assign]
@@ -234,12 +244,12 @@ def hook(wanted: Mapping[str, Any]) -> bool:
     _Watching.recorder = Recorder(Wanted(**wanted), kept)
     _Watching.newest_s = time.monotonic()
     for function in (_called, _outermost):
-        _pass_over(function)
+        pass_over(function)
     _Module.__call__ = _called  # type: ignore[method-assign]
     return True
 
 
-def _pass_over(function: Any) -> None:
+def pass_over(function: Any) -> None:
     """Let Dynamo compile what the function calls, and not the function: as with PyTorch's own that it stands for."""
     frames: Any = torch._C._dynamo.eval_frame
     with suppress(AttributeError):  # Other releases of PyTorch.
@@ -253,7 +263,7 @@ def _pass_over(function: Any) -> None:
 def unhook() -> None:
     """See none any more, and write what was seen."""
     recorder, _Watching.recorder = _Watching.recorder, None
-    _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
+    _Module.__call__ = ORIGINAL  # type: ignore[method-assign]
     for kind in _Watching.classes:
         del kind.__call__
     for kind, before in _Watching.text_classes.items():
@@ -270,7 +280,7 @@ def unhook() -> None:
 def unhooked() -> Iterator[None]:
     """A time in which the class is as PyTorch made it."""
     before = _Module.__call__
-    _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
+    _Module.__call__ = ORIGINAL  # type: ignore[method-assign]
     try:
         yield
     finally:

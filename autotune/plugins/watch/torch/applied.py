@@ -1,0 +1,130 @@
+"""Exports put to use in a job that says nothing of them: `load(FILE).apply(module)` at the first call of each module
+of the class and the parameters that a file names, and calls of what that gave in place of the module's."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections.abc import Mapping
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from autotune.backends.registry import load_backend
+from autotune.job.load import Loaded, load
+from autotune.measure.measurement import structure_sha256
+from autotune.plugins.watch.torch import calls
+from autotune.tuned.tuned_config import TunedConfig
+
+AROUND = calls.AROUND
+unhooked = calls.unhooked
+_LOG = logging.getLogger("autotune")
+_Module = torch.nn.Module
+_ORIGINAL = calls.ORIGINAL
+_inside: set[int] = set()
+"""Threads that are in a call of a tuned model."""
+
+
+class _Applying:
+    """What is applied in this process."""
+
+    files: dict[str, Loaded] = {}
+    """By their paths."""
+    classes: frozenset[str] = frozenset()
+    """Names of the classes that the files are for."""
+    applied: set[str] = set()
+    has_calls = False
+    tuned: dict[int, tuple[Any, Any]] = {}
+    """What is called in place of each module that was looked at, by its identity, with the module, which lives as long
+    then; None: itself."""
+    lock = threading.Lock()
+
+
+def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if torch.compiler.is_compiling():
+        return _ORIGINAL(self, *args, **kwargs)
+    call = _Module.__call__
+    if call is _called:
+        call = _ORIGINAL
+    _Applying.has_calls = True
+    thread = get_ident()
+    if thread in _inside or torch._C._get_tracing_state() is not None:
+        return call(self, *args, **kwargs)
+    if hasattr(self, "_orig_mod"):  # The job compiles it.
+        instead = call.__get__(self)
+    elif type(self).__name__ not in _Applying.classes or (instead := _tuned(self)) is None:
+        return call(self, *args, **kwargs)
+    _inside.add(thread)
+    try:
+        return instead(*args, **kwargs)
+    finally:
+        _inside.discard(thread)
+
+
+def _tuned(module: Any) -> Any:
+    """What is called in place of the module; None: it stays as it is."""
+    known = _Applying.tuned.get(id(module))
+    if known is not None:
+        return known[1]
+    compiling = calls.set_compiler(None)
+    try:
+        with _Applying.lock:
+            if id(module) not in _Applying.tuned:
+                instead = _applied(module)
+                _Applying.tuned[id(module)] = (instead and module, instead)
+                if instead is None:
+                    weakref.finalize(module, _Applying.tuned.pop, id(module), None).atexit = False
+    finally:
+        calls.set_compiler(compiling)
+    return _Applying.tuned[id(module)][1]
+
+
+def _applied(module: Any) -> Any:
+    structure = structure_sha256(load_backend("torch").parameters(module))
+    for path, loaded in _Applying.files.items():
+        if loaded.answer is not None and loaded.answer.workload.signature.structure_sha256 == structure:
+            _Applying.applied.add(path)
+            kind = type(module)
+            has_own = calls.give_call(kind, _called)
+            if has_own and _Applying.applied == _Applying.files.keys() and _Module.__call__ is _called:
+                # All are found: what is compiled from now on is compiled as without this module.
+                _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
+            given = loaded.apply(module)
+            return None if given is module else given
+    return None
+
+
+def hook(wanted: Mapping[str, Any]) -> bool:
+    """Apply the files from now on. False: it is done already."""
+    if _Applying.files:
+        return False
+    _Applying.files = {path: load(path) for path in wanted["files"]}
+    answers = [loaded.answer for loaded in _Applying.files.values() if loaded.answer is not None]
+    _Applying.classes = frozenset(_class_of(answer) for answer in answers)
+    for path, loaded in _Applying.files.items():
+        if loaded.problem is not None:
+            _LOG.warning("autotune: %s; the job runs untuned", loaded.problem)
+            _Applying.applied.add(path)
+    calls.pass_over(_called)
+    _Module.__call__ = _called  # type: ignore[method-assign]
+    atexit.register(_say_what_was_not_found)
+    return True
+
+
+def _class_of(answer: TunedConfig) -> str:
+    """The name alone: a job's own class is of `__main__` in the job, and of a copy's module in the study."""
+    return answer.workload.signature.model_class.rpartition(".")[2]
+
+
+def _say_what_was_not_found() -> None:
+    for path in _Applying.files.keys() - _Applying.applied:
+        answer = _Applying.files[path].answer
+        if answer is not None and _Applying.has_calls:
+            _LOG.warning(
+                "autotune: %s: no %s with the parameters that it was tuned with was called: the job ran untuned",
+                path,
+                _class_of(answer),
+            )
