@@ -38,6 +38,7 @@ from autotune.plugins.fleet.row import (
     INTERRUPTED,
     UNMEASURED,
     Row,
+    notes_of,
     row_of_file,
     row_of_study,
     table_of,
@@ -262,6 +263,8 @@ def _told(rows: Iterable[Row], what: str, report: Path | None, junit: Path | Non
     elif told:
         console(240).print(drawn(table_of(told)))
         print_line(headline(told))
+        for name, why in notes_of(told):
+            print_line(f"  {name}: {why}")
     else:
         print_line("no studies here")
     if report is not None:

@@ -64,7 +64,7 @@ class Night:
 
     def _failed(self, member: Member, error: AutotuneError) -> Row:
         say(f"{member.study} is left out: {error}" + (f" ({error.tip})" if error.tip else ""))
-        return Row.of_error(member.study, error)
+        return replace(Row.of_error(member.study, error), model=", ".join(member.question.build))
 
     def _tuned(self, member: Member, spent_s: float, num_sharing: int) -> Row:
         terms = terms_of(member.question, time.monotonic(), self.studies)
@@ -119,12 +119,12 @@ class Night:
             raise StoreError(str(error), tip=tip) from None
 
     def _export(self, study: Study, answer: StudyResult) -> str:
-        """Write the file of an answer. Returns where, or an empty text where there is none to write."""
+        """Write the file of an answer, and return a note of it; an empty text where there is none to write."""
         if self.output is None or answer.verdict is None or answer.best is None:
             return ""
         file = self.output / f"{study.name}.yaml"
         export(study, file)
-        return str(file)
+        return f"written: {file}"
 
 
 def _study_if_any(name: str, studies: Studies) -> Study | None:

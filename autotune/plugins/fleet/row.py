@@ -167,23 +167,28 @@ def _installed(framework: str) -> str | None:
         return None
 
 
-def table_of(rows: Sequence[Row], caption: str = "") -> Table:
+def notes_of(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Name of each row that has something to say, and what."""
+    return [(row.name, row.why) for row in rows if row.why]
+
+
+def table_of(rows: Sequence[Row]) -> Table:
     """Rows under one heading. Columns in which nothing is known are left out."""
     labels = list(dict.fromkeys(label for row in rows for label in row.speedups))
-    columns = ("name", "model", "device", "release", "outcome", "untuned", "tuned", *labels, "age", "note")
+    columns = ("name", "model", "device", "release", "outcome", "untuned", "tuned", *labels, "age")
     cells = [
         (
             *(row.name, row.model or "-", row.device or "-", row.release or "-", row.outcome, *row.value_words),
             *("-" if (one := row.speedups.get(label)) is None else short_interval(one) for label in labels),
-            *(row.age, row.why),
+            row.age,
         )
         for row in rows
     ]
     kept = [n for n in range(len(columns)) if any(row[n] not in ("-", "") for row in cells)]
     return Table(
-        caption,
+        "",
         tuple(columns[n] for n in kept),
         [tuple(row[n] for n in kept) for row in cells],
-        texts=frozenset({"name", "model", "device", "release", "outcome", "note"}),
+        texts=frozenset({"name", "model", "device", "release", "outcome"}),
         marks={n: "failed" for n, row in enumerate(rows) if row.exit_status in (FAILED, UNMEASURED)},
     )

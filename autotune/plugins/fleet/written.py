@@ -11,7 +11,7 @@ from pathlib import Path
 from autotune.answer.content import Figure, Intervals, Part
 from autotune.errors import InputError, printable_lines
 from autotune.files import write_whole
-from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, table_of, worst
+from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, notes_of, table_of, worst
 from autotune.render.html.page import render, write_page
 
 
@@ -28,14 +28,13 @@ def write_fleet_page(path: Path, rows: Sequence[Row], what: str) -> Path:
 
 
 def _page(rows: Sequence[Row], what: str) -> str:
-    noted = [(row.name, row.why) for row in rows if row.why]
     return render(
         name=what,
         kind="fleet report",
         about=datetime.now(UTC).strftime("%Y-%m-%d"),
         headline=headline(rows),
         wins=worst(row.exit_status for row in rows) == 0,
-        lines=noted,
+        lines=notes_of(rows),
         configs=[],
         commands=[],
         figures=_figures(rows),
@@ -65,13 +64,15 @@ def write_junit(path: Path, rows: Sequence[Row], what: str) -> Path:
     suite = ET.Element("testsuite", name=what, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     numbers = {"tests": len(rows), "failures": 0, "errors": 0, "skipped": 0}
     for row in rows:
-        test = ET.SubElement(suite, "testcase", classname=what, name=_text(row.name), time=f"{row.seconds:.3f}")
+        test = ET.SubElement(
+            suite, "testcase", classname=what.replace(" ", "."), name=_text(row.name), time=f"{row.seconds:.3f}"
+        )
         if row.exit_status:
             kind = kinds.get(row.exit_status, "error")
             numbers[{"failure": "failures", "error": "errors"}.get(kind, kind)] += 1
             ET.SubElement(test, kind, message=_text(f"{row.outcome}: {row.why}"), type=row.outcome)
         said = table_of([row])
-        cells = zip(said.columns, said.rows[0], strict=True)
+        cells = [*zip(said.columns, said.rows[0], strict=True), *(("note", why) for _, why in notes_of([row]))]
         ET.SubElement(test, "system-out").text = _text("\n".join(f"{name}: {cell}" for name, cell in cells))
     suite.attrib.update({name: str(number) for name, number in numbers.items()})
     suite.set("time", f"{sum(row.seconds for row in rows):.3f}")
