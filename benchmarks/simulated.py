@@ -21,6 +21,7 @@ from typing import cast
 import numpy as np
 import optuna
 from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.study import StudyDirection
 
 from autotune import environment
 from autotune.bench.bench import Bench, Running, StageCallback, Waits
@@ -247,7 +248,7 @@ class StudiesInMemory(FolderStudies):
     """Studies whose records end with the process: SQLite takes half of the seconds of a simulated study."""
 
     def _make(self, folder: Path, manifest: Manifest) -> Study:
-        opened, directions = InMemoryStorage(), ["minimize"] * len(manifest.objectives)
+        opened, directions = InMemoryStorage(), [StudyDirection.MINIMIZE] * len(manifest.objectives)
         optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
         (folder / "study.db").touch()
         manifest.write(folder / "manifest.json")

@@ -78,6 +78,134 @@ def test_a_room_with_one_door_is_large() -> None:
     assert not SMALL.keys() - small.keys()
 
 
+MOST_CLASS_LINES = 200
+MOST_CHANGING = 8
+MOST_PARAMETERS = 4
+
+LARGE_CLASSES = {
+    "answer/result.py:StudyResult": 250,
+    "backends/torch/backend.py:TorchBackend": 269,
+    "backends/torch/generation.py:TorchGeneration": 264,
+    "bench/local.py:_Supervised": 226,
+    "bench/supervisor.py:Supervisor": 260,
+    "job/guard.py:Guard": 251,
+    "plugins/hubs/torch/hugging_face_inputs.py:InputMaker": 239,
+    "plugins/ray/bench.py:RayBench": 237,
+    "plugins/serving/adaptive_model.py:AdaptiveModel": 233,
+    "plugins/serving/ledger.py:Ledger": 226,
+    "study/study.py:Study": 335,
+    "trial/worker/calls/steps.py:Steps": 297,
+    "tuning/field.py:Field": 208,
+    "tuning/loop.py:Tuner": 306,
+}
+"""Class of more lines -> the lines that it may have. It is not added to, and a class that was mended leaves it."""
+RESTLESS_CLASSES = {
+    "backends/torch/frozen.py:FrozenWeights": 11,
+    "bench/child.py:Child": 10,
+    "job/guard.py:Guard": 11,
+    "render/progress.py:Progress": 14,
+    "trial/worker/calls/steps.py:Steps": 10,
+}
+"""Class of which more attributes change -> how many may."""
+CROWDED_METHODS = {
+    "backends/torch/regions.py:_Pair._carry": 5,
+    "bench/local.py:_Supervised._send_start": 6,
+    "plugins/ray/bench.py:RayBench._send": 6,
+    "plugins/serving/adaptive_model.py:AdaptiveModel._eager_after": 5,
+    "plugins/serving/adaptive_model.py:AdaptiveModel._first_call": 5,
+    "study/sampler/acquisition.py:Forecaster._believe": 5,
+    "study/sampler/acquisition.py:Forecaster._gain": 5,
+    "study/sampler/acquisition.py:Forecaster._kernel": 5,
+    "study/sampler/acquisition.py:Forecaster._values": 5,
+}
+"""Private method with more parameters -> how many it may have."""
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for path in sources():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                yield f"{path.relative_to(PACKAGE).as_posix()}:{node.name}", node
+
+
+def methods(of: ast.ClassDef) -> list[Function]:
+    return [node for node in of.body if isinstance(node, Function)]
+
+
+def changing(of: ast.ClassDef) -> set[str]:
+    """Attributes that a method sets after the object was made."""
+    return {
+        node.attr
+        for method in methods(of)
+        if method.name not in ("__init__", "__post_init__")
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+
+
+def num_parameters(method: Function) -> int:
+    """Those that a caller gives, `self` left out."""
+    given = (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)
+    return sum(each.arg not in ("self", "cls") for each in given)
+
+
+def exceeding(sizes: dict[str, int], most: int, known: dict[str, int]) -> dict[str, int]:
+    """What is larger than it may be, and what is known to be and is so no longer."""
+    too_large = {name: size for name, size in sizes.items() if size > known.get(name, most)}
+    return too_large | {name: sizes.get(name, 0) for name, size in known.items() if sizes.get(name, 0) <= most}
+
+
+def test_no_class_is_long() -> None:
+    """A class is read in one go: what does several things is several classes."""
+    sizes = {name: (node.end_lineno or node.lineno) - node.lineno + 1 for name, node in classes()}
+    assert not exceeding(sizes, MOST_CLASS_LINES, LARGE_CLASSES)
+
+
+def test_few_attributes_change() -> None:
+    """State that changes is what a reader has to carry through all methods of a class."""
+    assert not exceeding({name: len(changing(node)) for name, node in classes()}, MOST_CHANGING, RESTLESS_CLASSES)
+
+
+def test_a_private_method_has_few_parameters() -> None:
+    """A method that is told everything belongs to another object."""
+    sizes = {
+        f"{name}.{method.name}": num_parameters(method)
+        for name, node in classes()
+        for method in methods(node)
+        if method.name.startswith("_") and not method.name.endswith("__")
+    }
+    assert not exceeding(sizes, MOST_PARAMETERS, CROWDED_METHODS)
+
+
+TWO_THINGS = {
+    "Asked": "what a question has, as a contract and as keyword arguments, and one of watching",
+    "Attributes": "of a study, and of a model of MindSpore",
+    "Content": "of a file that is applied, and of a value of MindSpore",
+    "Diagnosis": "public, and what a compiler reports of a trial",
+    "Effects": "a contract and what fulfils it",
+    "Evidence": "in an exported file, whose format is public, and in a run",
+    "ImportedAhead": "a contract and what fulfils it",
+    "Kept": "a call that is watched, and what tensors of a trial hold",
+    "Knob": "of a space, and of either framework's table",
+    "Member": "a model of a fleet, and a worker of a cluster",
+    "ModelCopy": "a contract and what fulfils it",
+    "Process": "what a watched one wrote, and one of a bench",
+    "Seen": "calls that are watched, and outputs of a trial",
+}
+"""Name that two modules give to a class each -> what the two are. It is not added to."""
+
+
+def test_a_name_means_one_thing() -> None:
+    """Two public classes do not share a name, but for those that stand at the same place for each framework."""
+    homes: dict[str, set[str]] = {}
+    for name, node in classes():
+        place = re.sub("mindspore|torch", "FRAMEWORK", name.partition(":")[0])
+        if node.col_offset == 0 and not node.name.startswith("_"):
+            homes.setdefault(node.name, set()).add(place)
+    assert {name for name, places in homes.items() if len(places) > 1} == TWO_THINGS.keys()
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     """Place and text of docstrings, also of those below an attribute."""
     for path in sources():

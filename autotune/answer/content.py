@@ -46,7 +46,7 @@ Role = Literal["untuned", "best", "other", "bad", "muted"]
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """`text` writes a value at a tick."""
 
     label: str
@@ -78,8 +78,8 @@ class Series:
 class Curves:
     """Series over one pair of axes, with a name at some points and lines at a value of either axis."""
 
-    x: Axis
-    y: Axis
+    x: PlotAxis
+    y: PlotAxis
     series: Sequence[Series]
     height: float
     """Inches."""
@@ -113,7 +113,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """Tables of a page under a heading, after a sentence."""
 
     name: str

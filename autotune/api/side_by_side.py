@@ -21,8 +21,7 @@ from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study.study import Studies
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of_trials
-from autotune.verification.verify import Verification as VerificationResult
-from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned
+from autotune.verification.verify import Verified, paired_run_of_configs, paired_run_with_untuned
 from autotune.verification.verify import verify as verify_tuned
 from autotune.workload.process_start import given_again
 
@@ -53,7 +52,7 @@ class Comparison(ComparisonResult):
 
 
 @dataclass(frozen=True)
-class Verification(VerificationResult):
+class Verification(Verified):
     """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
 
     pair: PairedRun | None = field(default=None, repr=False)

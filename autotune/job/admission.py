@@ -23,7 +23,7 @@ from typing import Any
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.job.fallback import raise_interruption
-from autotune.job.whole_numbers import Seen, WholeNumbers, limits_of, named
+from autotune.job.whole_numbers import SeenNumbers, WholeNumbers, limits_of, named
 from autotune.measure.limits import InputLimits
 from autotune.nesting import leaves, parts_of
 from autotune.workload.arguments import Arguments
@@ -189,7 +189,7 @@ class Admission:
         seen = [(each.numbers, each.numbers.seen(each.value(args, kwargs), each.open_axes)) for each in form.looked]
         return Refusal(None, lambda: self._learn(seen))
 
-    def _learn(self, seen: list[tuple[WholeNumbers, Seen | None]]) -> None:
+    def _learn(self, seen: list[tuple[WholeNumbers, SeenNumbers | None]]) -> None:
         assert self._numbered is not None
         self._numbered.backend.synchronise()  # What a model refuses, a framework may say only now.
         with self._lock:

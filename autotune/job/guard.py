@@ -30,7 +30,7 @@ from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.later_calls import LaterCalls
-from autotune.job.output_check import Finding, OutputCheck
+from autotune.job.output_check import CheckedCall, OutputCheck
 from autotune.job.stats import StatsRecorder
 from autotune.measure.disturbance import LoadMeter
 from autotune.measure.sampling import own_cpu_s, used
@@ -182,7 +182,7 @@ class Guard:
             self._has_misfits = True
             self._recorder.note("mismatch", message)
 
-    def _checked(self, finding: Finding, outputs: str) -> Any:
+    def _checked(self, finding: CheckedCall, outputs: str) -> Any:
         """The result if it is right or cannot be checked, else the untuned model's."""
         if finding.unchecked is not None:
             self._recorder.note_once("mismatch", f"{finding.unchecked}: {outputs} cannot be checked")

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.errors import InputError
 from autotune.job.fallback import Fallback
-from autotune.job.output_check import MOST_OPEN, MOVED, Finding, OutputCheck
+from autotune.job.output_check import MOST_OPEN, MOVED, CheckedCall, OutputCheck
 from autotune.job.stats import StatsRecorder
 
 SHARE = 0.01
@@ -111,7 +111,7 @@ class LaterCalls:
             self._fallback.give_up(f"the outputs of call {number:,} are wrong: {finding.wrong}")
         return finding.result
 
-    def _note_vain(self, finding: Finding) -> None:
+    def _note_vain(self, finding: CheckedCall) -> None:
         """A call could not be compared. Other threads may be the cause, unless that goes on."""
         self._num_vain += 1
         if self._num_vain > MOST_OPEN:

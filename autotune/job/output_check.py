@@ -22,12 +22,12 @@ from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.job.fallback import raise_interruption
-from autotune.measure.parts import AuthorsWord, DisagreementError, Terms, errors
+from autotune.measure.parts import AuthorsWord, DisagreementError, Strictness, errors
 from autotune.workload.arguments import Arguments
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckedCall:
     """What one tuned call came to."""
 
     result: Any
@@ -62,15 +62,15 @@ class OutputCheck:
 
     def finding_after(
         self, result: Any, tuned: Callable[..., Any], untuned: Callable[..., Any], given: Arguments
-    ) -> Finding:
+    ) -> CheckedCall:
         """After a tuned call, which returned `result`, of a model whose first one changed nothing. Further calls are
         made with copies of the inputs: where the untuned one changes these or the model, it cannot be compared."""
         if self.backend.acting_in_training(self.model):
-            return Finding(result, unchecked="the model is in training mode")
+            return CheckedCall(result, unchecked="the model is in training mode")
         try:
             copies = given.with_leaves([self._copied(leaf) for leaf in given.leaves()])
         except Exception as error:
-            return Finding(result, unchecked=_incomparable(error))
+            return CheckedCall(result, unchecked=_incomparable(error))
         args, kwargs = copies.positional, dict(copies.keyword or {})
         finding = CallCheck(self, args, kwargs, given).finding(result, lambda: copies.call(untuned))
         if finding.wrong is None and not finding.is_open:
@@ -78,7 +78,7 @@ class OutputCheck:
         # Weights may have been changed since the tuned call began: both are made once more.
         check = CallCheck(self, args, kwargs)
         again = check.finding(copies.call(tuned), lambda: copies.call(untuned))
-        return Finding(finding.result, wrong=again.wrong)
+        return CheckedCall(finding.result, wrong=again.wrong)
 
     def _copied(self, leaf: Any) -> Any:
         return leaf if self.backend.spec(leaf) is None else copy.deepcopy(leaf)
@@ -113,7 +113,7 @@ class CallCheck:
         except Exception as error:
             self._problem = _incomparable(error)
 
-    def finding(self, result: Any, reference: Callable[[], Any]) -> Finding:
+    def finding(self, result: Any, reference: Callable[[], Any]) -> CheckedCall:
         """After the tuned call, which returned `result`. `reference` makes the same call untuned; what it raises is the
         model's own error, except that two results may not fit into memory."""
         backend = self._check.backend
@@ -126,37 +126,37 @@ class CallCheck:
         except Exception as error:
             problem = _incomparable(error)
         if problem is not None:
-            return Finding(result, unchecked=problem)
+            return CheckedCall(result, unchecked=problem)
         try:
             expected = reference()
         except Exception as error:
             raise_interruption(error)
             if self._is_alone and backend.classify(error) is None:
                 raise
-            return Finding(result, unchecked=f"the untuned call failed ({quoted(error)})")
+            return CheckedCall(result, unchecked=f"the untuned call failed ({quoted(error)})")
         try:
             problem = self._why_incomparable(random_state)
-            return Finding(result, unchecked=problem) if problem else self._compared(result, expected, outputs)
+            return CheckedCall(result, unchecked=problem) if problem else self._compared(result, expected, outputs)
         except Exception as error:
-            return Finding(result, unchecked=_incomparable(error))
+            return CheckedCall(result, unchecked=_incomparable(error))
 
-    def _compared(self, result: Any, expected: Any, outputs: Observed) -> Finding:
+    def _compared(self, result: Any, expected: Any, outputs: Observed) -> CheckedCall:
         wrong, now = self._disagreement(self._observed(expected, self._arguments), outputs), self._state()
         if wrong is not None and self._is_moved(now):
             return self._open(expected)
         if not self._is_alone and self._is_other(now):
-            return Finding(result, unchecked="inputs or state were changed meanwhile")
+            return CheckedCall(result, unchecked="inputs or state were changed meanwhile")
         if wrong is None and self._is_other(now) and not self._is_moved(now):
             wrong = "the untuned model changes its inputs or its state, and the tuned call did not"
         if wrong is not None:
-            return Finding(expected, wrong=wrong)
+            return CheckedCall(expected, wrong=wrong)
         unchecked = f"{', '.join(outputs.not_compared)} cannot be compared" if outputs.not_compared else None
-        return Finding(result, unchecked=unchecked)
+        return CheckedCall(result, unchecked=unchecked)
 
-    def _open(self, expected: Any) -> Finding:
+    def _open(self, expected: Any) -> CheckedCall:
         self._check.num_open += 1
         is_last = self._check.num_open > MOST_OPEN
-        return Finding(expected, unchecked=MOVED if is_last else None, is_open=not is_last)
+        return CheckedCall(expected, unchecked=MOVED if is_last else None, is_open=not is_last)
 
     def _why_incomparable(self, random_state: bytes) -> str | None:
         """After both calls."""
@@ -166,7 +166,7 @@ class CallCheck:
         return "a call changes the model's inputs or its state" if is_changed else None
 
     def _disagreement(self, expected: Observed, outputs: Observed) -> str | None:
-        terms = Terms(self._check.tolerance, authors=self._check.authors)
+        terms = Strictness(self._check.tolerance, authors=self._check.authors)
         try:
             errors(expected.parts, outputs.parts, terms)
         except DisagreementError as error:

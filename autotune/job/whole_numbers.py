@@ -63,7 +63,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenNumbers:
     """What is in one input of a call."""
 
     parts: dict[Along, list[list[int]]]
@@ -109,7 +109,7 @@ class WholeNumbers:
             raise_interruption(error)
             return False
 
-    def seen(self, value: Any, open_axes: frozenset[int]) -> Seen | None:
+    def seen(self, value: Any, open_axes: frozenset[int]) -> SeenNumbers | None:
         """The numbers of each slice, before a call that may change them; None where that cannot be told."""
         try:
             array = self._array(value)
@@ -119,9 +119,9 @@ class WholeNumbers:
         except Exception as error:
             raise_interruption(error)
             return None
-        return Seen(parts, None if array.ndim == 0 or array.dtype.kind not in "iu" else np.iinfo(array.dtype))
+        return SeenNumbers(parts, None if array.ndim == 0 or array.dtype.kind not in "iu" else np.iinfo(array.dtype))
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: SeenNumbers) -> None:
         """The untuned model has answered a call with these. Called by one thread at a time."""
         self.num_learned += self.is_learned
         slices = dict(self._slices)

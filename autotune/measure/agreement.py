@@ -58,7 +58,7 @@ rounding."""
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ArrayAgreement:
     """How one array compares with its reference."""
 
     error: float
@@ -69,20 +69,22 @@ class Agreement:
 
 def compare(
     reference: Array, output: Array, tolerance: float, spread: Array | None = None, step: float | None = None
-) -> Agreement:
+) -> ArrayAgreement:
     """Compare an array with its reference. `spread`: what `spread_of` gave for the reference; `step`: how far 1 is from
     the next number of the type that the elements had, where the array has another one."""
     why = why_incomparable(reference, output)
     if why is not None:
-        return Agreement(float("inf"), why)
+        return ArrayAgreement(float("inf"), why)
     if is_discrete(reference, output):
-        return Agreement(0.0)
+        return ArrayAgreement(0.0)
     difference, magnitude = _finite(reference, output)
     error = share(_largest(difference), _largest(magnitude))
     if not error <= tolerance:
         where = _where(reference, output, difference, tolerance * _largest(magnitude))
-        return Agreement(error, f"relative error {error:.3g}, tolerance {tolerance:g}{where}")
-    return Agreement(error, _wrong_slice(difference, magnitude, _Allowance(tolerance, _step(reference, step), spread)))
+        return ArrayAgreement(error, f"relative error {error:.3g}, tolerance {tolerance:g}{where}")
+    return ArrayAgreement(
+        error, _wrong_slice(difference, magnitude, _Allowance(tolerance, _step(reference, step), spread))
+    )
 
 
 def spread_of(reference: Array, nudged: Iterable[Array], step: float | None = None) -> Array | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from autotune.errors import AutotuneError, InputError, quoted
-from autotune.measure.agreement import Agreement, Array, compare
+from autotune.measure.agreement import Array, ArrayAgreement, compare
 
 INFINITE = float("inf")
 CHANGED = "changed"
@@ -77,7 +77,7 @@ class DisagreementError(Exception):
 
 
 @dataclass(frozen=True)
-class Terms:
+class Strictness:
     """How strict a comparison is."""
 
     tolerance: float
@@ -88,7 +88,7 @@ class Terms:
 
 
 def errors(
-    expected: Sequence[Part], got: Sequence[Part], terms: Terms, spreads: Sequence[Array | None] | None = None
+    expected: Sequence[Part], got: Sequence[Part], terms: Strictness, spreads: Sequence[Array | None] | None = None
 ) -> dict[str, float]:
     """The error of each tensor and number by its name. Raises DisagreementError for the first part that is wrong.
 
@@ -113,7 +113,7 @@ def errors(
     return result
 
 
-def require_same_changes(expected: Sequence[Part], got: Sequence[Part], terms: Terms) -> None:
+def require_same_changes(expected: Sequence[Part], got: Sequence[Part], terms: Strictness) -> None:
     """What the calls left behind: the same things were changed, to the same. Raises DisagreementError."""
     theirs, ours = ({part.name for part in parts} - terms.ignored for parts in (expected, got))
     for name in sorted(theirs - ours):
@@ -135,11 +135,11 @@ def _near(expected: Sequence[Part], got: Sequence[Part], distance: float) -> fro
     return frozenset(part.name for part, other in both if abs(float(part.array) - float(other)) <= distance)
 
 
-def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | None) -> Agreement:
+def _agreement(part: Part, other: Part | None, terms: Strictness, spread: Array | None) -> ArrayAgreement:
     if other is None:
-        return Agreement(INFINITE, "it is missing")
+        return ArrayAgreement(INFINITE, "it is missing")
     if terms.with_forms and other.form != part.form:
-        return Agreement(INFINITE, f"{other.form} instead of {part.form}")
+        return ArrayAgreement(INFINITE, f"{other.form} instead of {part.form}")
     tolerance = max(terms.tolerance, part.step or 0.0)
     if terms.authors is None:
         return compare(part.array, other.array, tolerance, spread, part.step)
@@ -201,7 +201,7 @@ class AuthorsWord:
             )
         return distance
 
-    def agreement(self, part: Part, output: Array, tolerance: float, spread: Array | None) -> Agreement:
+    def agreement(self, part: Part, output: Array, tolerance: float, spread: Array | None) -> ArrayAgreement:
         """By the rules for this part; what none of them is about, by the tolerance of the study."""
         rules = [rule for rule in self.rules if rule.is_about(part.name)]
         if not rules or part.array.shape != output.shape:
@@ -280,10 +280,10 @@ class Rule:
             ) from None
 
 
-def _compare_only(counts: Array, part: Part, output: Array, tolerance: float) -> Agreement:
+def _compare_only(counts: Array, part: Part, output: Array, tolerance: float) -> ArrayAgreement:
     """Compare the elements that count; all others are as if they were zero."""
     if not counts.any():
-        return Agreement(0.0)
+        return ArrayAgreement(0.0)
     reference, output = (np.where(counts, array, np.zeros((), array.dtype)) for array in (part.array, output))
     return compare(reference, output, tolerance, step=part.step)
 

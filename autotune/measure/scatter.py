@@ -116,7 +116,7 @@ class Scatter(Record):
 
 
 @dataclass(frozen=True)
-class Together:
+class TimedTogether:
     """A block: what calls of processes took that were timed in turns."""
 
     latency_s: Mapping[int, float]
@@ -170,7 +170,9 @@ def state_of(measurement: Measurement) -> ProcessState | None:
     )
 
 
-def widest(states: Mapping[int, Sequence[ProcessState]], blocks: Sequence[Together] = ()) -> tuple[int, Scatter] | None:
+def widest(
+    states: Mapping[int, Sequence[ProcessState]], blocks: Sequence[TimedTogether] = ()
+) -> tuple[int, Scatter] | None:
     """The scatter of the config whose processes differ most, with the number of its trial; None where none do
     visibly. Where nothing that is counted explains it, and the `blocks` show that the machine was slower in some of
     them, by half as much or more, it is the scatter over blocks."""
@@ -184,7 +186,7 @@ def widest(states: Mapping[int, Sequence[ProcessState]], blocks: Sequence[Togeth
     return together[0], together[1].model_copy(update={"others": found[1].others})
 
 
-def slower_together(trials: Sequence[int], blocks: Sequence[Together]) -> tuple[int, Scatter] | None:
+def slower_together(trials: Sequence[int], blocks: Sequence[TimedTogether]) -> tuple[int, Scatter] | None:
     """The config that differs most over blocks in which all processes were slow or fast together; None where none does
     visibly."""
     return _widest_of({trial: each for trial in trials if (each := _together(trial, blocks)) is not None})
@@ -194,7 +196,7 @@ def _widest_of(scatters: Mapping[int, Scatter]) -> tuple[int, Scatter] | None:
     return max(scatters.items(), key=lambda each: each[1].factor, default=None)
 
 
-def _together(trial: int, blocks: Sequence[Together]) -> Scatter | None:
+def _together(trial: int, blocks: Sequence[TimedTogether]) -> Scatter | None:
     """What a config differs by over blocks, if the process that lives through all of them differs like it, and a fresh
     one or more, and none otherwise."""
     mine = [block for block in blocks if trial in block.latency_s]

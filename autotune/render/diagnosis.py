@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from autotune.answer.content import Part, Table
+from autotune.answer.content import PagePart, Table
 from autotune.answer.findings import NO_FINDINGS, finding_lines
 from autotune.answer.format import count, seconds, times
 from autotune.answer.sections.breaks import BreaksSection, findings_tables
@@ -102,18 +102,18 @@ def _of_processes(checkup: ModelDiagnosis) -> list[tuple[str, str]]:
     return [fact for name, state in checkup.states.items() for fact in state_in_words(names[name], state)]
 
 
-def _parts(checkup: ModelDiagnosis) -> list[Part]:
+def _parts(checkup: ModelDiagnosis) -> list[PagePart]:
     words = "The most expensive first. A graph break costs time in each call, a recompile once."
     if not checkup.findings:
         words = "It did not compile." if checkup.refusal is not None else f"{NO_FINDINGS.capitalize()}."
-    found = [Part("breaks", BreaksSection.title, words, findings_tables(checkup.findings, checkup.framework))]
+    found = [PagePart("breaks", BreaksSection.title, words, findings_tables(checkup.findings, checkup.framework))]
     kernels = [
         Table(caption, ("kernels", "of"), [(count(n), name) for name, n in named.items()], frozenset({"of"}))
         for caption, named in (("Formed by fusion", checkup.fused), ("Operators alone", checkup.unfused))
         if named
     ]
     if kernels:
-        found.append(Part("kernels", "Kernels", "What the compiler made of the operators.", kernels))
+        found.append(PagePart("kernels", "Kernels", "What the compiler made of the operators.", kernels))
     machine = [] if checkup.environment is None else machine_rows(checkup.environment)
     asked = [("model", checkup.model), ("framework", checkup.framework)]
     return [*found, environment_part("A result holds for this model, machine and release.", asked, machine)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.answer.content import Figure, Intervals, Part, Table
+from autotune.answer.content import Figure, Intervals, PagePart, Table
 from autotune.answer.format import ABOUT_THE_SECOND, count, ends, percent, times
 from autotune.answer.objectives import as_good_as, gain, shown
 from autotune.answer.sections.confirmation import by_block
@@ -14,7 +14,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.render.html.page import Rows, render
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
-from autotune.verification.verify import Verification
+from autotune.verification.verify import Verified
 
 Names = tuple[str, str]
 ORIGIN = "Made by autotune from what was measured for this page."
@@ -39,7 +39,7 @@ def comparison_lines(result: ComparisonResult, names: tuple[str, str]) -> list[s
     ]
 
 
-def verification_lines(verification: Verification) -> list[str]:
+def verification_lines(verification: Verified) -> list[str]:
     """Whether an exported answer still holds, with the figures of then and of today."""
     lines = [f"{verification.outcome}: {verification.why}"]
     if verification.promised is not None:
@@ -71,7 +71,7 @@ def comparison_page(result: ComparisonResult, pair: PairedRun, names: Names, com
     )
 
 
-def verification_page(verification: Verification, pair: PairedRun | None, name: str, command: str | None) -> str:
+def verification_page(verification: Verified, pair: PairedRun | None, name: str, command: str | None) -> str:
     """The HTML document about an exported config, measured again; `name`: its file. Without a pair nothing was."""
     result, names = verification.result, ("untuned", "tuned")
     measured: dict[str, Any] = {"lines": [], "configs": [], "figures": [], "parts": []}
@@ -156,7 +156,7 @@ def _interval(result: ComparisonResult, pair: PairedRun, names: Names, promised:
     return Figure("interval", "Interval", words, Intervals(named, pair.noise_floor or 0.0, MARGIN), table)
 
 
-def _parts(result: ComparisonResult, pair: PairedRun, names: Names) -> list[Part]:
+def _parts(result: ComparisonResult, pair: PairedRun, names: Names) -> list[PagePart]:
     titles: tuple[str, ...] = names
     sides: tuple[Side, ...] = (pair.first, pair.second)
     if pair.untuned != pair.first:
@@ -181,6 +181,6 @@ def _parts(result: ComparisonResult, pair: PairedRun, names: Names) -> list[Part
     measured = result.second
     machine = [] if measured is None else [*machine_rows(measured.environment), *accelerator_facts(measured)]
     return [
-        Part("settings", "Settings", words, (settings,)),
+        PagePart("settings", "Settings", words, (settings,)),
         environment_part("A result holds for this model, machine and release.", asked, machine),
     ]

@@ -19,7 +19,7 @@ from autotune.config import Config
 from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.scatter import ProcessState, Together, state_of
+from autotune.measure.scatter import ProcessState, TimedTogether, state_of
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.schema import Record
 
@@ -296,10 +296,10 @@ def states_of(records: Iterable[TrialRecord], blocks: Iterable[BlockRow]) -> dic
     return found
 
 
-def together_in(blocks: Iterable[BlockRow]) -> list[Together]:
+def together_in(blocks: Iterable[BlockRow]) -> list[TimedTogether]:
     """What processes took side by side, in blocks that know it."""
     return [
-        Together({trial: state.latency_s for trial, state in row.states.items()}, row.control)
+        TimedTogether({trial: state.latency_s for trial, state in row.states.items()}, row.control)
         for row in blocks
         if row.states
     ]

@@ -135,14 +135,11 @@ class BlockedRun:
         """The base failed or all was lost, the deadline is near, or there is none and the next look is too far off."""
         if self.was_lost or self.base.name in self.failures:
             return True
-        if math.isfinite(self.deadline.left_s()) or len(self.blocks) < self.plan.first_look:
-            return self._is_over()
+        left_s = self.deadline.left_s()
+        if math.isfinite(left_s) or len(self.blocks) < self.plan.first_look:
+            return left_s <= self._longest_block_s
         block_s = (self.deadline.clock() - begun) / len(self.blocks)
         return self.plan.seconds_to_look(len(self.blocks), block_s) > LONGEST_LOOK_S
-
-    def _is_over(self) -> bool:
-        """There is no time for one more block."""
-        return self.deadline.left_s() <= self._longest_block_s
 
     def comparison(self) -> Proof:
         """The comparison over all blocks so far, with the contestants in their order."""
@@ -181,7 +178,7 @@ class BlockedRun:
         number = number or len(self.blocks) + 1
         if any(not contestant.request.untuned for contestant in contestants):
             self.bench.new_block()
-        order = self._starting_order(contestants, number)
+        order = _starting_order(contestants, number, self.seed)
         if self.in_turn and any(contestant.request.is_used for contestant in contestants):
             order = list(contestants)  # What the untuned model gives in a longer use is asked for first.
         return Block(self, number, contestants, order, (Guest(control), Guest(second)))
@@ -231,12 +228,6 @@ class BlockedRun:
                 return
             yield num_done
 
-    def _starting_order(self, contestants: Sequence[Contestant], number: int) -> list[Contestant]:
-        """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""
-        order = list(contestants)
-        random.Random(f"{self.seed}.{(number - 1) // 2}.order").shuffle(order)
-        return order if number % 2 == 1 else order[::-1]
-
     def gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
         """Whether the failure is retried in another process."""
         if isinstance(failure, Lost) or (failure.reason is Reason.OUT_OF_MEMORY and not self.in_turn):
@@ -265,6 +256,13 @@ class BlockedRun:
         self.blocks.append(measured)
         self.on_block({name: self.value(measured[name]) for name in requests if name in measured})
         return measured
+
+
+def _starting_order(contestants: Sequence[Contestant], number: int, seed: int) -> list[Contestant]:
+    """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""
+    order = list(contestants)
+    random.Random(f"{seed}.{(number - 1) // 2}.order").shuffle(order)
+    return order if number % 2 == 1 else order[::-1]
 
 
 class Block:

@@ -49,10 +49,6 @@ class _Verdict:
     def evidence(self) -> Evidence:
         return self.standing.evidence
 
-    @property
-    def untuned(self) -> TrialRecord:
-        return self.evidence.untuned
-
     def of_all(self) -> Confirmation:
         records = self.session.study.records()
         self._note_failures()
@@ -63,7 +59,7 @@ class _Verdict:
         return self._without_blocks() if self.evidence.candidates else self._without_candidates(records)
 
     def _without_candidates(self, records: Sequence[TrialRecord]) -> Confirmation:
-        others = [record for record in records if record.config != self.untuned.config]
+        others = [record for record in records if record.config != self.evidence.untuned.config]
         if self.field.lost is not None:
             return self._untried()
         if self.field.failed:
@@ -91,7 +87,7 @@ class _Verdict:
     def _judged(self, comparison: Proof) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
         comparison = replace(comparison, is_final=self._is_ended_by_clock())
-        evidence, must_win = self.evidence, not self.untuned.violations
+        evidence, must_win = self.evidence, not self.evidence.untuned.violations
         winner = winner_of(comparison, MARGIN, evidence.simplicities(), must_win=must_win, gains=self._gains())
         candidate, margin = evidence.finalists[winner], comparison.margin_of(winner)
         verdict = comparison.verdict(winner)
@@ -104,8 +100,7 @@ class _Verdict:
             most = f"{comparison.look.upper_limits[winner]:.2f}x at most (95 % sure)"
             self.notes.append(f"trial {candidate.number} does not look faster, and is {most}")
         self._note_programs()
-        self.notes += filter(None, [clocks_note(self.field.seen)])
-        self.notes += filter(None, [self._disturbed_note()])
+        self.notes += filter(None, [clocks_note(self.field.seen), _disturbed_note(self.evidence)])
         if self.field.num_contradicted:
             self.notes.append(f"{self.field.num_contradicted} blocks of earlier runs tell of another machine: left out")
         is_cut = self._is_cut(verdict)
@@ -113,7 +108,7 @@ class _Verdict:
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
             "; ".join(self.notes) or None,
             candidate=candidate.number,
-            contestants=(self.untuned.number, *(record.number for record in evidence.finalists)),
+            contestants=(self.evidence.untuned.number, *(record.number for record in evidence.finalists)),
             blocks=comparison.blocks.values,
             speedups=tuple(filter(None, map(comparison.stated, range(len(evidence.finalists))))),
             margin=margin,
@@ -123,17 +118,6 @@ class _Verdict:
             why=self._why(candidate) if is_cut or verdict is Verdict.UNDECIDED else None,
             cut_short=is_cut,
         )
-
-    def _disturbed_note(self) -> str | None:
-        """How many blocks other programs disturbed, and whether they count."""
-        rows = self.session.study.blocks
-        disturbed = [row.disturbed for row in rows if row.disturbed is not None]
-        if not disturbed:
-            return None
-        told = f"{len(disturbed)} of {len(rows)} blocks were disturbed ({disturbed[-1]})"
-        if not self.evidence.num_disturbed:
-            return f"{told} and do not count"
-        return f"{told}, so all count: on a quiet machine the figure may be another"
 
     def _gains(self) -> list[float]:
         return [self.evidence.gain(record) for record in self.evidence.finalists]
@@ -154,9 +138,9 @@ class _Verdict:
         """What kept the run from its end, or its end from a verdict."""
         if self.is_interim:
             return "the run has not come to its end"
-        if (lost := self.field.lost) is not None:
+        standing, lost = self.standing, self.field.lost
+        if lost is not None:
             return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {lost.reason}: {lost.error}"
-        standing = self.standing
         if candidate is not None and standing.is_decided:
             return f"this machine is too noisy to tell by {self.evidence.num_blocks(candidate)} blocks"
         if standing.has_used_its_time:
@@ -171,15 +155,15 @@ class _Verdict:
         best = max(self.evidence.candidates, key=self.evidence.gain)
         gain = self.evidence.searched(best)
         named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"
-        verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+        verdict = Verdict.FEASIBLE if self.evidence.untuned.violations else Verdict.UNDECIDED
         notes = [*self.notes, *([named] if verdict is Verdict.FEASIBLE else [])]
         why = self._why() if self.is_interim or self.field.lost else self._did_not_fit("a block of two processes")
         return self._confirmation(verdict, "; ".join(notes) or None, candidate=best.number, why=why, cut_short=True)
 
     def _without_winner(self, note: str) -> Confirmation:
         """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""
-        if self.untuned.violations:
-            broken = f"the untuned model breaks {', '.join(self.untuned.violations)}"
+        if self.evidence.untuned.violations:
+            broken = f"the untuned model breaks {', '.join(self.evidence.untuned.violations)}"
             return self._confirmation(Verdict.INFEASIBLE, "; ".join([broken, *self.notes, note]))
         if (number := self._without_room()) is not None:
             why = f"trial {number} ran alone, and where it was compared its processes failed, maybe for lack of memory"
@@ -196,7 +180,7 @@ class _Verdict:
     def _untried(self) -> Confirmation:
         """Nothing was compared, and nothing was ruled out either."""
         is_lost, was_late = self.field.lost is not None, self.reason is StopReason.TIME
-        verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+        verdict = Verdict.INFEASIBLE if self.evidence.untuned.violations else Verdict.UNDECIDED
         records = self.session.study.records()
         failures = [record.outcome for record in records if record.state == "failed" and record.counts]
         reasons = {failure.reason for failure in failures if isinstance(failure, Failure)}
@@ -226,7 +210,7 @@ class _Verdict:
         study = self.session.study
         is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
         checks = [] if self.session.has_beside else study.drift_checks
-        why = why_unreliable(self.untuned, study.records(), checks) if is_denied else None
+        why = why_unreliable(self.evidence.untuned, study.records(), checks) if is_denied else None
         if why is None or {record.number for record in self.evidence.candidates} <= confirmation.compared.keys():
             return confirmation
         told = f"the search could not tell which configs to compare: {why}"
@@ -294,6 +278,18 @@ def _may_be_as_good(comparison: Proof, index: int, best: int) -> bool:
         return comparison.between(index + 1, best + 1).high >= 1
     except ValueError:  # There is none.
         return False
+
+
+def _disturbed_note(evidence: Evidence) -> str | None:
+    """How many blocks other programs disturbed, and whether they count."""
+    rows = evidence.study.blocks
+    disturbed = [row.disturbed for row in rows if row.disturbed is not None]
+    if not disturbed:
+        return None
+    told = f"{len(disturbed)} of {len(rows)} blocks were disturbed ({disturbed[-1]})"
+    if not evidence.num_disturbed:
+        return f"{told} and do not count"
+    return f"{told}, so all count: on a quiet machine the figure may be another"
 
 
 def clocks_note(blocks: Sequence[Mapping[int, Measurement]]) -> str | None:

@@ -165,7 +165,7 @@ class Field:
         row = BlockRow(number=block.number, values=values, control=control, second=second, states=states, disturbed=why)
         study.blocks = [*study.blocks, row]
         self._drop_contradicted()
-        self._note_noise(untuned)
+        _note_noise(study, first, untuned)
         others = {number: value for number, value in values.items() if number != first}
         self._session.notify(BlockMeasured(values[first], others, why))
         self._explain_scatter()
@@ -201,7 +201,7 @@ class Field:
         lacks_room = any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values())
         if lacks_room and self._makes_room(self._run, len(names)):
             failures.clear()
-        self.failed |= {self._number(name): failure for name, failure in failures.items() if name != _UNTUNED}
+        self.failed.update({self._number(name): each for name, each in failures.items() if name != _UNTUNED})
 
     def _makes_room(self, run: BlockedRun, num: int) -> bool:
         """Whether another block of so many processes, of which some found no room, is to need less: nobody is blamed
@@ -247,19 +247,6 @@ class Field:
             self._told.add(found[1].cause)
             session.notify(ScatterExplained(records[found[0]], found[1]))
 
-    def _note_noise(self, untuned: Measurement) -> None:
-        """What two processes of the untuned model differ by, over all blocks with a control."""
-        study = self._session.study
-        first = self._number(_UNTUNED)
-        pairs = tuple((row.values[first], row.control) for row in counted(study.blocks) if row.control is not None)
-        if not pairs:
-            return
-        before = study.noise_floor
-        errors = [untuned.relative_error or 0.0, 0.0 if before is None else before.relative_error]
-        study.noise_floor = NoiseFloor(
-            pairs=pairs, spread=spread_of_pairs(pairs), relative_error=max(errors), start_s=setting_up_s(untuned)
-        )
-
     def _is_out(self, name: str) -> bool:
         return self._run is not None and name in self._run.failures
 
@@ -284,6 +271,18 @@ def contradict(before: Sequence[BlockRow], now: Sequence[BlockRow], untuned: int
         if was > CALMER * is_now or apart > APART * math.sqrt(was / len(early) + is_now / len(late)):
             return True
     return False
+
+
+def _note_noise(study: Study, first: int, untuned: Measurement) -> None:
+    """What two processes of the untuned model, whose trial is the `first`, differ by over all blocks with a control."""
+    pairs = tuple((row.values[first], row.control) for row in counted(study.blocks) if row.control is not None)
+    if not pairs:
+        return
+    before = study.noise_floor
+    errors = [untuned.relative_error or 0.0, 0.0 if before is None else before.relative_error]
+    study.noise_floor = NoiseFloor(
+        pairs=pairs, spread=spread_of_pairs(pairs), relative_error=max(errors), start_s=setting_up_s(untuned)
+    )
 
 
 def note_use(study: Study, use: LongerUse) -> None:

@@ -22,7 +22,7 @@ EXIT_CODES: dict[Fate, int] = {"holds": 0, "regressed": 1, "wrong": 1, "unclear"
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verified:
     """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
 
     outcome: Fate
@@ -47,7 +47,7 @@ def verify(
     on_block: OnBlock,
     *,
     max_loss: float = 0.0,
-) -> Verification:
+) -> Verified:
     """Measure the exported config against the untuned model; `pair` None if the export is the untuned model.
 
     A loss of up to `max_loss` of the promised speed-up is no regression. Raises SetupError where the untuned model
@@ -59,10 +59,10 @@ def verify(
 
 def _verify(
     tuned: TunedConfig, pair: PairedRun | None, bench: Bench, budget: Budget, on_block: OnBlock, *, max_loss: float
-) -> Verification:
+) -> Verified:
     promised = tuned.evidence.speedup
     if pair is None:
-        return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
+        return Verified("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
     constraints = [Constraint.parse(text) for text in tuned.workload.constraints]  # Before anything takes time.
     result = measure(pair, bench, budget, on_block)
     if result.failure is not None:
@@ -71,8 +71,8 @@ def _verify(
     misses = [constraint.miss(result.second) for constraint in constraints]
     broken = ", ".join(miss.constraint.text for miss in misses if miss is not None)
     if broken:
-        return Verification("regressed", f"it does not keep {broken} any more", promised, result)
-    return Verification(*_judgement(tuned, result, max_loss), promised=promised, result=result)
+        return Verified("regressed", f"it does not keep {broken} any more", promised, result)
+    return Verified(*_judgement(tuned, result, max_loss), promised=promised, result=result)
 
 
 def _judgement(
@@ -102,14 +102,14 @@ def _judgement(
     )
 
 
-def _of_failure(result: ComparisonResult, promised: Speedup | None) -> Verification:
+def _of_failure(result: ComparisonResult, promised: Speedup | None) -> Verified:
     failure = result.failure
     assert failure is not None
     if result.failed == "first" or not result.blames_config:
         raise SetupError(
             f"the untuned model could not be measured: {failure.error}", tip=f"full log: {failure.evidence}"
         )
-    return Verification("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
+    return Verified("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
 
 
 def paired_run_with_untuned(tuned: TunedConfig, folder: Path) -> PairedRun | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from autotune.backends.torch.generation import Generation, GenerationKnobs, TrialsGuard, tune_generation
+from autotune.backends.torch.generation import GenerationKnobs, TorchGeneration, TrialsGuard, tune_generation
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError
@@ -46,7 +46,7 @@ class Tuned:
         self.changes = UndoLog()
         guard = Said(model._call_impl)
         guard.said = self.said = []
-        self.generation = Generation(model, config, self.changes, guard=guard, **further)
+        self.generation = TorchGeneration(model, config, self.changes, guard=guard, **further)
         self.generation.put_into(self.changes)
 
 

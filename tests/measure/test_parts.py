@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.errors import AutotuneError, InputError
-from autotune.measure.parts import AuthorsWord, DisagreementError, Part, Terms, errors, require_same_changes
+from autotune.measure.parts import AuthorsWord, DisagreementError, Part, Strictness, errors, require_same_changes
 
 BOXES = Part("output['boxes']", "float32", np.array([[0.0, 100.0], [50.0, 200.0]]))
 SCORES = Part("output['scores']", "float32", np.array([0.9, 0.1]))
@@ -21,7 +21,7 @@ def with_array(part: Part, array: object, form: str | None = None) -> Part:
 def test_each_tensor_has_its_error():
     """Texts are compared, and have none."""
     off = with_array(SCORES, [0.9, 0.10045])
-    assert errors(EXPECTED, [off, LABEL, BOXES], Terms(0.01)) == pytest.approx(
+    assert errors(EXPECTED, [off, LABEL, BOXES], Strictness(0.01)) == pytest.approx(
         {"output['boxes']": 0, "output['scores']": 0.0005}
     )
 
@@ -39,15 +39,15 @@ WRONG = {
 def test_what_is_wrong_is_named(words):
     """The part, and how it differs."""
     with pytest.raises(DisagreementError) as caught:
-        errors(EXPECTED, WRONG[words], Terms(0.01))
+        errors(EXPECTED, WRONG[words], Strictness(0.01))
     assert words in str(caught.value)
 
 
 def test_forms_and_parts_can_be_left_out():
     """A wide reference has other types; a time is another one in each call."""
     wide = with_array(SCORES, SCORES.array, "float64")
-    assert errors(EXPECTED, [BOXES, wide, LABEL], Terms(0.01, with_forms=False))
-    ignored = Terms(0.01, ignored=frozenset({"output['label']"}))
+    assert errors(EXPECTED, [BOXES, wide, LABEL], Strictness(0.01, with_forms=False))
+    ignored = Strictness(0.01, ignored=frozenset({"output['label']"}))
     assert errors(EXPECTED, [BOXES, SCORES, with_array(LABEL, "dog")], ignored)
     assert errors(EXPECTED, [BOXES, SCORES], ignored)
 
@@ -58,16 +58,16 @@ def test_forms_and_parts_can_be_left_out():
 def test_an_output_is_as_fine_as_its_type(form, next_to_1):
     """Rounded to the next number of a coarse type it is right, in a model of float32 too; further away it is not."""
     expected = [Part("output", form, np.array([1.0, -0.5]))]
-    assert errors(expected, [with_array(expected[0], [next_to_1, -0.5])], Terms(1e-3))
+    assert errors(expected, [with_array(expected[0], [next_to_1, -0.5])], Strictness(1e-3))
     with pytest.raises(DisagreementError):
-        errors(expected, [with_array(expected[0], [2 * next_to_1 - 1 + 1e-3, -0.5])], Terms(1e-3))
+        errors(expected, [with_array(expected[0], [2 * next_to_1 - 1 + 1e-3, -0.5])], Strictness(1e-3))
 
 
 def test_the_same_things_are_left_behind():
     """A write that a config loses, adds, or makes with another value is wrong."""
     written = Part("argument 1", "float32", np.ones(3))
     counted = Part("model.num_calls", "int", np.asarray(3), is_tensor=False)
-    terms = Terms(0.01)
+    terms = Strictness(0.01)
     require_same_changes([written, counted], [counted, written], terms)
     for theirs, ours, words in (
         ([written], [], "the untuned model changes argument 1, and the config leaves it as it is"),
@@ -82,7 +82,7 @@ class TestAuthorsWord:
     def agreed(self, given, got, tolerance=0.01):
         """Whether the parts pass with what the author said."""
         try:
-            errors(EXPECTED, got, Terms(tolerance, authors=AuthorsWord.of(given)))
+            errors(EXPECTED, got, Strictness(tolerance, authors=AuthorsWord.of(given)))
         except DisagreementError:
             return False
         return True

@@ -11,7 +11,7 @@ from autotune.measure.sampling import Reading
 from autotune.measure.scatter import (
     Cause,
     ProcessState,
-    Together,
+    TimedTogether,
     given_back_s,
     gives_back_more,
     scatter_of,
@@ -130,7 +130,9 @@ they were measured on a machine that was slower in some of them."""
 def told_of(rows, *, trials=(), **told):
     """What is told of such blocks. `trials`: milliseconds of the processes of the search, by config; `told`: what the
     processes of each block recorded."""
-    blocks = [Together({0: one / 1e3, 1: other / 1e3}, control and control / 1e3) for (one, other), control in rows]
+    blocks = [
+        TimedTogether({0: one / 1e3, 1: other / 1e3}, control and control / 1e3) for (one, other), control in rows
+    ]
     states = {
         config: [*(state(ms) for ms in trials[config : config + 1])]
         + [

@@ -15,7 +15,7 @@ from autotune.job.mismatch import question_of, retune_command
 from autotune.measure.statistics import Speedup
 from autotune.planning import manifest
 from autotune.plugins.upgrade.command import upgrade_lines
-from autotune.plugins.upgrade.environment import Environment
+from autotune.plugins.upgrade.environment import OtherEnvironment
 from autotune.plugins.upgrade.upgrade import _judged
 from autotune.question.question import Question, Scope
 from autotune.study.budget import Budget
@@ -212,14 +212,14 @@ def test_an_environment_that_is_of_no_use(tmp_path, script, words):
         python.write_bytes(script if isinstance(script, bytes) else f"#!/bin/sh\n{script}\n".encode())
         python.chmod(0o755)
     with pytest.raises(InputError, match=words):
-        Environment.of(tmp_path, "fake")
+        OtherEnvironment.of(tmp_path, "fake")
 
 
 @pytest.mark.parametrize("place", ["/bin/true", "~nobody-of-that-name/venv", "nul\0"])
 def test_a_place_where_no_environment_is(place):
     """It may be a program of another kind, or no place at all."""
     with pytest.raises(InputError, match=r"(no Python is there|does not answer as a Python does)"):
-        Environment.of(place, "fake")
+        OtherEnvironment.of(place, "fake")
 
 
 def test_an_environment_that_says_more(tmp_path):
@@ -228,7 +228,7 @@ def test_an_environment_that_says_more(tmp_path):
     said = '{"python": "3", "framework": "1"}'
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho hello\necho '{said}'\necho farewell\n")
     python.chmod(0o755)
-    assert Environment.of(python, "fake").framework_version == "1"
+    assert OtherEnvironment.of(python, "fake").framework_version == "1"
 
 
 OTHER = os.environ.get("AUTOTUNE_OTHER_ENVIRONMENT")

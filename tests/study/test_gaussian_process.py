@@ -11,9 +11,9 @@ from autotune.study.sampler import gaussian_process
 from autotune.study.sampler.acquisition import Forecaster
 from autotune.study.sampler.gaussian_process import (
     Encoding,
+    GaussianPosterior,
     Kernel,
     KernelPrior,
-    Posterior,
     expected_improvement,
     fit_kernel,
     prior_kernel,
@@ -89,7 +89,7 @@ def test_a_learned_kernel_forecasts_better_than_one_that_was_believed(table):
     encoding, points, values = table
 
     def error(kernel):
-        mean, _ = Posterior(kernel, points[:40], values[:40]).predict(points[40:])
+        mean, _ = GaussianPosterior(kernel, points[:40], values[:40]).predict(points[40:])
         return float(np.abs(mean - values[40:]).mean())
 
     believed = Kernel(np.full(encoding.num_features, 1.0), 1.0, 0.01)
@@ -99,7 +99,7 @@ def test_a_learned_kernel_forecasts_better_than_one_that_was_believed(table):
 def test_it_knows_what_it_saw_and_doubts_the_rest(table):
     """At a config that was seen the mean is near its value; a config that differs from all of them is less certain."""
     encoding, points, values = table
-    posterior = Posterior(prior_kernel(encoding, KernelPrior(noise=1e-6)), points[:10], values[:10])
+    posterior = GaussianPosterior(prior_kernel(encoding, KernelPrior(noise=1e-6)), points[:10], values[:10])
     mean, sd = posterior.predict(points)
     assert np.abs(mean[:10] - values[:10]).max() < 0.01
     assert sd[10:].min() > 3 * sd[:10].max()
@@ -108,7 +108,7 @@ def test_it_knows_what_it_saw_and_doubts_the_rest(table):
 def test_believing_makes_certain_and_changes_no_mean(table):
     """A trial under way counts as if its mean had come true: others keep their means, near ones become more certain."""
     encoding, points, values = table
-    posterior = Posterior(prior_kernel(encoding, KernelPrior()), points[:5], values[:5])
+    posterior = GaussianPosterior(prior_kernel(encoding, KernelPrior()), points[:5], values[:5])
     before_mean, before_sd = posterior.predict(points)
     after_mean, after_sd = posterior.believing(points[5:8]).predict(points)
     assert after_mean == pytest.approx(before_mean, abs=1e-6)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import Any
 
-from autotune.answer.content import Axis, Curves, Fact, Figure, Role, Section, Series, Table
+from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Role, Section, Series, Table
 from autotune.answer.format import as_budget, num_blocks
 from autotune.answer.objectives import shown
 from autotune.apply.config_parts import ConfigParts
@@ -162,8 +162,8 @@ def by_block(objective: Objective, columns: Sequence[Column], caption: str) -> F
     )
     most = max(value for row in rows for value in row if value is not None)
     plot = Curves(
-        Axis("block", lambda value: f"{value:g}", is_whole=True),
-        Axis("", lambda value: shown(objective, value) if value > 0 else "0", limits=(0, 1.1 * most)),
+        PlotAxis("block", lambda value: f"{value:g}", is_whole=True),
+        PlotAxis("", lambda value: shown(objective, value) if value > 0 else "0", limits=(0, 1.1 * most)),
         [_line(*column) for column in columns],
         3.2,
         "lower left",

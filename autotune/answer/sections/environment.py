@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from autotune.answer.content import Fact, Part, Section, Table
+from autotune.answer.content import Fact, PagePart, Section, Table
 from autotune.answer.format import num_bytes, percent, seconds
 from autotune.apply.config_parts import ConfigParts
 from autotune.environment import Environment
@@ -62,9 +62,9 @@ class EnvironmentSection(Section):
         return environment_tables(asked, [*machine, *([] if record is None else accelerator_facts(record.measurement))])
 
 
-def environment_part(words: str, asked: Sequence[tuple[str, str]], machine: Sequence[tuple[str, str]]) -> Part:
+def environment_part(words: str, asked: Sequence[tuple[str, str]], machine: Sequence[tuple[str, str]]) -> PagePart:
     """The last part of a page that is not about a study."""
-    return Part("environment", "Environment", words, environment_tables(asked, machine))
+    return PagePart("environment", "Environment", words, environment_tables(asked, machine))
 
 
 def environment_tables(asked: Sequence[tuple[str, str]], machine: Sequence[tuple[str, str]]) -> list[Table]:

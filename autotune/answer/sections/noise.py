@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
+from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Section, Series, Table
 from autotune.answer.format import percent, seconds
 from autotune.command_line import asked
 from autotune.measure.scatter import LEAST_CORES, Cause, ProcessState, Scatter, given_back_s
@@ -115,7 +115,12 @@ class NoiseSection(Section):
             "A point a process. The C library gives freed memory back to the system and asks for it again; whether it "
             f"does so is drawn anew in each process.{words}",
             Curves(
-                Axis("page faults a call", "{:g}".format), Axis("", seconds), series, 3.2, "upper left", level=level
+                PlotAxis("page faults a call", "{:g}".format),
+                PlotAxis("", seconds),
+                series,
+                3.2,
+                "upper left",
+                level=level,
             ),
             Table("Page faults by process", ("config", "faults a call", "latency"), rows),
         )

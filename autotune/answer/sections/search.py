@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-from autotune.answer.content import Axis, Curves, Fact, Figure, Section, Series, Table
+from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Section, Series, Table
 from autotune.answer.format import as_budget, promise, seconds, times
 from autotune.answer.objectives import as_good_as, shown, stopped
 from autotune.command_line import asked
@@ -73,7 +73,7 @@ class SearchSection(Section):
         values = {record.number: objective.value(record.measurement) for record in answer.measured}
         ratio = {number: start / value for number, value in values.items() if math.isfinite(value)}
         plot = Curves(
-            Axis("trial", lambda value: f"{value:g}", is_whole=True), Axis("", lambda value: f"{value:.3g}x"),
+            PlotAxis("trial", lambda value: f"{value:g}", is_whole=True), PlotAxis("", lambda value: f"{value:.3g}x"),
             self._series(ratio, start), 3.4, "below", level=1.0,
         )  # fmt: skip
         words = (

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from autotune.answer.content import Axis, Curves, Figure, Mark, Role, Section, Series, Table
+from autotune.answer.content import Curves, Figure, Mark, PlotAxis, Role, Section, Series, Table
 from autotune.answer.format import count, error, misses, num_bytes, seconds, times
 from autotune.answer.objectives import ratio_footnote
 from autotune.answer.sections.environment import accelerator_remarks
@@ -110,8 +110,8 @@ class TrialsSection(Section):
             if is_named:
                 names.append((x, y, "untuned" if role == "untuned" else f"trial {number}"))
         plot = Curves(
-            Axis(f"{what} (left is better)", lambda v: text(max(v, 0.0))),
-            Axis("latency (lower is better)", lambda v: seconds(max(v, 0.0))), series, 3.2, names=names,
+            PlotAxis(f"{what} (left is better)", lambda v: text(max(v, 0.0))),
+            PlotAxis("latency (lower is better)", lambda v: seconds(max(v, 0.0))), series, 3.2, names=names,
         )  # fmt: skip
         filled = f" Filled: on the Pareto front of {', '.join(o.name for o in answer.objectives)}." if front else ""
         words = f"Median of a call against {what}, of each measured trial, by one process each.{filled}"
@@ -146,8 +146,8 @@ class TrialsSection(Section):
             shown = (values[0], statistics.median(values), latency.p90, latency.p99, values[-1])
             rows.append((str(number), str(len(values)), *map(seconds, shown)))
         plot = Curves(
-            Axis("latency of a call", lambda v: seconds(max(v, 0.0))),
-            Axis("share of calls that are no slower", lambda v: f"{v:.0%}", limits=(0, 1.03)),
+            PlotAxis("latency of a call", lambda v: seconds(max(v, 0.0))),
+            PlotAxis("share of calls that are no slower", lambda v: f"{v:.0%}", limits=(0, 1.03)),
             series, 3.0, "lower right",
         )  # fmt: skip
         words = "Every sample of the trial's own process in the search: how far single calls scatter."

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.answer.content import Axis, Curves, Fact, Figure, Intervals, Section, Series, Table
+from autotune.answer.content import Curves, Fact, Figure, Intervals, PlotAxis, Section, Series, Table
 from autotune.answer.export import figures_of
 from autotune.answer.format import count, ends, misses, percent, seconds, times
 from autotune.answer.objectives import as_good_as, described, faster, gain, how_sure, ratio, to_be_better
@@ -163,8 +163,8 @@ class VerdictSection(Section):
         for line, (name, start_s) in zip(("-", "--", ":"), starts_s.items(), strict=False):
             series.append(Series(calls, [start_s + n * tuned_s for n in calls], "best", name, line))  # type: ignore[arg-type]
         plot = Curves(
-            Axis("calls", lambda value: f"{value:,.0f}", is_log=True, limits=(1, 10**last)),
-            Axis("", seconds, is_log=True), series, 3.3, "upper left",
+            PlotAxis("calls", lambda value: f"{value:,.0f}", is_log=True, limits=(1, 10**last)),
+            PlotAxis("", seconds, is_log=True), series, 3.3, "upper left",
             crossing=(crossing, _calls(crossing)) if crossing else None,
         )  # fmt: skip
         if crossing is None:

@@ -30,7 +30,7 @@ from autotune.backends.torch.compiled_step import (
     backward_entries,
     same_environment,
 )
-from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
+from autotune.backends.torch.compiler import Compile, CompileAttempts, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
 from autotune.backends.torch.parallel import MadeOnce, WholeWeights, is_one_of_many, is_sharded, num_local_ranks
@@ -66,7 +66,7 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog, *, input_gra
     """
     settings = settings_of(config)
     regions.chosen(model, settings.region)
-    attempts = Attempts() if is_one_of_many() else None
+    attempts = CompileAttempts() if is_one_of_many() else None
     setup = prepare(model, settings, changes, input_gradients=input_gradients, attempts=attempts, derivable=True)
     plain: Any = with_precision(model, settings)
     if setup.compile is None:
@@ -104,7 +104,7 @@ def prepare(
     *,
     one_shape: bool = False,
     input_gradients: bool = False,
-    attempts: Attempts | None = None,
+    attempts: CompileAttempts | None = None,
     derivable: bool = False,
     guards_hooks: bool = True,
 ) -> ModelSetup:
@@ -150,7 +150,7 @@ def _compiler(
     arguments: dict[str, Any],
     entries: list[Entry],
     weights: FrozenWeights | None,
-    attempts: Attempts | None,
+    attempts: CompileAttempts | None,
 ) -> Compile:
     if weights is not None and not settings.is_third_party:
         # Imports the compiler, which the first compile pays.

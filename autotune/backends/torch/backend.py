@@ -42,7 +42,7 @@ from autotune.backends.torch.compile_cache import cache_variables, shared_kernel
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.frozen import takes_constant_weights
-from autotune.backends.torch.generation import Generation
+from autotune.backends.torch.generation import TorchGeneration
 from autotune.backends.torch.given_model import (
     FunctionModel,
     acting_in_training,
@@ -107,7 +107,7 @@ class TorchBackend(Backend):
     call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
 
     training = training
-    generates = Generation
+    generates = TorchGeneration
     generation = generating
     shapes = shapes
     regions = regions

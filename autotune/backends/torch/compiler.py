@@ -37,7 +37,7 @@ def setting_name(module: Any, name: str) -> str:
     return former if not hasattr(module, name) and hasattr(module, former) else name
 
 
-class Attempts:
+class CompileAttempts:
     """Compilations that may fail: the code in question runs as it is written then, where it stands, and with it all
     that would be compiled after it, until the error was taken."""
 
@@ -69,7 +69,7 @@ class Attempts:
         return attempt if _takes_strategies() else compile_
 
 
-def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: Attempts | None = None) -> Compile:
+def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: CompileAttempts | None = None) -> Compile:
     """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot. Without
     `attempts` a call raises what its compilation raises."""
     # PyTorch's own. Lightning puts a function in its place that deep-copies the arguments; not every backend can be.

@@ -84,7 +84,7 @@ def tune_generation(
     * all others are of the decode step: `execution`, `backend`, `mode`, `dynamic`, `fullgraph`, `freezing`, `region`,
       options of the compiler. Settings of the process (`threads`, `allocator`, `matmul_precision`) are set now.
     """
-    Generation(model, config, changes, longest=longest, most_programs=most_programs).put_into(changes)
+    TorchGeneration(model, config, changes, longest=longest, most_programs=most_programs).put_into(changes)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class TrialsGuard:
         raise error
 
 
-class Generation:
+class TorchGeneration:
     """One model's calls under one config: what stands in front of them, and of `generate`. Threads may share it."""
 
     def __init__(

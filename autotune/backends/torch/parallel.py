@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from autotune.backends.origin import Origin, origin
-from autotune.backends.torch.compiler import Attempts
+from autotune.backends.torch.compiler import CompileAttempts
 from autotune.errors import UnsuitableCallError, finish_by, let_through
 
 _log = logging.getLogger("autotune")
@@ -104,7 +104,7 @@ class MadeOnce:
     second one in vain. What does not compile runs as it is written, where it stands, and so does all that is new after
     it: the ranks leave the config together."""
 
-    def __init__(self, step: Callable[..., Any], attempts: Attempts) -> None:
+    def __init__(self, step: Callable[..., Any], attempts: CompileAttempts) -> None:
         self._step = step
         self._attempts = attempts
 

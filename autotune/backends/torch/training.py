@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import NO_GRADIENT, USUAL_LEARNING_RATE, Updates
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
-from autotune.backends.torch.compiler import Attempts, Compile, compiler
+from autotune.backends.torch.compiler import Compile, CompileAttempts, compiler
 from autotune.backends.torch.forward_state import ForwardState, contents_of
 from autotune.backends.torch.given_model import NOT_RECORDED, enclosed_in
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
@@ -68,7 +68,7 @@ def training_step(
     impl = settings.optimizer_impl
     if impl is not None and impl not in optimizer.defaults:
         raise InvalidConfigError(f"knob optimizer_impl: {type(optimizer).__name__} has no {impl} implementation")
-    attempts = Attempts()
+    attempts = CompileAttempts()
     setup = prepare(model, settings, changes, attempts=attempts)
     if impl is not None:
         changes.make(lambda: None, lambda: place_counts(optimizer))
@@ -111,7 +111,7 @@ class TunedStep:
     """A step under a config. An exception that ends it says how it comes to its end untuned: see `errors.finish_by`."""
 
     def __init__(
-        self, tuned: PlainStep, untuned: PlainStep, state: ForwardState, attempts: Attempts, settings: Settings
+        self, tuned: PlainStep, untuned: PlainStep, state: ForwardState, attempts: CompileAttempts, settings: Settings
     ) -> None:
         self._tuned = tuned
         self._untuned = untuned

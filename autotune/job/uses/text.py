@@ -27,7 +27,7 @@ from autotune.job.output_check import MOST_OPEN, MOVED
 from autotune.job.stats import GenerationStats, StatsRecorder, expect_calls, weakly
 from autotune.job.uses.calls import UseOfCalls
 from autotune.job.uses.use import Held, releasing, tolerance_of
-from autotune.measure.parts import DisagreementError, Terms, errors
+from autotune.measure.parts import DisagreementError, Strictness, errors
 from autotune.workload.kinds.text import Text
 
 CACHE = "past_key_values"
@@ -131,7 +131,7 @@ class GuardedGeneration:
     def _what_is_wrong(self, expected: Any, result: Any) -> str | None:
         wanted, given = (observed(self._backend, {"logits": each["logits"]}).parts for each in (expected, result))
         try:
-            errors(wanted, given, Terms(self._tolerance))
+            errors(wanted, given, Strictness(self._tolerance))
         except DisagreementError as error:
             return str(error)
         return None

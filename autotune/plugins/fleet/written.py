@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from autotune.answer.content import Figure, Intervals, Part
+from autotune.answer.content import Figure, Intervals, PagePart
 from autotune.errors import InputError, printable_lines
 from autotune.files import write_whole
 from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, notes_of, table_of, worst
@@ -38,7 +38,7 @@ def _page(rows: Sequence[Row], what: str) -> str:
         configs=[],
         commands=[],
         figures=_figures(rows),
-        parts=[Part("fleet", "All models", "", [table_of(rows)])],
+        parts=[PagePart("fleet", "All models", "", [table_of(rows)])],
         origin="Made by autotune from its studies and exported files.",
     )
 

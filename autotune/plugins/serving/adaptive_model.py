@@ -22,7 +22,7 @@ from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, raise_interruption
 from autotune.job.guard import GuardTerms, Watch
-from autotune.job.output_check import Finding, OutputCheck
+from autotune.job.output_check import CheckedCall, OutputCheck
 from autotune.job.stats import AdaptiveStats, StatsRecorder, weakly
 from autotune.plugins.serving.ledger import Expected, Ledger, ShapeAccount
 from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig
@@ -191,7 +191,7 @@ class AdaptiveModel:
             self._ledger.add_compiled_call(account)
         return result
 
-    def _require_right(self, finding: Finding) -> None:
+    def _require_right(self, finding: CheckedCall) -> None:
         if finding.unchecked is not None:
             with self._fallback.lock:
                 what = "the first outputs of what is compiled cannot be checked"

@@ -22,7 +22,7 @@ from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, variables_of
 from autotune.errors import shown_at_the_call
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup
-from autotune.plugins.upgrade.environment import Environment
+from autotune.plugins.upgrade.environment import OtherEnvironment
 from autotune.plugins.upgrade.upgrade import BothEnvironments, Upgrade, upgrade
 
 
@@ -50,7 +50,7 @@ def verify_against(
     require_share(max_loss)
     limits, notify = parse_budget(budget), notify_all(callbacks)
     tuned = read_exported(file, env)
-    other = Environment.of(environment, tuned.framework)
+    other = OtherEnvironment.of(environment, tuned.framework)
     objective, variables = Objective.parse(tuned.workload.objective), tuned.environment.variables
     with (
         scratch() as folder,

@@ -1,4 +1,4 @@
-"""`Environment`: another interpreter with what this package needs, asked what it has before anything is measured."""
+"""`OtherEnvironment`: an interpreter with what this package needs, asked what it has before anything is measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOKS_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
-class Environment:
+class OtherEnvironment:
     """Another environment: its interpreter, and the releases in it."""
 
     python: Path
@@ -36,7 +36,7 @@ class Environment:
     python_version: str
 
     @classmethod
-    def of(cls, place: str | os.PathLike[str], framework: str) -> Environment:
+    def of(cls, place: str | os.PathLike[str], framework: str) -> OtherEnvironment:
         """The one of a virtual environment's folder, or of an interpreter. Raises InputError where it cannot run trials
         of the framework."""
         given = asked("against", str(place))

@@ -18,7 +18,7 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from autotune.answer.content import Axis, Curves, Figure, Intervals, Role, Series
+from autotune.answer.content import Curves, Figure, Intervals, PlotAxis, Role, Series
 from autotune.errors import printable
 
 INK, MUTED, GRID, BAND, CARD, UNTUNED, BEST, OTHER, BAD = (f"#0{number}0{number}0{number}" for number in range(1, 10))
@@ -135,7 +135,7 @@ def _ratio(value: float, _: object) -> str:
     return f"{value:.3g}x" if value < 999.5 else f"{value:.0f}x"
 
 
-def _write_ticks(axis: XAxis | YAxis, content: Axis) -> None:
+def _write_ticks(axis: XAxis | YAxis, content: PlotAxis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: content.text(value)))
     if content.is_log:
         axis.set_tick_params(which="minor", bottom=False, left=False)

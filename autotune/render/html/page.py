@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.answer.content import Figure, Part
+from autotune.answer.content import Figure, PagePart
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.answer.sections.verdict import headline
@@ -34,7 +34,7 @@ def render(
     configs: Sequence[tuple[str, Rows]],
     commands: Sequence[tuple[str, str]],
     figures: Sequence[Figure],
-    parts: Sequence[Part],
+    parts: Sequence[PagePart],
     origin: str,
     about: str = "",
 ) -> str:
@@ -119,7 +119,7 @@ def page(study: Study) -> str:
         configs=[] if best is None else [("The config", sorted(best.config.root.items()))],
         commands=_commands(answer),
         figures=[figure for section in found for figure in section.figures()],
-        parts=[Part(section.name, section.title, section.words(), tables) for section, tables in told if tables],
+        parts=[PagePart(section.name, section.title, section.words(), tables) for section, tables in told if tables],
         origin="Made by autotune from the study's records; nothing was run for it.",
         about=_about(answer),
     )

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from autotune.study.sampler.gaussian_process import (
     Array,
     Encoding,
+    GaussianPosterior,
     Kernel,
     KernelPrior,
-    Posterior,
     expected_improvement,
     fit_kernel,
     one_blas_thread,
@@ -95,7 +95,7 @@ class Forecast:
 class _Belief:
     """A posterior of standardised values, and back."""
 
-    posterior: Posterior
+    posterior: GaussianPosterior
     shift: float
     scale: float
 
@@ -183,7 +183,7 @@ class Forecaster:
         kernel = self._kernel(name, points, values, prior, standardise)
         standard, shift, scale = standardise(values)
         rows = _telling(standard, MAX_OBSERVATIONS)
-        return _Belief(Posterior(kernel, points[rows], standard[rows]), shift, scale)
+        return _Belief(GaussianPosterior(kernel, points[rows], standard[rows]), shift, scale)
 
     def _kernel(self, name: str, points: Array, values: Array, prior: KernelPrior, standardise: Standardise) -> Kernel:
         """Learned from as many of the first trials as are a multiple of the step.

@@ -176,7 +176,7 @@ def _squared_distances(first: Array, second: Array) -> Array:
     return np.asarray(np.maximum(squares, 0.0))
 
 
-class Posterior:
+class GaussianPosterior:
     """What is known once `values` were seen at `points`."""
 
     def __init__(self, kernel: Kernel, points: Array, values: Array) -> None:
@@ -198,12 +198,12 @@ class Posterior:
         variance = self._kernel.variance - (explained**2).sum(0)
         return cross.T @ self._solved, np.sqrt(np.maximum(variance, 1e-10))
 
-    def believing(self, points: Array) -> Posterior:
+    def believing(self, points: Array) -> GaussianPosterior:
         """As if each of these points had been seen at its mean: it stays where it was, but it is less uncertain."""
         if not len(points):
             return self
         values = np.concatenate([self._values, self.predict(points)[0]])
-        return Posterior(self._kernel, np.vstack([self._points, points]), values)
+        return GaussianPosterior(self._kernel, np.vstack([self._points, points]), values)
 
 
 def expected_improvement(mean: Array, sd: Array, best: float) -> Array:

@@ -21,7 +21,7 @@ from autotune.errors import AutotuneError, SetupError
 from autotune.measure import accuracy, parts
 from autotune.measure.agreement import Array
 from autotune.measure.measurement import Checked
-from autotune.measure.parts import AuthorsWord, DisagreementError, Part, Terms
+from autotune.measure.parts import AuthorsWord, DisagreementError, Part, Strictness
 from autotune.trial.request import TrialRequest
 
 
@@ -198,7 +198,7 @@ class OutputGate:
             )
         if seen.framework != reference.framework:
             reference, seen = _by_place(reference), _by_place(seen)
-        terms = Terms(tolerance, reference.has_forms and seen.has_forms, reference.ignored, self.authors)
+        terms = Strictness(tolerance, reference.has_forms and seen.has_forms, reference.ignored, self.authors)
         worst: dict[str, float] = {}
         for number, (expected, got) in enumerate(zip(reference.calls, seen.calls, strict=True)):
             spreads = reference.spreads[number] if number < len(reference.spreads) else None
@@ -279,7 +279,7 @@ class OutputGate:
         """How the tensors of two calls with the same inputs differ."""
         first, again = ([part for part in call.parts if part.is_tensor] for call in (seen.calls[0], seen.calls[-1]))
         try:
-            parts.errors(first, again, Terms(tolerance, authors=self.authors))
+            parts.errors(first, again, Strictness(tolerance, authors=self.authors))
         except DisagreementError as error:
             return str(error)
         return None

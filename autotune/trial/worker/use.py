@@ -55,7 +55,7 @@ def use_folder(request: TrialRequest) -> Path:
     return Path(request.reference).with_name("use")
 
 
-class Answer(StrEnum):
+class InputAnswer(StrEnum):
     """What became of a kind of input with the untuned model."""
 
     TAKEN = "taken"
@@ -64,19 +64,19 @@ class Answer(StrEnum):
     LATE = "there was no time"
 
 
-class Tried(Record):
+class TriedInput(Record):
     """A kind of input, and what became of it."""
 
     way: str
     changed: tuple[int, ...]
     """Places of the leaves that are others than the example's."""
-    answer: Answer
+    answer: InputAnswer
 
 
 class Index(Record):
     """What is known of the untuned model's longer use."""
 
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedInput, ...] = ()
     scattered: tuple[str, ...] = ()
     """Outputs that are not contiguous."""
     shared: tuple[str, ...] = ()
@@ -84,17 +84,19 @@ class Index(Record):
     overwritten: tuple[str, ...] = ()
     """Outputs that later calls change."""
 
-    def with_one(self, way: Hurting, answer: Answer) -> Index:
+    def with_one(self, way: Hurting, answer: InputAnswer) -> Index:
         """One kind of input more."""
-        return self.model_copy(update={"tried": (*self.tried, Tried(way=way.way, changed=way.changed, answer=answer))})
+        return self.model_copy(
+            update={"tried": (*self.tried, TriedInput(way=way.way, changed=way.changed, answer=answer))}
+        )
 
-    def taken(self) -> list[tuple[int, Tried]]:
+    def taken(self) -> list[tuple[int, TriedInput]]:
         """With their places, by which their files are named."""
-        return [(number, tried) for number, tried in enumerate(self.tried) if tried.answer is Answer.TAKEN]
+        return [(number, tried) for number, tried in enumerate(self.tried) if tried.answer is InputAnswer.TAKEN]
 
 
 @dataclass(frozen=True)
-class Usage:
+class InUse:
     """What is used, and how: `call` calls a step with some of the subject's inputs, which are the example, others, and
     the example again."""
 
@@ -122,7 +124,7 @@ class Usage:
     def observed(self, step: Any, inputs: Arguments) -> Observed:
         return observed(self.backend, self.call(step, inputs), inputs=inputs, reads=True, holds=True)
 
-    def hurting(self, only: Tried | None = None) -> Iterator[Hurting]:
+    def hurting(self, only: TriedInput | None = None) -> Iterator[Hurting]:
         """The kinds of inputs, or one that was tried, made once more."""
         values = [self._value(leaf) for leaf in self.example.leaves()]
         for one in hurting_inputs(values, None if only is None else only.way) if self.takes_others else ():
@@ -150,11 +152,11 @@ class Usage:
                 kept.append(leaf if value is None else value)
         return inputs.with_leaves(kept)
 
-    def name(self, what: Tried | Hurting) -> str:
+    def name(self, what: TriedInput | Hurting) -> str:
         """With the inputs that it changes: `a mask with holes (attention_mask)`."""
         return f"{what.way} ({', '.join(sorted(self.names_of(what)))})"
 
-    def names_of(self, what: Tried | Hurting) -> set[str]:
+    def names_of(self, what: TriedInput | Hurting) -> set[str]:
         names = [name for name, _ in self.example.named_leaves()]
         return {names[place] for place in what.changed}
 
@@ -224,7 +226,7 @@ class _Lived:
     """A later call, one with the same values in other memory, and one with other values there: what shows of outputs
     that are kept meanwhile."""
 
-    def __init__(self, usage: Usage, call: Call, step: Any, compare: Callable[[Observed, int, str], None]) -> None:
+    def __init__(self, usage: InUse, call: Call, step: Any, compare: Callable[[Observed, int, str], None]) -> None:
         buffers = usage.copied(usage.example)
         way = "in a later call"
         self.first = call(step, usage.example, way)
@@ -252,7 +254,7 @@ class _Lived:
         return tuple(dict.fromkeys(name for held in self._held for name in held.changed()))
 
 
-def _refilled(usage: Usage, buffers: Arguments) -> int | None:
+def _refilled(usage: InUse, buffers: Arguments) -> int | None:
     """Write other inputs of the same shapes into the buffers: their place among the subject's; None for none."""
     backend, leaves = usage.backend, buffers.leaves()
     for number, other in enumerate(usage.inputs[:-1]):
@@ -274,7 +276,7 @@ def _may_replace(backend: Backend, leaf: Any, given: Any) -> bool:
 class Leader:
     """The untuned model, whose answers are written."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: InUse) -> None:
         self._usage = usage
 
     def lead(self, step: Any, nudge: Callable[[float], object]) -> None:
@@ -289,16 +291,16 @@ class Leader:
         while left:
             hurting = left.popleft()
             if spent.is_all:
-                index = index.with_one(hurting, Answer.LATE)
+                index = index.with_one(hurting, InputAnswer.LATE)
                 continue
-            write_whole(usage.file, index.with_one(hurting, Answer.ENDS).model_dump_json())
+            write_whole(usage.file, index.with_one(hurting, InputAnswer.ENDS).model_dump_json())
             seen = self._asked(step, hurting, lived.first)
             if seen is None and len(hurting.changed) > 1:
                 left.extendleft(usage.parted(hurting))
                 continue
             if seen is not None:
                 usage.save(len(index.tried), seen)
-            index = index.with_one(hurting, Answer.REFUSED if seen is None else Answer.TAKEN)
+            index = index.with_one(hurting, InputAnswer.REFUSED if seen is None else InputAnswer.TAKEN)
         write_whole(usage.file, index.model_dump_json())
         self._complete(index, step, nudge)
 
@@ -363,7 +365,7 @@ def _completed(seen: Seen, nudged: Sequence[Observed]) -> Seen:
 class Finalist:
     """A config that may win. Raises WrongResultError where it is not what the untuned model is."""
 
-    def __init__(self, usage: Usage, reference: Seen, *, keeps_nan: bool) -> None:
+    def __init__(self, usage: InUse, reference: Seen, *, keeps_nan: bool) -> None:
         self._usage = usage
         self._reference = reference
         self._keeps_nan = keeps_nan
@@ -392,12 +394,12 @@ class Finalist:
             except UnsuitableCallError:
                 self._say(f"calls with {usage.name(tried)} are made untuned in a job")
         self._require_kept(index, lived)
-        for answer in (Answer.REFUSED, Answer.ENDS, Answer.LATE):
+        for answer in (InputAnswer.REFUSED, InputAnswer.ENDS, InputAnswer.LATE):
             names = [usage.name(tried) for tried in index.tried if tried.answer is answer]
             if names:
                 self._say(f"not tried: {', '.join(names)}: {answer.value}")
 
-    def _require_taken(self, reference: Seen, step: Any, tried: Tried) -> None:
+    def _require_taken(self, reference: Seen, step: Any, tried: TriedInput) -> None:
         usage, expected = self._usage, reference.calls[0]
         (hurting,), way = usage.hurting(tried), f"with {usage.name(tried)}"
         seen = usage.sampled(self._seen(step, usage.copied(usage.example, hurting.values), way))

@@ -25,7 +25,7 @@ import numpy as np
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.files import write_whole
-from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
+from autotune.measure.parts import DisagreementError, Part, Strictness, require_same_changes
 from autotune.schema import Record
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
 from autotune.trial.worker.calls.step_gate import StepsTaken
@@ -150,7 +150,7 @@ def _tensors(left: Sequence[Part]) -> list[Part]:
 def _is_same(part: Part, others: Sequence[Part], tolerance: float) -> bool:
     same = [other for other in others if other.name == part.name]
     try:
-        require_same_changes([part], same, Terms(tolerance, with_forms=False))
+        require_same_changes([part], same, Strictness(tolerance, with_forms=False))
     except DisagreementError:
         return False
     return True

@@ -33,7 +33,7 @@ from autotune.trial.worker.accuracy_check import (
 )
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
-from autotune.trial.worker.use import Finalist, Leader, Usage, use_folder
+from autotune.trial.worker.use import Finalist, InUse, Leader, use_folder
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.infer import Infer
 from autotune.workload.kinds.work import Work
@@ -187,9 +187,9 @@ class OneShape(Calls):
         self._varied |= finalist.varied
         self._unseen = (*self._unseen, *finalist.said)
 
-    def _usage(self, request: TrialRequest) -> Usage:
+    def _usage(self, request: TrialRequest) -> InUse:
         assert isinstance(self.gate, OutputGate), "it is one of outputs"
-        return Usage(
+        return InUse(
             self._backend,
             self.gate,
             self._workload.framework,

@@ -17,7 +17,7 @@ from autotune.backends.capabilities import NO_GRADIENT
 from autotune.errors import AutotuneError
 from autotune.measure import parts
 from autotune.measure.agreement import Array, share, why_incomparable
-from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
+from autotune.measure.parts import DisagreementError, Part, Strictness, require_same_changes
 from autotune.trial.worker.accuracy_check import (
     WrongResultError,
     heading_of,
@@ -170,7 +170,7 @@ class StepGate:
             # A wide reference has other element types.
             left = seen.left if reference.has_turns else without_turns(seen.left, reference.left)
             require_same_changes(
-                without_values(reference.left, reference.times), left, Terms(tolerance, with_forms=False)
+                without_values(reference.left, reference.times), left, Strictness(tolerance, with_forms=False)
             )
         except DisagreementError as error:
             raise WrongResultError(f"in the first step, {error}", error.relative_error) from None
