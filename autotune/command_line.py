@@ -1,7 +1,7 @@
 """How a user calls the command line here: `autotune`, `python cli.py` or `python -m autotune`, and with which flags.
 
 Every command that is printed to be pasted begins with what this module says. Code below the faces names no flag but a
-field of the question, by `asked`: the face that is used decides how it is called.
+field of the question, by `errors.marked`: the face that shows the text words it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,33 +48,9 @@ def flag(field: str) -> str:
     return "--" + _FLAGS.get(field, field.replace("_", "-"))
 
 
-FACE_VARIABLE = "AUTOTUNE_FACE"
-"""Environment variable by which a process and its children know whom they answer."""
-
-
-@contextmanager
-def answering_the_command_line() -> Iterator[None]:
-    """In the block, and in processes that are started in it, `asked` names flags."""
-    before = os.environ.get(FACE_VARIABLE)
-    os.environ[FACE_VARIABLE] = "flags"
-    try:
-        yield
-    finally:
-        os.environ.pop(FACE_VARIABLE)
-        if before is not None:
-            os.environ[FACE_VARIABLE] = before
-
-
-def asked(field: str, value: object = None) -> str:
-    """A field of the question, and what was given for it, as the user says it who is answered.
-
-    `asked("tolerance", 0.1)` is `--tolerance 0.1` on the command line and `tolerance=0.1` for a caller in Python.
-    Several values are a list, pairs NAME=VALUE a mapping. Not for a module's constants, which are made too early.
-    """
-    if os.environ.get(FACE_VARIABLE) == "flags":
-        return flag(field) if value is None else options(**{field: value}).lstrip()
-    shown = value if value is None or isinstance(value, (bool, int, float, list, tuple, Mapping)) else str(value)
-    return field if shown is None else f"{field}={shown!r}"
+def as_flag(field: str, value: object) -> str:
+    """How the command line says a field of the question, with what was given for it: `--tolerance 0.1`."""
+    return flag(field) if value is None else options(**{field: value}).lstrip()
 
 
 def _words(flag: str, value: Any) -> Iterator[str]:

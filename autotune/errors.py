@@ -10,8 +10,9 @@ error, a name or a path may hold escape sequences, which would move the cursor, 
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
@@ -28,14 +29,51 @@ def is_printable(text: str) -> bool:
     return _ACTING.search(text) is None
 
 
+def as_argument(field: str, value: object) -> str:
+    """How a caller in Python says a field of the question, with what was given for it: `tolerance=0.1`."""
+    return field if value is None else f"{field}={value!r}"
+
+
+_words: list[Callable[[str, object], str]] = [as_argument]
+"""How this process says a field: by the last one of them."""
+_FIELD = re.compile("⟪([a-z_]+)(?:=([^⟫]*))?⟫")
+
+
+@contextmanager
+def answering(words: Callable[[str, object], str]) -> Iterator[None]:
+    """In the block `worded` says fields in these words."""
+    _words.append(words)
+    try:
+        yield
+    finally:
+        _words.pop()
+
+
+def marked(field: str, value: object = None) -> str:
+    """A field of the question, and what was given for it, in a text that `worded` completes: the text can be stored, or
+    come from another process, before it is known who is answered."""
+    if value is None:
+        return f"⟪{field}⟫"
+    return f"⟪{field}={json.dumps(dict(value) if isinstance(value, Mapping) else value, default=str)}⟫"
+
+
+def worded(text: str) -> str:
+    """A text whose fields are as the user says them who is answered.
+
+    `marked("tolerance", 0.1)` becomes `tolerance=0.1`, and `--tolerance 0.1` where the command line answers. Several
+    values are a list, pairs NAME=VALUE a mapping.
+    """
+    return _FIELD.sub(lambda match: _words[-1](match[1], match[2] and json.loads(match[2])), text)
+
+
 def printable(text: str) -> str:
-    """The text in one line, with such characters as escapes: ESC becomes `\\x1b`."""
-    return _ACTING.sub(_written_out, text)
+    """The text as a face shows it in one line: its fields worded, and such characters as escapes, ESC as `\\x1b`."""
+    return _ACTING.sub(_written_out, worded(text))
 
 
 def printable_lines(text: str) -> str:
     """Text as `printable` gives it, whose line ends and tabs stay."""
-    return _ACTING.sub(lambda match: match[0] if match[0] in "\n\t" else _written_out(match), text)
+    return _ACTING.sub(lambda match: match[0] if match[0] in "\n\t" else _written_out(match), worded(text))
 
 
 def _written_out(match: re.Match[str]) -> str:
@@ -45,16 +83,38 @@ def _written_out(match: re.Match[str]) -> str:
 class AutotuneError(Exception):
     """Base class. `exit_code` is what the command line returns; `tip` says what to do about it.
 
-    Both texts are safe to print: names, paths and other people's errors in them may hold control characters.
+    Both texts are safe to print: names, paths and other people's errors in them may hold control characters. The fields
+    in them (`marked`) are worded by `str` and `tip`; in a text that the error is formatted into they stay.
     """
 
     exit_code = 2
 
     def __init__(self, what: str, *, tip: str | None = None) -> None:
-        super().__init__(printable(what))
-        self.tip = None if tip is None else printable(tip)
+        super().__init__(what)
+        self.unworded = (what, tip)
         # A traceback, as a notebook shows it, has the tip below the sentence.
         self.__notes__ = [] if self.tip is None else [f"tip: {self.tip}"]
+
+    def __str__(self) -> str:
+        return printable(self.unworded[0])
+
+    def __format__(self, form: str) -> str:
+        return format(self.unworded[0], form)
+
+    @property
+    def tip(self) -> str | None:
+        """What to do, in a sentence; None where there is nothing to say."""
+        tip = self.unworded[1]
+        return None if tip is None else printable(tip)
+
+    def about(self, place: str) -> InputError:
+        """An error with the same tip, whose sentence begins with the place."""
+        return InputError(f"{place}: {self}", tip=self.unworded[1])
+
+    def with_tip(self) -> str:
+        """The sentence with the tip in brackets, in one text whose fields are not worded yet."""
+        what, tip = self.unworded
+        return f"{what} ({tip})" if tip else what
 
 
 class InputError(AutotuneError):
@@ -124,7 +184,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) -> str:
     """An exception as a person would quote it: its type and the first lines that say something, in one line. A
     compiler's message can be pages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in f"{error}".splitlines() if line.strip()]
     text = " ".join(lines[:max_lines])[:max_chars]
     # A message can hold an undecodable file name, which JSON cannot.
     text = text.encode(errors="backslashreplace").decode()

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autotune.command_line import asked
-from autotune.errors import StoreError
+from autotune.errors import StoreError, marked
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACE = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
@@ -48,7 +47,7 @@ def link_error(path: Path) -> StoreError:
     """What is raised for a link."""
     return StoreError(
         f"{path} is a symbolic link: nothing behind one is read, removed or run as a part of a study",
-        tip=f"remove the link; studies on another disk are named by their own folder: {asked('studies_dir', '/PATH')}",
+        tip=f"remove the link; studies on another disk are named by their own folder: {marked('studies_dir', '/PATH')}",
     )
 
 

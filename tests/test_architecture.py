@@ -339,8 +339,8 @@ def texts(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def test_only_the_command_line_names_a_flag() -> None:
-    """Below it a field of the question is `asked("fixed_precision")`, which the face that is used words; a command to
-    paste takes its flags from `command_line`."""
+    """Below it a field of the question is `marked("fixed_precision")`, which the face that shows the text words; a
+    command to paste takes its flags from `command_line`."""
     naming = {
         place(path): found[0].lineno
         for path in sources()
@@ -355,30 +355,17 @@ NOT_OF_TUNE = {"against", "anew", "instance", "knobs", "max_loss", "output"}
 
 
 def test_what_is_named_can_be_asked() -> None:
-    """`asked("seed")` names a field that the question has."""
+    """`marked("seed")` names a field that the question has."""
     from autotune.question.question import Question
 
     named = {
         node.args[0].value: f"{place(path)}:{node.lineno}"
         for path in sources()
         for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "asked"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "marked"
         if node.args and isinstance(node.args[0], ast.Constant)
     }
     assert not {field: where for field, where in named.items() if field not in {*Question.model_fields, *NOT_OF_TUNE}}
-
-
-def test_a_field_is_named_when_it_is_known_who_is_answered() -> None:
-    """`asked` stands in functions: a module's constants are made before the face is known."""
-    early = [
-        f"{place(path)}:{statement.lineno}"
-        for path in sources()
-        for statement in parsed(path).body
-        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "asked"
-    ]
-    assert not early
 
 
 def test_one_module_follows_links_in_folders_of_this_tool() -> None:

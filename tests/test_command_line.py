@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.command_line import FACE_VARIABLE, answering_the_command_line, asked, called_as, command
+from autotune.command_line import as_flag, called_as, command
+from autotune.errors import answering, marked, worded
 from tests.conftest import REPOSITORY
 
 
@@ -65,15 +66,15 @@ def test_words_are_quoted(monkeypatch):
         ("build", ["one", "two"], "--model one --model two", "build=['one', 'two']"),
     ],
 )
-def test_a_field_is_worded_for_who_is_answered(monkeypatch, field, value, flags, arguments):
-    """A flag on the command line, an argument in Python; afterwards it is as before."""
-    monkeypatch.delenv(FACE_VARIABLE, raising=False)
-    assert asked(field, value) == arguments
-    with answering_the_command_line():
-        with answering_the_command_line():
-            assert asked(field, value) == flags
-        assert asked(field, value) == flags
-    assert asked(field, value) == arguments
+def test_a_field_is_worded_for_who_is_answered(field, value, flags, arguments):
+    """A flag on the command line, an argument in Python; afterwards it is as before. A text keeps what is around it."""
+    text = f"give {marked(field, value)}: it is ⟪none⟫"
+    assert worded(text) == f"give {arguments}: it is none"
+    with answering(as_flag):
+        with answering(as_flag):
+            assert worded(text).startswith(f"give {flags}:")
+        assert worded(text).startswith(f"give {flags}:")
+    assert worded(text) == f"give {arguments}: it is none"
 
 
 def test_flags_of_a_command_are_named_by_fields(monkeypatch):

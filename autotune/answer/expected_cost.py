@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.answer.format import about, as_budget, count, seconds
-from autotune.command_line import asked
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, marked
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
@@ -152,7 +151,7 @@ def cost_lines(cost: ExpectedCost) -> list[str]:
 def _until_an_answer(answer_s: float, wall_s: float | None) -> str:
     first = f"after about {about(answer_s)}, where a config gains {QUICK_GAIN:.3g}x"
     if wall_s is not None and answer_s > wall_s:
-        return f"{first}: later than the run's end, so that {asked('budget', as_budget(answer_s))} would be needed"
+        return f"{first}: later than the run's end, so that {marked('budget', as_budget(answer_s))} would be needed"
     return f"{first}; then the search goes on"
 
 
@@ -193,11 +192,11 @@ def busy_words(busy: MachineBusy) -> str:
 
 def _at_most(cost: ExpectedCost) -> str:
     if cost.wall_s is not None:
-        return f"{seconds(cost.wall_s)} in all ({asked('budget')})"
+        return f"{seconds(cost.wall_s)} in all ({marked('budget')})"
     longest = f"a trial is stopped after {seconds(cost.longest_trial_s)}"
     if cost.trials_at_most_s is None:
         return longest
-    limited = f"{asked('budget', '10m')} limits all"
+    limited = f"{marked('budget', '10m')} limits all"
     all_s = cost.trials_at_most_s
     words = seconds(all_s) if all_s < 7200 else f"{all_s / 3600:.1f} h"
     return f"{words} for the trials ({longest}), then blocks; {limited}"

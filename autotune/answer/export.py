@@ -18,9 +18,8 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench, Running
 from autotune.bench.local import LocalBench
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.files import write_whole
 from autotune.measure.early_look import PRIOR_SCALE, noise_of
 from autotune.measure.measurement import Measurement, Outcome
@@ -88,7 +87,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
     if answer.best is None:
         raise InputError(
             f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
-            tip=f"relax a constraint in another study ({asked('study', 'NAME')})",
+            tip=f"relax a constraint in another study ({marked('study', 'NAME')})",
         )
     return _tuned(study, answer, _Exported(answer.best, answer.verdict, answer.speedup, confirmation.pairs))
 

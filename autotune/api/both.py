@@ -21,8 +21,7 @@ from autotune.api.running import Terms
 from autotune.api.scratch import bench_in, scratch
 from autotune.api.side_by_side import Comparison
 from autotune.backends.registry import bundled_names
-from autotune.command_line import asked
-from autotune.errors import InputError, NoUsableTrialError, SetupError
+from autotune.errors import InputError, NoUsableTrialError, SetupError, marked
 from autotune.measure.measurement import Reason
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
@@ -129,14 +128,14 @@ def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, 
     if len(texts) == 1 and not named:
         if len(frameworks) > 1 and texts[0] not in models.names():
             raise InputError(
-                f"{asked('build', texts[0])}: one function gives one framework's model, the study has "
+                f"{marked('build', texts[0])}: one function gives one framework's model, the study has "
                 f"{_listed(frameworks)}",
                 tip=f"name one for each, with the same weights and inputs: {_one_for_each(frameworks)}",
             )
         return dict.fromkeys(frameworks, texts[0])
     if len(named) < len(texts) or named.keys() != set(frameworks):
         raise InputError(
-            f"{asked('build', list(texts))}: one model for each framework is needed: {_listed(frameworks)}",
+            f"{marked('build', list(texts))}: one model for each framework is needed: {_listed(frameworks)}",
             tip=f"write: {_one_for_each(frameworks)}",
         )
     return named
@@ -147,7 +146,7 @@ def _listed(frameworks: tuple[str, ...]) -> str:
 
 
 def _one_for_each(frameworks: tuple[str, ...]) -> str:
-    return asked("build", dict.fromkeys(frameworks, "FILE.py:FUNCTION"))
+    return marked("build", dict.fromkeys(frameworks, "FILE.py:FUNCTION"))
 
 
 def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str, Path]:
@@ -159,7 +158,7 @@ def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str,
             raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {_listed(frameworks)}")
         if framework in spaces:
             raise InputError(
-                f"{asked('space', path)}: {spaces[framework]} is for {framework} too", tip="give one for each"
+                f"{marked('space', path)}: {spaces[framework]} is for {framework} too", tip="give one for each"
             )
         spaces[framework] = path
     return spaces
@@ -201,7 +200,7 @@ def _choose_targets(text: str, device: str, limits: LimitsNow) -> tuple[tuple[st
     names = bundled_names() if text == BOTH else tuple(text.split("+"))
     if len(set(names)) != 2 or len(names) != 2:
         raise InputError(
-            f"{asked('framework', text)}: two different frameworks can be asked for", tip="write A+B, or both"
+            f"{marked('framework', text)}: two different frameworks can be asked for", tip="write A+B, or both"
         )
     found = {choose_target(name, device, limits)[1] for name in names}
     chosen = found.pop() if len(found) == 1 else "cpu"
@@ -233,8 +232,8 @@ def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
         raise SetupError(
             f"the untuned model in {second.manifest.framework} does not give what it gives in "
             f"{first.manifest.framework}: {failure.error}",
-            tip=f"give both functions the same weights and inputs, or allow more with {asked('tolerance')}; then tune "
-            f"under another {asked('study', 'NAME')}",
+            tip=f"give both functions the same weights and inputs, or allow more with {marked('tolerance')}; then tune "
+            f"under another {marked('study', 'NAME')}",
         )
 
 

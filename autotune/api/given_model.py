@@ -24,8 +24,7 @@ from typing import Any
 from autotune import own_folders
 from autotune.api.function_source import source_of
 from autotune.backends.registry import framework_of, saved_models_of
-from autotune.command_line import asked
-from autotune.errors import InputError, StoreError
+from autotune.errors import InputError, StoreError, marked
 from autotune.files import write_whole
 from autotune.planning.manifest import check_text, study_name
 from autotune.planning.targets import choose_target
@@ -124,7 +123,7 @@ class _Naming:
         if framework is None:
             raise InputError(f"a {type(model).__name__} is no model of an imported framework", tip=_WHAT_TO_GIVE)
         if self.question.framework not in (None, framework):
-            raise InputError(f"{asked('framework', self.question.framework)}: the model is one of {framework}")
+            raise InputError(f"{marked('framework', self.question.framework)}: the model is one of {framework}")
         saving = saved_models_of(framework)
         if saving is None:
             raise InputError(

@@ -11,8 +11,7 @@ from autotune.answer.result import StudyResult
 from autotune.backends.registry import entry_of
 from autotune.bench.elsewhere import elsewhere
 from autotune.bench.local import LocalBench
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure
 from autotune.planning.manifest import require_same_question
@@ -43,7 +42,7 @@ def parse_budget(given: BudgetLike | None, usual: Budget | None = None) -> Budge
         return usual.but(wall_s=wall_s)
     if not Path(text).exists():
         raise InputError(
-            f"{asked('budget', text)}: neither a time nor a file",
+            f"{marked('budget', text)}: neither a time nor a file",
             tip="give a time, e.g. 90s, 10m or 1h, or a YAML file (docs/measurement.md)",
         )
     return parse_as(Budget, read_yaml(Path(text)), Path(text))

@@ -23,9 +23,8 @@ from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
 from autotune.backends.outputs import flatten
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import InvalidConfigError
+from autotune.errors import InvalidConfigError, marked
 from autotune.measure.measurement import Axis
 from autotune.nesting import with_leaves
 from autotune.workload.arguments import Arguments
@@ -54,7 +53,7 @@ class StrategyContext:
         """Raises InvalidConfigError where none is known."""
         if self.shapes is None:
             raise InvalidConfigError(
-                f"knob {SHAPES}: goes by the traffic, and none is known", tip=f"tune with {asked('shapes')}"
+                f"knob {SHAPES}: goes by the traffic, and none is known", tip=f"tune with {marked('shapes')}"
             )
         return self.shapes
 

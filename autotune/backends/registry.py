@@ -17,11 +17,11 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.backends.protocol import Backend, PlainCode, Reports, SavedModels
-from autotune.command_line import asked, install
+from autotune.command_line import install
 from autotune.config import Config, Scalar
 from autotune.doors import Door
 from autotune.environment import package_version
-from autotune.errors import InputError, MissingFrameworkError, did_you_mean
+from autotune.errors import InputError, MissingFrameworkError, did_you_mean, marked
 from autotune.workload.workload import Device, Task
 
 
@@ -205,7 +205,7 @@ def entry_of(framework: str) -> BackendEntry:
         return found
     names = framework_names()
     tip = f"{did_you_mean(framework, names)}choose one of: {', '.join(names)}"
-    raise InputError(f"{asked('framework', framework)}: unknown", tip=tip)
+    raise InputError(f"{marked('framework', framework)}: unknown", tip=tip)
 
 
 def framework_version(framework: str) -> str:

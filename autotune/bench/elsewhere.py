@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from autotune.bench.bench import Bench
-from autotune.command_line import asked
 from autotune.doors import Door
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.schema import Record
 
 if TYPE_CHECKING:
@@ -54,6 +53,6 @@ def elsewhere(on: str) -> Elsewhere:
     """The entry that a place names. Raises InputError for an unknown one, and for one that cannot be used."""
     found = BENCHES.find(on.partition("://")[0])
     if found is None:
-        raise InputError(f"{asked('on', on)}: unknown", tip=BENCHES.tip())
+        raise InputError(f"{marked('on', on)}: unknown", tip=BENCHES.tip())
     found.require(on)
     return found

@@ -112,7 +112,7 @@ class _Forking:
             try:
                 self._fork(json.loads(message), given)
             except (OSError, SetupError) as error:
-                self.connection.send(str(error).encode())
+                self.connection.send(f"{error}".encode())
             for descriptor in given:
                 os.close(descriptor)
 
@@ -126,7 +126,7 @@ class _Forking:
         try:
             pid = start_when_possible(os.fork)
         except BaseException as error:
-            self.connection.send(str(error).encode())
+            self.connection.send(f"{error}".encode())
             os._exit(1)
         if pid:
             self.connection.send(str(pid).encode())

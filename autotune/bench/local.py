@@ -356,7 +356,7 @@ class _Supervised:
                 starting = self._begin_supervisor()
                 starting.wait_until_ready(min(limits.start, limits.total))
             except SetupError as error:
-                process.refuse(str(error))
+                process.refuse(f"{error}")
                 return
             self.supervisor, self.lacks = starting, starting.lacks
         job = str(process.folder.path)

@@ -23,9 +23,9 @@ from autotune.backends.contracts.runtime import DeviceReport
 from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
-from autotune.command_line import asked, command
+from autotune.command_line import command
 from autotune.config import Scalar
-from autotune.errors import AutotuneError, InputError, SetupError
+from autotune.errors import AutotuneError, InputError, SetupError, marked
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
 from autotune.own_folders import TemporaryFolder
@@ -74,8 +74,8 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     except NoAnswerError as error:
         raise SetupError(
             f"{workload.model} could not be built: {error}",
-            tip=f"mend that, or let it take longer (`limits` in a file of {asked('budget')}), and run the same command "
-            f"again; full log: {error.log}",
+            tip=f"mend that, or let it take longer (`limits` in a file of {marked('budget')}), and run the same "
+            f"command again; full log: {error.log}",
         ) from None
     return Declaration.model_validate(content)
 
@@ -113,7 +113,7 @@ def _ask(framework: str, variables: Mapping[str, str], limits: LimitsNow, *quest
             if limits().total <= SHORTEST_S:
                 raise InputError(
                     f"the time of the run was over before {_OVER[question[0]]}",
-                    tip=f"give more with {asked('budget')}, e.g. {asked('budget', '10m')}",
+                    tip=f"give more with {marked('budget')}, e.g. {marked('budget', '10m')}",
                 )
             raise NoAnswerError(answer.get("failed", how_it_ended), folder.stderr)
         return answer["said"]
@@ -158,7 +158,7 @@ def main(folder: TrialFolder) -> None:
     try:
         answer = {"said": _ANSWERS[what](argument)}
     except AutotuneError as error:
-        answer = {"problem": [str(error), error.tip]}
+        answer = {"problem": error.unworded}
     except BaseException as error:
         traceback.print_exc()
         answer = {"failed": traced(error)}

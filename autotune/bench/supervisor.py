@@ -194,7 +194,7 @@ class Supervisor:
         try:
             child = self._start(order)
         except SetupError as error:
-            self._tell(Refused(order.job, str(error)))
+            self._tell(Refused(order.job, f"{error}"))
             return
         self._children[child.folder] = child
         for descriptor in (child.stages, *(log.pipe for log in child.logs)):

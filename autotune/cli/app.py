@@ -18,9 +18,9 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli.team_defaults import use_files
-from autotune.command_line import answering_the_command_line, command, flag
+from autotune.command_line import as_flag, command, flag
 from autotune.doors import Door
-from autotune.errors import OUTPUT, AutotuneError, InputError, did_you_mean, naming, printable_lines
+from autotune.errors import OUTPUT, AutotuneError, InputError, answering, did_you_mean, naming, printable_lines, worded
 from autotune.question.question import Question
 
 if TYPE_CHECKING:
@@ -163,24 +163,24 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            with answering_the_command_line():
+        with answering(as_flag):
+            try:
                 for begin in at_begin:
                     begin()
                 code = command(*args, **kwargs)
-            with naming(OUTPUT):
-                sys.stdout.flush()
-        except AutotuneError as error:
-            code = say_error(error, as_json=bool(kwargs.get("as_json")))
-        except KeyboardInterrupt:
-            say("interrupted")
-            code = 130
-        except BrokenPipeError:
-            # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
-            _drop_output()
-            code = 0
-        except OSError as error:
-            code = say_error(explained(error), as_json=bool(kwargs.get("as_json")))
+                with naming(OUTPUT):
+                    sys.stdout.flush()
+            except AutotuneError as error:
+                code = say_error(error, as_json=bool(kwargs.get("as_json")))
+            except KeyboardInterrupt:
+                say("interrupted")
+                code = 130
+            except BrokenPipeError:
+                # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
+                _drop_output()
+                code = 0
+            except OSError as error:
+                code = say_error(explained(error), as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
     return run
@@ -239,7 +239,16 @@ def print_error(message: str, tip: str | None, exit_status: int) -> None:
 
 def print_json(document: object) -> None:
     """The one document of a command with `--json`, on stdout."""
-    print_line(json.dumps(document, indent=2))
+    print_line(json.dumps(_in_words(document), indent=2))
+
+
+def _in_words(content: object) -> object:
+    """The document with the words of the command line for all fields in its texts."""
+    if isinstance(content, dict):
+        return {name: _in_words(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_in_words(value) for value in content]
+    return worded(content) if isinstance(content, str) else content
 
 
 def print_result(document: object, lines: Iterable[str], *, as_json: bool) -> None:

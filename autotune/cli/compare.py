@@ -10,8 +10,7 @@ import typer
 from autotune.cli.app import COMMANDS, app, print_result, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, ReportFlag, Storage, StudiesDir, variables_of
 from autotune.cli.report import require_report, write_result
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def verify(
     """
     if against is not None:
         if report is not None:
-            raise InputError(f"{asked('report')}: there is no page for {asked('against')}", tip="take --json")
+            raise InputError(f"{marked('report')}: there is no page for {marked('against')}", tip="take --json")
         measure = COMMANDS.require("verify-against")
         status: int = measure(file, against, max_loss=max_loss, budget=budget, env=env, as_json=as_json)
         return status

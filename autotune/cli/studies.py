@@ -152,7 +152,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     try:
         artifact = export_cache(study, tuned, output)
     except InputError as problem:
-        say(f"{problem}" + (f" ({problem.tip})" if problem.tip else ""))
+        say(problem.with_tip())
         return 1
     print_line(
         f"{output.with_name(artifact.file)}: {artifact.num_bytes / 2**20:.1f} MiB; the first call compiles for "

@@ -16,10 +16,10 @@ from pydantic import Field
 from autotune.backends.protocol import Reports
 from autotune.backends.registry import framework_version, reports_of
 from autotune.bench.bench import Bench
-from autotune.command_line import asked, command
+from autotune.command_line import command
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
-from autotune.errors import InputError, SetupError
+from autotune.errors import InputError, SetupError, marked
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement, Outcome
@@ -236,7 +236,7 @@ def make_case(question: Question, knobs: Iterable[str]) -> DiagnosisCase:
             inputs=question.inputs,
         ),
         untuned=space.untuned(),
-        config=_with_knobs(space, parse_arguments(asked("knobs"), knobs)),
+        config=_with_knobs(space, parse_arguments(marked("knobs"), knobs)),
     )
 
 
@@ -249,7 +249,7 @@ def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
 
     config = space.walk(choose)
     if not config.matches(settings) or not space.holds(config):
-        named = " ".join(f"{asked('knobs')} {name}={value}" for name, value in settings.items())
+        named = " ".join(f"{marked('knobs')} {name}={value}" for name, value in settings.items())
         offered = [knob for knob in space.knobs if knob.name in settings]
         known = "; ".join(f"{knob.name} takes {', '.join(map(str, knob.values))}" for knob in offered)
         known = known or f"the knobs are {', '.join(knob.name for knob in space.knobs)}"

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
-from autotune.command_line import asked
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, marked
 from autotune.job.board import Answer
 from autotune.job.fallback import MismatchError, put_back
 from autotune.job.launch import lacks, lacks_around, tip_of
@@ -123,7 +122,7 @@ class Application:
         if knobs and not self._policy.process_settings:
             raise MismatchError(
                 f"{self._loaded.path} sets {', '.join(knobs)} for the whole process, other models in it included",
-                tip=f"allow it with apply(model, process_settings=True), or tune without {asked('process_settings')}",
+                tip=f"allow it with apply(model, process_settings=True), or tune without {marked('process_settings')}",
             )
         if parts.options and not self._policy.compiler_options:
             raise MismatchError(

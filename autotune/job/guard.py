@@ -25,8 +25,7 @@ from typing import Any
 from autotune.apply.warm_start import WarmStart
 from autotune.backends.contracts.compiler import EffectsOf
 from autotune.backends.protocol import Backend
-from autotune.command_line import asked
-from autotune.errors import InputError, UnsuitableCallError
+from autotune.errors import InputError, UnsuitableCallError, marked
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.later_calls import LaterCalls
@@ -458,9 +457,9 @@ class RecordedCalls:
     def _untuned(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, lasting: bool = False) -> Any:
         self._recorder.note_first_call()
         ways_out = (
-            f"use training_step, or tune without {asked('whole_step')}"
+            f"use training_step, or tune without {marked('whole_step')}"
             if self._of_a_step
-            else f"{self._backend.call_without_gradients}, or tune with {asked('task', 'train')} and use training_step"
+            else f"{self._backend.call_without_gradients}, or tune with {marked('task', 'train')} and use training_step"
         )
         return self._fallback.result_after(UnsuitableCallError(what, tip=ways_out, lasting=lasting), "", args, kwargs)
 

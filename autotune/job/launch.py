@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from autotune.apply.config_parts import ConfigParts
-from autotune.command_line import FACE_VARIABLE, asked, command, options
+from autotune.command_line import command, options
 from autotune.config import Config
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError, InputError, marked
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.process_start import PRELOAD, ProcessStart, library_file, may_be_set
 
@@ -106,7 +106,7 @@ class Launch:
         own, around = _start_of(tuned), surroundings(tuned)
         if not 0 <= instance < own.instances:
             has = "one process" if own.instances == 1 else f"instances 0 to {own.instances - 1}"
-            raise InputError(f"{asked('instance', instance)}: the file is for {has}")
+            raise InputError(f"{marked('instance', instance)}: the file is for {has}")
         missing = own.unavailable()
         found = {knob: value for knob, value in own.libraries.items() if library_file(knob, value) is not None}
         cores = own.core_set(instance)
@@ -138,7 +138,6 @@ class Launch:
 
     def execute(self, job: Sequence[str], given: Mapping[str, str]) -> NoReturn:
         """Be the job from now on. Raises CannotStartError where its command cannot be started."""
-        environment = {name: value for name, value in given.items() if name != FACE_VARIABLE}
         before = os.sched_getaffinity(0) if self.cores is not None else None
         if self.cores is not None:
             os.sched_setaffinity(0, self.cores)
@@ -147,7 +146,7 @@ class Launch:
         # Python ignores it, which the job would inherit.
         handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
-            os.execvpe(job[0], list(job), {**environment, **self.variables})
+            os.execvpe(job[0], list(job), {**given, **self.variables})
         except (OSError, ValueError) as error:  # ValueError: an empty name, or a null character in it.
             signal.signal(signal.SIGPIPE, handler)
             if before is not None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import TOTAL, total_s
 from autotune.measure.units import UNITS, Amount, Dimension
@@ -87,7 +86,7 @@ class Constraint(Record):
         amount = None if match is None else Amount.parse(match[3])
         if match is None or amount is None:
             raise InputError(
-                f"{asked('constraints', text)}: not understood",
+                f"{marked('constraints', text)}: not understood",
                 tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0", with <=, >= or ==; '
                 f"what can be bounded: {', '.join(QUANTITIES)}, total:N",
             )
@@ -96,12 +95,12 @@ class Constraint(Record):
         bound = amount.to_base(quantity.unit)
         if bound is not None and 0 < abs(bound) < SMALLEST:
             raise InputError(
-                f"{asked('constraints', text)}: the bound is too small", tip=f"write 0, or at least {SMALLEST:g}"
+                f"{marked('constraints', text)}: the bound is too small", tip=f"write 0, or at least {SMALLEST:g}"
             )
         if bound is None:
             known = ", ".join(name for name in UNITS[quantity.unit] if name) or "no unit"
             how = f"in {amount.unit!r}" if amount.unit else "without a unit"
-            raise InputError(f"{asked('constraints', text)}: {name} cannot be given {how}", tip=f"use: {known}")
+            raise InputError(f"{marked('constraints', text)}: {name} cannot be given {how}", tip=f"use: {known}")
         return cls(
             text=" ".join(text.split()),
             quantity=name,
@@ -149,10 +148,10 @@ def _quantity(text: str, name: str) -> Quantity:
         num_calls = int(total[1])
         return Quantity("s", lambda m: total_s(m, num_calls))
     if name.partition(":")[0] == "total":
-        raise InputError(f"{asked('constraints', text)}: how many calls?", tip='write e.g. "total:10000 <= 5min"')
+        raise InputError(f"{marked('constraints', text)}: how many calls?", tip='write e.g. "total:10000 <= 5min"')
     if name not in QUANTITIES:
         raise InputError(
-            f"{asked('constraints', text)}: unknown quantity {name!r}",
+            f"{marked('constraints', text)}: unknown quantity {name!r}",
             tip=f"choose from: {', '.join(QUANTITIES)}, total:10000",
         )
     return QUANTITIES[name]
@@ -165,7 +164,7 @@ def _relation(text: str, name: str, sign: str, *, is_rate: bool) -> Relation:
     wanted: Relation = ">=" if is_rate else "<="
     if sign != wanted:
         raise InputError(
-            f"{asked('constraints', text)}: {name} is wanted {'large' if is_rate else 'small'}",
+            f"{marked('constraints', text)}: {name} is wanted {'large' if is_rate else 'small'}",
             tip=f"write {name} {wanted} NUMBER",
         )
     return wanted

@@ -9,8 +9,7 @@ from typing import Literal, get_args
 
 from pydantic import PositiveInt, model_validator
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.measurement import Measurement
 from autotune.schema import Record
 
@@ -59,11 +58,11 @@ class Objective(Record):
             return cls(quantity="total", num_calls=int(total[1]))
         if name.partition(":")[0] == "total":
             raise InputError(
-                f"{asked('objective', text)}: how many calls?", tip="write e.g. total:10000, with at most 15 digits"
+                f"{marked('objective', text)}: how many calls?", tip="write e.g. total:10000, with at most 15 digits"
             )
         if name not in get_args(Goal):
             known = ", ".join(goal for goal in get_args(Goal) if goal != "total")
-            raise InputError(f"{asked('objective', text)}: unknown", tip=f"choose from: {known}, total:10000")
+            raise InputError(f"{marked('objective', text)}: unknown", tip=f"choose from: {known}, total:10000")
         return cls.model_validate({"quantity": name})
 
     @property
@@ -142,5 +141,5 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
         (objective.name for number, objective in enumerate(objectives) if objective in objectives[:number]), None
     )
     if twice is not None:
-        raise InputError(f"{asked('objective', twice)}: given twice")
+        raise InputError(f"{marked('objective', twice)}: given twice")
     return objectives

@@ -13,9 +13,8 @@ import optuna
 from autotune import models
 from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.probe import read_declaration
-from autotune.command_line import asked
 from autotune.environment import num_usable_cores, usable_cpus
-from autotune.errors import InputError, SetupError
+from autotune.errors import InputError, SetupError, marked
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import parse_objectives
@@ -54,8 +53,8 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     objectives = parse_objectives(objectives_asked(question, shapes))
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     sampler = None if question.sampler is None else sampler_name(question.sampler)
-    quantities: dict[str, str] = {objective.quantity: asked("objective", objective.name) for objective in objectives}
-    quantities |= {bound.quantity: asked("constraints", bound.text) for bound in constraints}
+    quantities: dict[str, str] = {objective.quantity: marked("objective", objective.name) for objective in objectives}
+    quantities |= {bound.quantity: marked("constraints", bound.text) for bound in constraints}
     dimensions = () if shapes is None else shapes.dimensions
     require_allowed(Facts(question, _target(framework, device), quantities, dimensions))
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
@@ -127,7 +126,7 @@ def check_text(question: Question) -> None:
     for field, texts in given:
         for text in texts:
             if not is_utf8(text):
-                raise InputError(f"{asked(field)} {text!r}: is not text (UTF-8), or holds null characters")
+                raise InputError(f"{marked(field)} {text!r}: is not text (UTF-8), or holds null characters")
 
 
 def variables_of(question: Question, framework: str, device: Device) -> dict[str, str]:

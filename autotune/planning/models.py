@@ -12,9 +12,8 @@ from pathlib import Path
 
 from autotune import models
 from autotune.backends.registry import is_framework
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean
+from autotune.errors import InputError, did_you_mean, marked
 from autotune.workload.function_digest import digest_of
 from autotune.workload.hubs import HUBS, hub_of, hub_reference
 from autotune.workload.kinds import kind_asked
@@ -34,8 +33,8 @@ def model_of(texts: tuple[str, ...], framework: str) -> str:
     if len(texts) == 1 and not named:
         return texts[0]
     raise InputError(
-        f"{asked('build', list(texts))}: one model for {framework} is needed",
-        tip=f"write: {asked('build', {framework: 'FILE.py:FUNCTION'})}",
+        f"{marked('build', list(texts))}: one model for {framework} is needed",
+        tip=f"write: {marked('build', {framework: 'FILE.py:FUNCTION'})}",
     )
 
 
@@ -86,7 +85,7 @@ def digest_of_inputs(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{asked('inputs', path)}: {error.strerror}", tip="check the path") from None
+        raise InputError(f"{marked('inputs', path)}: {error.strerror}", tip="check the path") from None
 
 
 def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> tuple[str, str | None]:
@@ -95,13 +94,13 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
         if model not in models.names(framework):
             others = ", ".join(models.names(framework)) or "none"
             raise InputError(
-                f"{asked('build', model)}: not there for {framework}", tip=f"bundled for {framework}: {others}"
+                f"{marked('build', model)}: not there for {framework}", tip=f"bundled for {framework}: {others}"
             )
         if model not in models.names(framework, task):
             known = ", ".join(models.names(framework, task)) or "none"
             lacks, what = kind_asked(task, many_shapes=False).lacking
             raise InputError(
-                f"{asked('task', task)} {asked('build', model)}: it has no {lacks}", tip=f"bundled to {what}: {known}"
+                f"{marked('task', task)} {marked('build', model)}: it has no {lacks}", tip=f"bundled to {what}: {known}"
             )
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
     hub = hub_of(model)
@@ -109,9 +108,9 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
         return hub_reference(hub, model, framework, task)
     if ":" not in model:
         if (functions := _functions_of(model, search_path)) is not None:
-            raise InputError(f"{asked('build', model)}: names no function", tip=functions)
+            raise InputError(f"{marked('build', model)}: names no function", tip=functions)
         raise InputError(
-            f"{asked('build', model)}: unknown",
+            f"{marked('build', model)}: unknown",
             tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give "
             f"{''.join(f'{name}:NAME, ' for name in HUBS.names())}FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
@@ -120,7 +119,7 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
         return file_reference(place, function, search_path)
     if place.isidentifier() and not _is_importable(place, search_path):
         raise InputError(
-            f"{asked('build', model)}: there is no module {place}, and no package adds a hub of this name",
+            f"{marked('build', model)}: there is no module {place}, and no package adds a hub of this name",
             tip=f"{did_you_mean(place, HUBS.names())}{HUBS.tip()}",
         )
     return model, _digest(place, function, search_path)
@@ -140,14 +139,14 @@ def _functions_of(model: str, search_path: Path) -> str | None:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return f"write {asked('build', f'{model}:FUNCTION')}"
+        return f"write {marked('build', f'{model}:FUNCTION')}"
     names = [each.name for each in tree.body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")]
     if not names:
         return (
-            f"it has none; write one that returns the model and its inputs, and {asked('build', f'{model}:FUNCTION')}"
+            f"it has none; write one that returns the model and its inputs, and {marked('build', f'{model}:FUNCTION')}"
         )
     first = "build" if "build" in names else names[0]
-    return f"write {asked('build', f'{model}:{first}')}; its functions: {', '.join(names)}"
+    return f"write {marked('build', f'{model}:{first}')}; its functions: {', '.join(names)}"
 
 
 def _digest(module: str, function: str, search_path: Path) -> str | None:

@@ -13,9 +13,8 @@ from typing import Any, get_args
 
 from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.bench import probe
-from autotune.command_line import asked
 from autotune.environment import num_usable_cores
-from autotune.errors import InputError, did_you_mean
+from autotune.errors import InputError, did_you_mean, marked
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
 from autotune.planning.shapes import known_shapes
 from autotune.planning.targets import is_installed
@@ -45,7 +44,9 @@ def bundled_space(framework: str) -> Path:
     for path in bundled_spaces():
         if path.stem == framework:
             return path
-    raise InputError(f"there is no bundled search space for {framework}", tip=f"give one with {asked('space', 'FILE')}")
+    raise InputError(
+        f"there is no bundled search space for {framework}", tip=f"give one with {marked('space', 'FILE')}"
+    )
 
 
 def space_file_of(files: tuple[Path, ...], framework: str) -> Path:
@@ -53,7 +54,7 @@ def space_file_of(files: tuple[Path, ...], framework: str) -> Path:
     if not files:
         return bundled_space(framework)
     if len(files) > 1:
-        raise InputError(f"{asked('space', files[1])}: one for {framework} is there already", tip="give one")
+        raise InputError(f"{marked('space', files[1])}: one for {framework} is there already", tip="give one")
     read_space_file(files[0])  # A mistake in it is found before the model is built.
     return files[0]
 
@@ -75,7 +76,7 @@ def space_of(
 def instances_asked(text: str) -> list[str]:
     """Values of the knob: as many processes as are asked for, or each number that divides the cores. Raises
     InputError."""
-    num_cores, given = num_usable_cores(), asked("instances", text)
+    num_cores, given = num_usable_cores(), marked("instances", text)
     numbers = [number for number in range(2, num_cores + 1) if num_cores % number == 0]
     if text != "auto":
         if not (text.isascii() and text.isdecimal() and int(text) > 1):
@@ -93,7 +94,7 @@ def with_instances(space: SearchSpace, values: Sequence[str]) -> SearchSpace:
     """The space with a knob for these numbers of processes and cores, which say how many threads each has. Raises
     InputError if it has a knob of that name."""
     if any(known.name == INSTANCES for known in space.knobs):
-        raise InputError(f"the search space has a knob {INSTANCES}, which {asked('instances')} adds")
+        raise InputError(f"the search space has a knob {INSTANCES}, which {marked('instances')} adds")
     knob = Knob(name=INSTANCES, doc=_DOC, values=(None, *values), when={}, default=None, untuned=None)
     rules = [
         ({INSTANCES: [*values], known.name: [value for value in known.values if value is not None]}, _BECAUSE)
@@ -146,7 +147,7 @@ def require_open_knobs(space: SearchSpace, path: str, variables: Mapping[str, st
             offered = {name: knob.values for name, knob in options.items()}
             probe.require_options(space.framework, offered, variables, limits)
     except InputError as error:
-        raise InputError(f"{path}: {error}", tip=error.tip) from None
+        raise error.about(str(path)) from None
 
 
 def _unknown_group(name: str, groups: tuple[str, ...]) -> InputError:
@@ -173,7 +174,7 @@ def describe_spaces(device: str, framework: str | None = None, task: Task = "inf
     One for each installed framework, or that of the one that is named.
     """
     if device not in get_args(Device):
-        raise InputError(f"{asked('device', device)}: unknown", tip="choose cpu, gpu or ascend")
+        raise InputError(f"{marked('device', device)}: unknown", tip="choose cpu, gpu or ascend")
     names = (framework,) if framework else tuple(sorted(filter(is_installed, bundled_names())))
     described = []
     for name in names:

@@ -6,8 +6,8 @@ from typing import get_args
 
 from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.bench.probe import find_devices
-from autotune.command_line import asked, command
-from autotune.errors import InputError, MissingDeviceError, MissingFrameworkError, SetupError
+from autotune.command_line import command
+from autotune.errors import InputError, MissingDeviceError, MissingFrameworkError, SetupError, marked
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
 from autotune.workload.workload import Device
@@ -32,7 +32,7 @@ def choose_target(
         framework_version(framework)
     if device not in ("auto", *get_args(Device)):
         apple = "Apple's GPU is not supported; " if device == "mps" else ""
-        raise InputError(f"{asked('device', device)}: unknown", tip=f"{apple}choose auto, cpu, gpu or ascend")
+        raise InputError(f"{marked('device', device)}: unknown", tip=f"{apple}choose auto, cpu, gpu or ascend")
     if device == "auto":
         return _best_target(framework, limits)
     chosen = framework or _installed_for(device)
@@ -100,6 +100,7 @@ def require_device(framework: str, device: Device, limits: LimitsNow) -> None:
         return
     reasons = [note for note in found.notes if note.startswith(f"{device}:")]
     raise MissingDeviceError(
-        f"{asked('device', device)}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
+        f"{marked('device', device)}: {framework} {found.version} finds only {', '.join(found.devices)} on this "
+        "machine",
         tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else f"run `{command('doctor')}`",
     )

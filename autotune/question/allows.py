@@ -6,14 +6,12 @@ device, the framework or the objectives when these are chosen. `require_allowed`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 
 Work = Literal["infer", "train", "generate"]
 
@@ -59,7 +57,7 @@ class Facts:
 
 
 class Why(NamedTuple):
-    """The reason of a refusal, and what to do. `{field}` or `{field=value}` stands for what the user would type."""
+    """The reason of a refusal, and what to do."""
 
     reason: str
     tip: str = "leave one of the two out"
@@ -79,24 +77,24 @@ _FOR_CALLS = "a deadline is for calls of a model"
 _OWN_STUDIES = Why("each framework has a study of its own", "name one framework")
 _FIRST_TOKEN = Why(
     "only generated text has a first token and further ones",
-    "tune text generation: {task=generate}",
+    f"tune text generation: {marked('task', 'generate')}",
 )
-_STEPS_ALONE = Why("training steps alone have a loss and an optimizer", "leave out {whole_step}")
+_STEPS_ALONE = Why("training steps alone have a loss and an optimizer", f"leave out {marked('whole_step')}")
 _LENGTHS = Why(
     "generated text has its lengths as prompts",
-    "give them as {arguments}, e.g. prompts=16,64,200, or in the model's function",
+    f"give them as {marked('arguments')}, e.g. prompts=16,64,200, or in the model's function",
 )
 _ONE_SHAPE = Why(
     "a training step is tuned for one shape, because where its steps lead is compared",
     "tune it for the most frequent shape",
 )
-_INSTANCES = Why("instances are tried with calls of a model", "leave out {instances}")
+_INSTANCES = Why("instances are tried with calls of a model", f"leave out {marked('instances')}")
 
 BY_WORK: dict[str, dict[Work, Why | None]] = {
     "deadline": {
         "infer": None,
-        "train": Why(_FOR_CALLS, "leave out {task}"),
-        "generate": Why(_FOR_CALLS, "leave out {task}"),
+        "train": Why(_FOR_CALLS, f"leave out {marked('task')}"),
+        "generate": Why(_FOR_CALLS, f"leave out {marked('task')}"),
     },
     "shapes": {"infer": None, "train": _ONE_SHAPE, "generate": _LENGTHS},
     "traffic": {"infer": None, "train": _ONE_SHAPE, "generate": _LENGTHS},
@@ -119,18 +117,18 @@ BY_WORK: dict[str, dict[Work, Why | None]] = {
             "cannot be compared",
             "make a study for each",
         ),
-        "generate": Why("text generation is tuned in PyTorch only", "use {framework=torch}"),
+        "generate": Why("text generation is tuned in PyTorch only", f"use {marked('framework', 'torch')}"),
     },
 }
 """Field, or quantity, or two frameworks -> what there is against it, for each kind of work; None: it goes together."""
 
 
 def _given(name: str) -> Side:
-    return lambda facts: asked(name) if getattr(facts.question, name) else None
+    return lambda facts: marked(name) if getattr(facts.question, name) else None
 
 
 def _with_value(name: str) -> Side:
-    return lambda facts: asked(name, getattr(facts.question, name)) if getattr(facts.question, name) else None
+    return lambda facts: marked(name, getattr(facts.question, name)) if getattr(facts.question, name) else None
 
 
 def _quantity(name: str) -> Side:
@@ -156,12 +154,12 @@ def _one_shape(facts: Facts) -> str | None:
 
 def _two_frameworks(facts: Facts) -> str | None:
     framework = facts.question.framework
-    return asked("framework", framework) if is_both(framework) else None
+    return marked("framework", framework) if is_both(framework) else None
 
 
 def _argument_of_traffic(facts: Facts) -> str | None:
     twice = next((name for name in facts.dimensions if name in facts.question.arguments), None)
-    return None if twice is None else f"{asked('arguments')} {twice}"
+    return None if twice is None else f"{marked('arguments')} {twice}"
 
 
 def _targets(is_wrong: Callable[[Target], bool]) -> Side:
@@ -169,25 +167,25 @@ def _targets(is_wrong: Callable[[Target], bool]) -> Side:
         target = facts.target
         if target is None or not is_wrong(target):
             return None
-        return f"{asked('framework', target.framework)}, {asked('device', target.device)}"
+        return f"{marked('framework', target.framework)}, {marked('device', target.device)}"
 
     return given
 
 
 def _generates_text(facts: Facts) -> str | None:
-    return asked("task", "generate") if facts.question.task == "generate" else None
+    return marked("task", "generate") if facts.question.task == "generate" else None
 
 
-_ON_A_CPU = Why("instances are processes on cores of a CPU of their own, on Linux", "leave out {instances}")
+_ON_A_CPU = Why("instances are processes on cores of a CPU of their own, on Linux", f"leave out {marked('instances')}")
 _COUNTED = Why(
     "it is counted over many shapes",
-    "give them with {shapes} or {traffic}; for one shape there is `recompiles`",
+    f"give them with {marked('shapes')} or {marked('traffic')}; for one shape there is `recompiles`",
 )
 _NO_THROUGHPUT = Why("calls of many shapes hold different numbers of items", "use latency or total:CALLS")
 _TRAFFICS_INPUTS = Why("results are compared on shapes of the traffic")
 _TAIL_OF_ONE = Why(
     "a 99th percentile is promised for one shape",
-    "leave one of the two out; the size of a deadline's inputs is one of {arguments}",
+    f"leave one of the two out; the size of a deadline's inputs is one of {marked('arguments')}",
 )
 _THIS_MACHINE = Why("that part runs on this machine alone")
 
@@ -210,7 +208,7 @@ APART: tuple[tuple[Side, Side, Why], ...] = (
         _without("throughput"),
         Why(
             "instances share the machine, and no call of one is faster for the others",
-            "add {objective=throughput}",
+            f"add {marked('objective', 'throughput')}",
         ),
     ),
     (_with_value("instances"), _targets(lambda target: target.device != "cpu" or not target.sets_cores), _ON_A_CPU),
@@ -219,8 +217,8 @@ APART: tuple[tuple[Side, Side, Why], ...] = (
         _targets(lambda target: not target.generates),
         Why(
             "text generation is tuned in PyTorch only",
-            "use {framework=torch}, or tune the step for one token with {task=infer}, of a model that keeps keys and "
-            "values itself and has a reset (examples/models/decode_step.py)",
+            f"use {marked('framework', 'torch')}, or tune the step for one token with {marked('task', 'infer')}, of a "
+            "model that keeps keys and values itself and has a reset (examples/models/decode_step.py)",
         ),
     ),
 )
@@ -232,7 +230,7 @@ def require_allowed(facts: Facts) -> None:
     for name, reasons in BY_WORK.items():
         why, given = reasons[facts.question.task], _side_of(name)(facts)
         if why is not None and given is not None:
-            raise _refusal(given, asked("task", facts.question.task), why)
+            raise _refusal(given, marked("task", facts.question.task), why)
     for one, other, why in APART:
         first, second = one(facts), other(facts)
         if first is not None and second is not None:
@@ -248,7 +246,4 @@ _SIDES = {"ttft": _quantity("ttft"), "tpot": _quantity("tpot"), BOTH: _two_frame
 
 def _refusal(first: str, second: str, why: Why) -> InputError:
     given = f"{first} and {second}" if second else first
-    return InputError(f"{given}: {why.reason}", tip=_FIELD.sub(lambda match: asked(*match.groups()), why.tip))
-
-
-_FIELD = re.compile(r"\{(\w+)(?:=(\w+))?\}")
+    return InputError(f"{given}: {why.reason}", tip=why.tip)

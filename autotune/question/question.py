@@ -18,9 +18,8 @@ from typing import Annotated, Any, Literal, ParamSpec, Self, TypedDict, TypeVar,
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean
+from autotune.errors import InputError, did_you_mean, marked
 from autotune.question.allows import Facts, require_allowed
 from autotune.schema import Record
 
@@ -91,7 +90,7 @@ def as_typed(value: Scalar) -> str:
 
 def _arguments(given: Any) -> Any:
     if not isinstance(given, Mapping):
-        return parse_arguments(asked("arguments"), _listed(given))
+        return parse_arguments(marked("arguments"), _listed(given))
     for name, value in given.items():
         if not (value is None or isinstance(value, (bool, int, float, str))):
             raise ValueError(f"{name} is no number, text, True, False or None")
@@ -106,7 +105,7 @@ def _device(given: Any) -> Any:
 def _variables(given: Any) -> Any:
     if isinstance(given, Mapping):
         return {name: str(value) for name, value in given.items()}
-    return parse_pairs(asked("env"), _listed(given))
+    return parse_pairs(marked("env"), _listed(given))
 
 
 def _as_text(given: Any) -> Any:
@@ -296,7 +295,7 @@ class Question(Record):
         except ValidationError as error:
             first: Mapping[str, Any] = error.errors()[0]
             field = str(first["loc"][0])
-            said = place or asked(field, given[field])
+            said = place or marked(field, given[field])
             if first["type"] != "literal_error":
                 message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 raise InputError(f"{said}: {message}") from None

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from autotune.errors import OUTPUT, naming, printable_lines
+from autotune.errors import OUTPUT, naming, printable_lines, worded
 
 
 class PlainConsole(Console):
@@ -33,7 +33,7 @@ class Hanging:
     """A line of text. On a terminal, what does not fit goes on in the next one, below column `indent`."""
 
     def __init__(self, line: str, indent: int) -> None:
-        self._line, self._indent = line, indent
+        self._line, self._indent = worded(line), indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if options.no_wrap:

@@ -22,6 +22,7 @@ from autotune.answer.format import clock, misses, num_bytes, seconds, times
 from autotune.answer.objectives import shown
 from autotune.answer.sections import news
 from autotune.answer.sections.traffic import how_compiled
+from autotune.errors import worded
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
 from autotune.render.progress import Progress
@@ -147,10 +148,11 @@ class LiveDisplay:
         progress = self._progress
         line = Table.grid(Column(ratio=1), Column(no_wrap=True), expand=True, padding=(0, 1, 0, 0))
         line.add_row(ProgressBar(total=1.0, completed=progress.share or 0.0), Text(progress.figures))
-        return Group(line, *(Text(told, no_wrap=True, overflow="ellipsis") for told in progress.lines))
+        return Group(line, *(Text(worded(told), no_wrap=True, overflow="ellipsis") for told in progress.lines))
 
     def _leave(self, line: str) -> None:
         """Print it to stay. In a log, where no clock ticks, the time since the start stands in front."""
+        line = worded(line)
         if self._console.is_terminal:
             self._console.print(Text(line))
         else:
@@ -186,5 +188,5 @@ def _outcome(record: TrialRecord, objective: Objective) -> str:
         mark += f" [{figures.worker.name}]" if figures.worker is not None else ""
         return result + mark
     if isinstance(record.outcome, Failure):
-        return f"{record.outcome.reason}: {record.outcome.error[:90]}"
+        return f"{record.outcome.reason}: {worded(record.outcome.error)[:90]}"
     return "no outcome"

@@ -15,6 +15,7 @@ from autotune.answer.sections import sections
 from autotune.answer.sections.trials import TrialsSection
 from autotune.answer.sections.verdict import headline
 from autotune.command_line import flag
+from autotune.errors import worded
 from autotune.render.console import Hanging
 
 ROOM_FOR_ALL = 120
@@ -58,7 +59,7 @@ def drawn(content: Table, width: int = ROOM_FOR_ALL, more_notes: Sequence[str] =
         # The number of a trial needs no heading, which would be wider than it.
         table.add_column("" if name == "trial" else name, justify="left" if is_text else "right", no_wrap=not is_text)
     for number, row in enumerate(content.rows):
-        table.add_row(*(row[n] for n in indices), style=_STYLES.get((content.marks or {}).get(number, "")))
+        table.add_row(*(worded(row[n]) for n in indices), style=_STYLES.get((content.marks or {}).get(number, "")))
     # A title of the table would be wrapped where the table is narrow.
     caption = [Text(content.caption, style="italic")] if content.caption else []
     notes = [
@@ -66,7 +67,7 @@ def drawn(content: Table, width: int = ROOM_FOR_ALL, more_notes: Sequence[str] =
         *more_notes,
         *([f"a wider terminal has more columns, {flag('csv')} has all"] if content.wide & hidden else []),
     ]
-    return Group(*caption, table, *(Text(f"{'  ' * bool(caption)}{note}", style="dim") for note in notes))
+    return Group(*caption, table, *(Text(worded(f"{'  ' * bool(caption)}{note}"), style="dim") for note in notes))
 
 
 def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False, why: bool = False) -> RenderableType:
@@ -76,7 +77,7 @@ def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False, 
     lines: list[RenderableType] = [Text(headline(answer), style="bold")]
     lines += [Hanging(f"  {label:<{_LABEL - 1}} {text}", _LABEL + 2) for label, text in facts(found, why=why)]
     if with_next:
-        lines += [Text(f"next: {line}") for section in found for line in section.advice()]
+        lines += [Text(worded(f"next: {line}")) for section in found for line in section.advice()]
     return Group(*lines)
 
 

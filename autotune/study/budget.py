@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.measure.units import seconds_of
@@ -133,5 +132,5 @@ def duration_s(text: str) -> float | None:
     """Seconds of `90s`, `10m`, `1.5h` or `600`; None where the text is no duration. Raises InputError for 0."""
     seconds = seconds_of(text, bare="s")
     if seconds == 0:
-        raise InputError(f"{asked('budget', text)}: not a duration above 0", tip="give e.g. 90s, 10m or 1h")
+        raise InputError(f"{marked('budget', text)}: not a duration above 0", tip="give e.g. 90s, 10m or 1h")
     return seconds

@@ -11,8 +11,8 @@ from typing import TypeVar
 from optuna.storages import RDBStorage
 
 from autotune import own_folders
-from autotune.command_line import asked, command, options
-from autotune.errors import AutotuneError, InputError, StoreError, did_you_mean
+from autotune.command_line import command, options
+from autotune.errors import AutotuneError, InputError, StoreError, did_you_mean, marked
 from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study import own_files, sqlite
 from autotune.study.manifest import Manifest, read_manifest
@@ -133,7 +133,7 @@ class FolderStudies(Studies):
                 raise StoreError(
                     f"{folder} holds a study.db without a manifest.json, and not an empty one: it is not a complete "
                     "study",
-                    tip=f"choose another with {asked('study', 'NAME')}, or move that folder away",
+                    tip=f"choose another with {marked('study', 'NAME')}, or move that folder away",
                 )
             own_files.clear_creation(folder)
         opened = sqlite.open_storage(path, create=True)
@@ -158,5 +158,6 @@ def _require_records_here(folder: Path) -> None:
     marker = read_marker(folder)
     if marker is not None:
         raise InputError(
-            f"study {marker.study!r} has its records in {marker.storage}", tip=f"add {asked('storage', marker.storage)}"
+            f"study {marker.study!r} has its records in {marker.storage}",
+            tip=f"add {marked('storage', marker.storage)}",
         )

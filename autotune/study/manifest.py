@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
 from pydantic_core import from_json
 
-from autotune.command_line import asked
-from autotune.errors import InputError, StoreError
+from autotune.errors import InputError, StoreError, marked
 from autotune.files import read_file, write_whole
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.constraint import Constraint
@@ -77,7 +76,7 @@ class Manifest(Record):
             raise StoreError(
                 f"study {self.name!r} cannot go on: it was {self.written}",
                 tip="show, explain, report and export read it; to begin another with what was best in it, add "
-                f"{asked('study', 'NAME')} and {asked('prior', self.name)} to its tune",
+                f"{marked('study', 'NAME')} and {marked('prior', self.name)} to its tune",
             )
 
     @property
@@ -108,7 +107,8 @@ class Manifest(Record):
         if differences:
             raise StoreError(
                 f"study {self.name!r} was created with different settings: {'; '.join(differences)}",
-                tip=f"{asked('study', f'{self.name}-2')} gives this one a name of its own; or ask what it was made for",
+                tip=f"{marked('study', f'{self.name}-2')} gives this one a name of its own; or ask what it was made "
+                "for",
             )
 
     def _question(self) -> dict[str, Any]:
@@ -179,5 +179,5 @@ def parse_manifest(content: Any, place: str) -> Manifest:
 
 
 def _tip() -> str:
-    another = f"start another with {asked('study', 'NAME')}"
+    another = f"start another with {marked('study', 'NAME')}"
     return f"use the autotune that wrote it; restore the file if it was edited or damaged; or {another}"

@@ -20,8 +20,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy import URL, event
 from sqlalchemy.exc import SQLAlchemyError
 
-from autotune.command_line import asked
-from autotune.errors import StoreError, causes
+from autotune.errors import StoreError, causes, marked
 from autotune.own_folders import absolute, require_no_link, require_one_name
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
@@ -101,7 +100,7 @@ def require_writable(path: Path) -> None:
     raise StoreError(
         f"{path.parent} cannot be written",
         tip="check its permissions, or copy it to a place that can be written and name that with "
-        f"{asked('studies_dir')}",
+        f"{marked('studies_dir')}",
     )
 
 
@@ -132,7 +131,7 @@ def _reading(path: Path) -> str:
         return absolute(path).as_uri() + "?mode=ro"
     raise StoreError(
         f"{path} was not closed by the run that wrote it, and its folder cannot be written",
-        tip=f"copy the study to a place that can be written, and name that with {asked('studies_dir')}",
+        tip=f"copy the study to a place that can be written, and name that with {marked('studies_dir')}",
     )
 
 
@@ -177,7 +176,7 @@ def exclusive(path: Path, otherwise: str = "is being tuned by another process") 
             holder = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
             raise StoreError(
                 f"{path.parent} {otherwise} (pid {holder})",
-                tip=f"wait for it, or choose another study with {asked('study', 'NAME')}",
+                tip=f"wait for it, or choose another study with {marked('study', 'NAME')}",
             ) from None
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -210,14 +209,14 @@ def reading(path: Path, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[sqlite3.C
     """The file, which is a study's and undamaged, to be read. Raises StoreError. Optuna itself would create a missing
     file and take an empty or foreign one for a new storage."""
     if not path.exists():
-        raise StoreError(f"{path} is missing", tip=f"restore it, or start another study with {asked('study', 'NAME')}")
+        raise StoreError(f"{path} is missing", tip=f"restore it, or start another study with {marked('study', 'NAME')}")
     uri = absolute(path).as_uri() + "?mode=ro" if is_writable(path) else _reading(path)
     with storage_errors(path), closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"studies", "trials", "version_info"} <= tables:
             raise StoreError(
                 f"{path} is no study's database: it has {len(tables)} tables and not Optuna's",
-                tip=f"choose another study with {asked('study', 'NAME')}",
+                tip=f"choose another study with {marked('study', 'NAME')}",
             )
         damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":

@@ -7,9 +7,8 @@ import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from autotune.command_line import asked
 from autotune.doors import Door
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.study.folder import FolderStudies
 from autotune.study.study import Studies
 
@@ -40,10 +39,10 @@ def studies_in(folder: Path, storage: str | None) -> Studies:
         return FolderStudies(folder)
     scheme = re.match(r"([a-z][a-z0-9-]*)(\+\w+)?://", url)
     if scheme is None:
-        raise InputError(f"{asked('storage')}: not the URL of a database", tip=STORAGES.tip())
+        raise InputError(f"{marked('storage')}: not the URL of a database", tip=STORAGES.tip())
     found = STORAGES.find(scheme[1])
     if found is None:
-        here = f"a study of one machine needs no {asked('storage')}: {asked('studies_dir')} names its folder"
+        here = f"a study of one machine needs no {marked('storage')}: {marked('studies_dir')} names its folder"
         tip = here if scheme[1] == "sqlite" else STORAGES.tip()
-        raise InputError(f"{asked('storage', f'{scheme[0]}...')}: no storage for studies has this scheme", tip=tip)
+        raise InputError(f"{marked('storage', f'{scheme[0]}...')}: no storage for studies has this scheme", tip=tip)
     return found.studies(folder, url)

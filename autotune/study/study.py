@@ -24,9 +24,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune import own_folders
-from autotune.command_line import asked, command
+from autotune.command_line import command
 from autotune.config import Config
-from autotune.errors import AutotuneError, InputError, StoreError
+from autotune.errors import AutotuneError, InputError, StoreError, marked
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.portfolio import Portfolio
 from autotune.study import own_files
@@ -252,7 +252,7 @@ class Study:
             raise StoreError(
                 f"study {self.name!r} was made with {', '.join(f'{name}={value}' for name, value in refused.items())}, "
                 "which no file may set, and this account is not known to have made it",
-                tip=f"if that is what you want, give it again: {asked('env', refused)}",
+                tip=f"if that is what you want, give it again: {marked('env', refused)}",
             )
         return self.manifest.variables
 
@@ -276,7 +276,7 @@ class Study:
         raise StoreError(
             f"study {self.name!r} has a verdict and no measurement of the untuned model that its manifest.json names",
             tip="the file was edited or is another study's: restore it, or start another with "
-            f"{asked('study', 'NAME')}",
+            f"{marked('study', 'NAME')}",
         )
 
     def num_recorded(self) -> int:
@@ -379,7 +379,7 @@ class Study:
             raise StoreError(
                 f"{self.database} holds no study named {name!r}",
                 tip="the folder was renamed or the file is another study's; choose another with "
-                f"{asked('study', 'NAME')}",
+                f"{marked('study', 'NAME')}",
             ) from None
 
     def _trials(self) -> list[FrozenTrial]:
@@ -568,7 +568,7 @@ class Studies(ABC):
             except OSError as error:
                 raise StoreError(
                     f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
-                    tip=f"choose another with {asked('study', 'NAME')}, or move that folder away",
+                    tip=f"choose another with {marked('study', 'NAME')}, or move that folder away",
                 ) from None
             _make_folder(study.folder)
             made = self._make(study.folder, manifest)
@@ -580,7 +580,7 @@ def check_name(name: str) -> None:
     """Raises InputError for a text that cannot be the name of a study."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{asked('study')} {name!r}: not usable as a folder's name",
+            f"{marked('study')} {name!r}: not usable as a folder's name",
             tip="use at most 100 letters, digits, '.', '_' and '-'",
         )
 
@@ -590,7 +590,7 @@ def _make_folder(folder: Path) -> None:
         own_folders.make(folder / "trials")
     except OSError as error:
         raise StoreError(
-            f"cannot create {folder}: {error.strerror}", tip=f"choose another folder with {asked('studies_dir')}"
+            f"cannot create {folder}: {error.strerror}", tip=f"choose another folder with {marked('studies_dir')}"
         ) from None
 
 

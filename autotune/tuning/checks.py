@@ -8,9 +8,8 @@ import math
 from collections.abc import Sequence
 
 from autotune import environment
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import InputError, NoUsableTrialError, SetupError
+from autotune.errors import InputError, NoUsableTrialError, SetupError, marked
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import spread_of_pairs
 from autotune.own_folders import absolute, remove
@@ -40,7 +39,7 @@ def require_same_machine(study: Study) -> None:
         raise InputError(
             f"study {study.name!r} was measured on another machine or under other settings of it: "
             f"{'; '.join(differences)}",
-            tip=f"tune here under another {asked('study', 'NAME')}, or restore what differs and run the same command "
+            tip=f"tune here under another {marked('study', 'NAME')}, or restore what differs and run the same command "
             "again",
         )
 
@@ -55,8 +54,8 @@ def require_untuned_works(study: Study) -> None:
         for objective in study.manifest.objectives:
             if not math.isfinite(objective.value(untuned.outcome)):
                 raise SetupError(
-                    f"{asked('objective', objective.name)}: it cannot be measured here",
-                    tip=f"choose another objective under another {asked('study', 'NAME')}",
+                    f"{marked('objective', objective.name)}: it cannot be measured here",
+                    tip=f"choose another objective under another {marked('study', 'NAME')}",
                 )
         return
     failure = untuned.outcome
@@ -73,7 +72,7 @@ def _remedy(reason: Reason) -> str:
         case Reason.OUT_OF_MEMORY:
             return "give it smaller inputs or a machine with more memory"
         case Reason.TIMEOUT:
-            return f"give it more time with {asked('compile_timeout')} or {asked('trial_timeout')}"
+            return f"give it more time with {marked('compile_timeout')} or {marked('trial_timeout')}"
         case Reason.CRASH:
             return "find the cause of the crash in the log"
     return "mend that"
@@ -138,7 +137,7 @@ def _changed(failure: Failure) -> SetupError:
     return SetupError(
         f"the untuned model does not give what it gave when the study began: {failure.error}",
         tip="undo what changed (its imports, weights, the machine), or start another study with "
-        f"{asked('study', 'NAME')}",
+        f"{marked('study', 'NAME')}",
     )
 
 
@@ -147,7 +146,7 @@ def _failed(failure: Failure) -> SetupError:
         return setup_error("the untuned model against itself", failure)
     return SetupError(
         f"the untuned model gives another output in another process, nothing can be compared with it: {failure.error}",
-        tip=f"fix the seeds of everything random in it, or raise {asked('tolerance')} if that much is its nature",
+        tip=f"fix the seeds of everything random in it, or raise {marked('tolerance')} if that much is its nature",
     )
 
 
@@ -194,7 +193,7 @@ class CircuitBreaker:
             raise SetupError(
                 f"{last.outcome.error}\n{len(streak)} trials in a row ended in this error, whatever the config: "
                 "that is the environment, not the configs",
-                tip=f"fix it, then tune under another {asked('study', 'NAME')}, since these trials blame their "
+                tip=f"fix it, then tune under another {marked('study', 'NAME')}, since these trials blame their "
                 "configs; "
                 f"full log: {last.outcome.evidence}",
             )

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError, InputError, marked
 from autotune.measure.measurement import Measurement
 from autotune.measure.statistics import Verdict
 from autotune.schema import Record
@@ -79,7 +78,7 @@ def read_prior(text: str, studies: Studies) -> PriorSource:
         study = studies.open(text)
     except InputError as error:
         raise InputError(
-            f"{asked('prior', text)}: {error}", tip=error.tip or "give a study or an exported YAML"
+            f"{marked('prior', text)}: {error}", tip=error.unworded[1] or "give a study or an exported YAML"
         ) from None
     try:
         return _from_study(study)
@@ -271,7 +270,7 @@ def _in_space(source: PriorSource, space: SearchSpace) -> list[Config]:
         or not any(config.matches({knob.name: list(knob.values)}) for config in source.configs for knob in space.knobs)
     ):
         raise InputError(
-            f"{asked('prior', source.name)}: its configs ({source.origin}) say nothing about the knobs of "
+            f"{marked('prior', source.name)}: its configs ({source.origin}) say nothing about the knobs of "
             f"{space.framework}",
             tip=f"give a study or an exported YAML of {space.framework}",
         )

@@ -8,8 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.study.early_stop import count_idle
 from autotune.study.records import TrialRecord
@@ -191,7 +190,7 @@ class TimeBudget:
             rest = "" if was_built else ": it was over before the model was built"
             raise InputError(
                 f"the time of {self._session.budget.wall_s:g} s does not hold one trial of the untuned model{rest}",
-                tip=f"give more with {asked('budget')}, e.g. {asked('budget', '10m')}; what was measured is kept",
+                tip=f"give more with {marked('budget')}, e.g. {marked('budget', '10m')}; what was measured is kept",
             )
 
     def _estimated_s(self, finalists: Sequence[TrialRecord]) -> float:

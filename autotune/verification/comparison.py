@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.bench.bench import Bench
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import SetupError
+from autotune.errors import SetupError, marked
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Outcome, Signature
 from autotune.measure.objective import LATENCY, Objective
@@ -228,7 +227,7 @@ def too_little_time(budget: Budget) -> SetupError:
     """What is raised where the time is up before there are blocks enough."""
     return SetupError(
         f"the time of {budget.wall_s:g} s does not hold a comparison of the two",
-        tip=f"give more with {asked('budget')}",
+        tip=f"give more with {marked('budget')}",
     )
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.bench.bench import Bench
-from autotune.command_line import asked
-from autotune.errors import InputError, SetupError
+from autotune.errors import InputError, SetupError, marked
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup, Verdict
@@ -145,7 +144,7 @@ def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path)
         )
     if first.environment.variables != second.environment.variables:
         raise InputError(
-            f"the two files were tuned under different {asked('env')} variables, which decide as much as a config"
+            f"the two files were tuned under different {marked('env')} variables, which decide as much as a config"
         )
     (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second)
     workload = other_side.workload.model_copy(update={"seed": one_side.workload.seed})

@@ -26,8 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds import KINDS, OF_ANY, keys_of_all, kind_of
@@ -146,7 +145,7 @@ def _require_known_parts(
         raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(known)}")
     missing = [key for key in ("model", *(() if calls else (kind.needs,))) if key not in parts]
     if missing:
-        raise InputError(f"{asked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}")
+        raise InputError(f"{marked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}")
 
 
 def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:
@@ -215,7 +214,7 @@ def _compare(value: object, workload: Workload) -> AuthorsWord:
     try:
         return AuthorsWord.of(value)
     except InputError as error:
-        raise InputError(f"{workload.model}: {error}", tip=error.tip) from None
+        raise error.about(workload.model) from None
 
 
 _VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
@@ -264,20 +263,20 @@ def _import_file(path: Path) -> ModuleType:
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
     """The workload's arguments, checked against the function's parameters; with the seed if the function takes one."""
-    _require_known(workload.dimensions, function, workload, "shapes")
-    _require_known(workload.arguments, function, workload, "arguments")
+    _require_known(workload.dimensions, function, workload, marked("shapes"))
+    _require_known(workload.arguments, function, workload, marked("arguments"))
     given: dict[str, Any] = dict(workload.arguments)
     if "seed" in inspect.signature(function).parameters:
         given.setdefault("seed", workload.seed)
     return given
 
 
-def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, field: str) -> None:
+def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, place: str) -> None:
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [name for name in names if name not in parameters and not takes_any]
     if unknown:
         raise InputError(
-            f"{asked(field)} {unknown[0]}: {workload.model} has no such argument",
+            f"{place} {unknown[0]}: {workload.model} has no such argument",
             tip=f"it takes: {', '.join(parameters) or 'none'}",
         )

@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from autotune.command_line import asked
 from autotune.doors import Door
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 
 _NAMED = re.compile(r"([a-z][a-z0-9_-]*):")
 
@@ -55,8 +54,8 @@ def hub_reference(hub: Hub, model: str, framework: str, task: str) -> tuple[str,
     """The import reference of the builder, and a digest of what holds the model's code. Raises like `Hub.require`."""
     if framework != hub.framework:
         raise InputError(
-            f"{asked('build', model)}: its models are written in {hub.framework}, and this is a study of {framework}",
-            tip=f"use {asked('framework', hub.framework)}",
+            f"{marked('build', model)}: its models are written in {hub.framework}, and this is a study of {framework}",
+            tip=f"use {marked('framework', hub.framework)}",
         )
     hub.require(model, task)
     return hub.builder(task), hub.digest(task)

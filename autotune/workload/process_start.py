@@ -30,10 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.environment import usable_cpus
-from autotune.errors import InputError, InvalidConfigError, did_you_mean
+from autotune.errors import InputError, InvalidConfigError, did_you_mean, marked
 
 PREFIX = "env."
 """What the name of a knob begins with that is a variable."""
@@ -246,8 +245,8 @@ def require_variable(knob: str, value: Scalar) -> None:
     if name not in VARIABLES:
         raise InputError(
             f"knob {knob}: no config may ask for this variable",
-            tip=f"{did_you_mean(name, VARIABLES)}{asked('env', {'NAME': 'VALUE'})} sets any variable for all processes "
-            "of a study",
+            tip=f"{did_you_mean(name, VARIABLES)}{marked('env', {'NAME': 'VALUE'})} sets any variable for all "
+            "processes of a study",
         )
     if value is None:
         return
@@ -264,7 +263,7 @@ def _require(knob: str, value: Scalar) -> None:
     try:
         require_variable(knob, value)
     except InputError as error:
-        raise InvalidConfigError(str(error), tip=error.tip) from None
+        raise InvalidConfigError(f"{error}", tip=error.unworded[1]) from None
 
 
 def may_be_set(name: str, value: str) -> bool:
@@ -294,7 +293,7 @@ def given_again(variables: Mapping[str, str], typed: Mapping[str, str], place: s
         raise InputError(
             f"{place} was measured with {', '.join(f'{name}={value}' for name, value in refused.items())}, which no "
             "file may set",
-            tip=f"if that is what you want, give it yourself: {asked('env', refused)}",
+            tip=f"if that is what you want, give it yourself: {marked('env', refused)}",
         )
     return {**variables, **typed}
 

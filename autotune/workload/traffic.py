@@ -20,8 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.files import read_file
 from autotune.measure.measurement import Axis
 from autotune.schema import Record
@@ -126,16 +125,16 @@ def parse_shapes(texts: Iterable[str]) -> Traffic:
     for text in written:
         name, equals, sizes = (part.strip() for part in text.partition("="))
         if not equals or not name.isidentifier():
-            raise InputError(f"{asked('shapes', text)}: not understood", tip=_SYNTAX)
+            raise InputError(f"{marked('shapes', text)}: not understood", tip=_SYNTAX)
         if name in dimensions:
-            raise InputError(f"{asked('shapes', text)}: {name} is given twice")
+            raise InputError(f"{marked('shapes', text)}: {name} is given twice")
         dimensions[name] = _shares(text, sizes)
     if not dimensions:
-        raise InputError(f"{asked('shapes')}: no shape is given", tip=_SYNTAX)
+        raise InputError(f"{marked('shapes')}: no shape is given", tip=_SYNTAX)
     if math.prod(map(len, dimensions.values())) > MAX_SHAPES:
         raise InputError(
-            f"{asked('shapes')} {'; '.join(written)}: more than {MAX_SHAPES:,} shapes",
-            tip=f"name fewer sizes, or give the shapes that a server logged with {asked('traffic', 'FILE')}",
+            f"{marked('shapes')} {'; '.join(written)}: more than {MAX_SHAPES:,} shapes",
+            tip=f"name fewer sizes, or give the shapes that a server logged with {marked('traffic', 'FILE')}",
         )
     shares: dict[tuple[tuple[str, int], ...], float] = {}
     for choice in itertools.product(*(by_size.items() for by_size in dimensions.values())):
@@ -150,24 +149,24 @@ def read_traffic(path: Path) -> Traffic:
     try:
         lines = read_file(path).decode().splitlines()
     except InputError as error:
-        raise InputError(f"{asked('traffic')}: {error}", tip=error.tip) from None
+        raise error.about(marked("traffic")) from None
     except UnicodeDecodeError:
-        raise InputError(f"{asked('traffic', path)}: it is not UTF-8 text", tip="check the path") from None
+        raise InputError(f"{marked('traffic', path)}: it is not UTF-8 text", tip="check the path") from None
     counts: Counter[tuple[tuple[str, int], ...]] = Counter()
     dimensions: tuple[str, ...] = ()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{asked('traffic', path)}, line {number}"
+        where = f"{marked('traffic', path)}, line {number}"
         sizes, count = _logged(where, line)
         dimensions = dimensions or tuple(sizes)
         if set(sizes) != set(dimensions):
             raise InputError(f"{where}: it names {', '.join(sizes)}, the lines before {', '.join(dimensions)}")
         counts[tuple((name, sizes[name]) for name in dimensions)] += count
     if not counts:
-        raise InputError(f"{asked('traffic', path)}: it holds no shape", tip=f"write lines such as {_LINE}")
+        raise InputError(f"{marked('traffic', path)}: it holds no shape", tip=f"write lines such as {_LINE}")
     if len(counts) > MAX_SHAPES:
-        raise InputError(f"{asked('traffic', path)}: more than {MAX_SHAPES:,} shapes", tip="leave the rare ones out")
+        raise InputError(f"{marked('traffic', path)}: more than {MAX_SHAPES:,} shapes", tip="leave the rare ones out")
     return _traffic({shape: count / counts.total() for shape, count in counts.items()})
 
 
@@ -182,17 +181,17 @@ def _shares(text: str, written: str) -> dict[int, float]:
     sizes = [size for sizes, _ in items for size in sizes]
     twice = next((size for size, number in Counter(sizes).items() if number > 1), None)
     if twice is not None:
-        raise InputError(f"{asked('shapes', text)}: size {twice} is given twice")
+        raise InputError(f"{marked('shapes', text)}: size {twice} is given twice")
     percents = [percent for _, percent in items if percent is not None]
     if not percents:
         return {size: 1 / len(sizes) for size in sizes}
     if len(percents) < len(items):
         raise InputError(
-            f"{asked('shapes', text)}: some sizes have a share and some have none", tip="give one to all or none"
+            f"{marked('shapes', text)}: some sizes have a share and some have none", tip="give one to all or none"
         )
     if abs(sum(percents) - 100) > 1e-6:
         raise InputError(
-            f"{asked('shapes', text)}: the shares add up to {sum(percents):g} %", tip="they must add up to 100 %"
+            f"{marked('shapes', text)}: the shares add up to {sum(percents):g} %", tip="they must add up to 100 %"
         )
     return {size: percent / 100 / len(group) for group, percent in items if percent is not None for size in group}
 
@@ -200,15 +199,15 @@ def _shares(text: str, written: str) -> dict[int, float]:
 def _item(text: str, item: str) -> tuple[range, float | None]:
     match = _ITEM.fullmatch(item.strip())
     if match is None:
-        raise InputError(f"{asked('shapes', text)}: {item.strip()!r} is not a size", tip=_SYNTAX)
+        raise InputError(f"{marked('shapes', text)}: {item.strip()!r} is not a size", tip=_SYNTAX)
     low, high = int(match[1]), int(match[2] or match[1])
     percent = None if match[3] is None else float(match[3])
     if low < 1 or high < low or percent == 0:
         raise InputError(
-            f"{asked('shapes', text)}: {item.strip()} is empty", tip="sizes and shares are above 0, the least first"
+            f"{marked('shapes', text)}: {item.strip()} is empty", tip="sizes and shares are above 0, the least first"
         )
     if high - low >= MAX_SHAPES:
-        raise InputError(f"{asked('shapes', text)}: more than {MAX_SHAPES:,} shapes", tip="name fewer sizes")
+        raise InputError(f"{marked('shapes', text)}: more than {MAX_SHAPES:,} shapes", tip="name fewer sizes")
     return range(low, high + 1), percent
 
 

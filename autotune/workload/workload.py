@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt, model_validator
 
-from autotune.command_line import asked, command
+from autotune.command_line import command
 from autotune.config import Scalar
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.files import read_file
 from autotune.schema import Record
 from autotune.workload.function_digest import digest_of
@@ -89,7 +89,7 @@ def split_reference(model: str) -> tuple[str, str]:
     place, _, function = model.rpartition(":")
     if not place or not function.isidentifier():
         raise InputError(
-            f"{asked('build', model)}: not a bundled model, nor FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            f"{marked('build', model)}: not a bundled model, nor FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
             tip=f"run `{command('models')}` for the bundled ones",
         )
     return place, function
@@ -104,5 +104,5 @@ def file_reference(place: str | Path, function: str, search_path: Path = Path())
     try:
         content = read_file(path)
     except InputError as error:
-        raise InputError(f"{asked('build', f'{path.name}:{function}')}: {error}", tip=error.tip) from None
+        raise error.about(marked("build", f"{path.name}:{function}")) from None
     return f"{path}:{function}", digest_of(content, function)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app
-from autotune.command_line import answering_the_command_line, flag
-from autotune.errors import InputError
+from autotune.command_line import as_flag, flag
+from autotune.errors import InputError, answering
 from autotune.question.question import Asked, AskedAgain, Question, as_typed, parse_arguments
 
 ASKED_FOR = {name for name, field in Question.model_fields.items() if field.description}
@@ -74,7 +74,7 @@ def test_a_choice_is_worded_for_who_is_answered():
     with pytest.raises(InputError, match=r"^effort='quik': unknown") as caught:
         Question.of({"effort": "quik"})
     assert caught.value.tip == "did you mean quick? choose quick, normal or exhaustive"
-    with answering_the_command_line(), pytest.raises(InputError, match=r"^--effort quik: unknown"):
+    with answering(as_flag), pytest.raises(InputError, match=r"^--effort quik: unknown"):
         Question.of({"effort": "quik"})
 
 

@@ -11,7 +11,7 @@ from autotune.answer.result import StudyResult
 from autotune.answer.sections import news
 from autotune.answer.sections.priors import PriorsSection
 from autotune.config import Config
-from autotune.errors import InputError
+from autotune.errors import InputError, worded
 from autotune.measure.measurement import Failure
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
@@ -303,7 +303,7 @@ class TestOffered:
         """The line says what to add."""
         (event,) = give(make_study(space=space))
         assert event == PriorsOffered(["earlier"])
-        assert news(event) == ["study earlier tuned the same model: add prior='earlier'"]
+        assert list(map(worded, news(event))) == ["study earlier tuned the same model: add prior='earlier'"]
 
     def test_not_to_a_study_that_goes_on_or_has_a_prior(self, make_study, space, search, earlier, studies_dir):
         """Whoever began without knows what they do."""

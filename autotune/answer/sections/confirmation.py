@@ -10,7 +10,7 @@ from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Role, Sectio
 from autotune.answer.format import as_budget, num_blocks
 from autotune.answer.objectives import shown
 from autotune.apply.config_parts import ConfigParts
-from autotune.command_line import asked
+from autotune.errors import marked
 from autotune.job.launch import tip_of
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.objective import Objective
@@ -61,7 +61,7 @@ class ConfirmationSection(Section):
                 chosen = answer.command("export", "-o", "best.yaml", trial=str(answer.confirmation.candidate))
                 yield f"{chosen}     (unproven, as chosen)"
         elif answer.verdict is Verdict.INFEASIBLE:
-            relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
+            relax = f"relax a constraint in another study ({marked('study', 'NAME')})"
             more = f"{answer.command('resume', trials='N')}     (tries further configs), or "
             yield relax if answer.stop_reason is StopReason.EXHAUSTED else more + relax
         else:

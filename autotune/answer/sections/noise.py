@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Section, Series, Table
 from autotune.answer.format import percent, seconds
-from autotune.command_line import asked
+from autotune.errors import marked
 from autotune.measure.scatter import LEAST_CORES, Cause, ProcessState, Scatter, given_back_s
 from autotune.measure.statistics import TOO_WIDE, Verdict
 from autotune.study.records import DRIFTING, UNRELIABLE_DRIFT
@@ -172,7 +172,7 @@ def remedy(cause: Cause) -> str | None:
     """What to do about a cause: docs/measurement.md has the table of causes. None where no ratio is touched by it."""
     match cause:
         case Cause.FAULTS:
-            return f"keep memory in the process (the knob `allocator`, with {asked('process_settings', True)})"
+            return f"keep memory in the process (the knob `allocator`, with {marked('process_settings', True)})"
         case Cause.OTHERS:
             return "stop other programs"
         case Cause.STOLEN:

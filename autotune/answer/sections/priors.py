@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from autotune.answer.content import Fact, Section
-from autotune.command_line import asked
+from autotune.errors import marked
 from autotune.space.portfolio import Beyond, Portfolio, beyond
 from autotune.study.study import Study
 from autotune.tuning.events import Event, PriorsGiven, PriorsOffered
@@ -29,7 +29,7 @@ class PriorsSection(Section):
         elif isinstance(event, PriorsOffered):
             first, names = event.studies[0], ", ".join(event.studies[:_MAX_OFFERED])
             noun = "study" if len(event.studies) == 1 else "studies"
-            yield f"{noun} {names} tuned the same model: add {asked('prior', first)}"
+            yield f"{noun} {names} tuned the same model: add {marked('prior', first)}"
 
     @cached_property
     def _uses(self) -> list[PriorUse]:
@@ -58,7 +58,7 @@ class PriorsSection(Section):
             yield (
                 "beyond",
                 f"{settings} made {self._beyond.num_models} other models {self._beyond.ratio:.1f}x as fast as what was "
-                f"tried here (on {self._beyond.processor}): {asked('process_settings', True)} tries it, where the job "
+                f"tried here (on {self._beyond.processor}): {marked('process_settings', True)} tries it, where the job "
                 "allows settings of its whole process",
             )
         for use in self._uses:

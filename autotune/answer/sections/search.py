@@ -10,7 +10,7 @@ from typing import Any
 from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Section, Series, Table
 from autotune.answer.format import as_budget, promise, seconds, times
 from autotune.answer.objectives import as_good_as, shown, stopped
-from autotune.command_line import asked
+from autotune.errors import marked
 from autotune.study.records import StopReason, TrialRecord
 from autotune.study.study import Study
 from autotune.tuning.events import BudgetShort, Event, RoomShort, SearchEnded
@@ -35,7 +35,7 @@ class SearchSection(Section):
             call = "" if event.call_s is None else f"a call takes {seconds(event.call_s)} here: "
             needed = f"{call}a proof needs about {as_budget(event.needed_s)}, and the run has {seconds(event.wall_s)}"
             smaller = "smaller inputs, such as a smaller batch, or " if (event.call_s or 0.0) >= LONG_CALL_S else ""
-            yield f"short       {needed}; give {smaller}{asked('budget', as_budget(event.needed_s))}"
+            yield f"short       {needed}; give {smaller}{marked('budget', as_budget(event.needed_s))}"
 
         elif isinstance(event, RoomShort):
             room = event.room

@@ -9,7 +9,7 @@ from autotune.answer.content import Fact, Section
 from autotune.answer.format import interval, times
 from autotune.answer.objectives import shown
 from autotune.answer.result import StudyResult
-from autotune.command_line import asked
+from autotune.errors import marked
 from autotune.measure.statistics import COMPILED
 
 
@@ -37,7 +37,7 @@ class SecondBaselineSection(Section):
         if second is None or figures is None or not figures.is_beyond_noise:
             return
         gained = f"{shown(self.answer.objective, figures.value)} by {second.deed} alone, {interval(figures.speedup)}"
-        yield "for nothing", f"{gained}: {second.by_hand}, or {asked('process_settings', True)}"
+        yield "for nothing", f"{gained}: {second.by_hand}, or {marked('process_settings', True)}"
 
     def document(self) -> dict[str, Any]:
         figures = self.answer.second_figures

@@ -11,6 +11,7 @@ from autotune.answer.content import Curves, Figure, Mark, PlotAxis, Role, Sectio
 from autotune.answer.format import count, error, misses, num_bytes, seconds, times
 from autotune.answer.objectives import ratio_footnote
 from autotune.answer.sections.environment import accelerator_remarks
+from autotune.errors import worded
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.study.equivalence import equivalence_classes
@@ -205,7 +206,7 @@ def trial_row(record: TrialRecord, objective: Objective) -> dict[str, Any]:
         "disturbed": record.disturbed,
         "reason": failure and failure.reason.value,
         "stage": failure and failure.stage.value,
-        "error": failure and failure.error,
+        "error": failure and worded(failure.error),
         "started": record.started,
         "ended": record.ended,
         "config": dict(record.config.root),

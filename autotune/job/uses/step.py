@@ -11,9 +11,8 @@ from autotune.backends.capabilities import Updates, require
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of, framework_of, framework_that, load_backend
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.job.fallback import MismatchError
 from autotune.job.guard import Guard
 from autotune.job.uses.use import Applying, Held, Use
@@ -40,7 +39,7 @@ class UseOfStep(Use):
         if not tuned.is_untuned and not issubclass(tuned.kind, Train):
             raise MismatchError(
                 f"{self._applying.loaded.path} was tuned for {tuned.kind.words}",
-                tip=f"tune with {asked('task', 'train')}",
+                tip=f"tune with {marked('task', 'train')}",
             )
 
     def _problem_of_optimizer(self, backend: Backend) -> str | None:

@@ -21,9 +21,8 @@ from autotune.backends.contracts.compiler import EffectsOf
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.job.admission import MANY_LEARNED, Admission, Numbered
 from autotune.job.fallback import Fallback, MismatchError, Together
 from autotune.job.guard import GuardTerms
@@ -226,7 +225,7 @@ class Use(ABC):
 
     def _hint_of_misfits(self) -> str:
         """What to do about calls of other shapes, after a semicolon; nothing where the job does not want to know."""
-        shapes = f", with {asked('shapes', 'NAME=SIZES')} for several shapes" if self.takes_shapes else ""
+        shapes = f", with {marked('shapes', 'NAME=SIZES')} for several shapes" if self.takes_shapes else ""
         return f"{self._applying.hint}{shapes}" if self._applying.hint else ""
 
     def _check(self, backend: Backend) -> OutputCheck:

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.models import weights
 
 __all__ = ["fill", "in_type"]
@@ -36,7 +35,7 @@ def in_type(model: Made, inputs: Any, dtype: str) -> tuple[Made, Any]:
     wanted = getattr(torch, dtype, None)
     if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
         raise InputError(
-            f"{asked('arguments', {'dtype': dtype})}: no type of weights", tip="bfloat16, float16, float32"
+            f"{marked('arguments', {'dtype': dtype})}: no type of weights", tip="bfloat16, float16, float32"
         )
     cast = tree_map_only(torch.Tensor, lambda x: x.to(wanted) if x.is_floating_point() else x, inputs)
     return model.to(wanted), cast

@@ -29,9 +29,9 @@ from autotune.cli.flags import (
 )
 from autotune.cli.report import require_report
 from autotune.cli.team_defaults import flags_in
-from autotune.command_line import asked, flag, options
+from autotune.command_line import flag, options
 from autotune.doors import USES
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError, InputError, marked
 from autotune.plugins.fleet.night import Night
 from autotune.plugins.fleet.row import (
     FAILED,
@@ -278,4 +278,4 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{asked('output', folder)}: no folder can be made there: {error.strerror}") from None
+        raise InputError(f"{marked('output', folder)}: no folder can be made there: {error.strerror}") from None

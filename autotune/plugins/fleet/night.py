@@ -14,8 +14,7 @@ from autotune.answer.result import StudyResult
 from autotune.api.running import terms_of
 from autotune.cli.app import say
 from autotune.cli.running import search
-from autotune.command_line import asked
-from autotune.errors import AutotuneError, InputError, StoreError
+from autotune.errors import AutotuneError, InputError, StoreError, marked
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
 from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, row_of_answer
@@ -115,7 +114,7 @@ class Night:
         try:
             return self.studies.open_or_create(manifest)
         except StoreError as error:
-            tip = f"{error.tip}; {asked('anew', True)} begins it anew" if may_begin_anew else error.tip
+            tip = f"{error.tip}; {marked('anew', True)} begins it anew" if may_begin_anew else error.tip
             raise StoreError(str(error), tip=tip) from None
 
     def _export(self, study: Study, answer: StudyResult) -> str:

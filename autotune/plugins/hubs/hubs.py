@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Literal
 
 from autotune import models
-from autotune.command_line import asked, install
+from autotune.command_line import install
 from autotune.environment import package_version
-from autotune.errors import InputError, MissingFrameworkError
+from autotune.errors import InputError, MissingFrameworkError, marked
 from autotune.workload.hubs import Hub
 
 SCHEME = "hf:"
@@ -63,15 +63,17 @@ class PackageHub(Hub):
 
     def require(self, model: str, task: str) -> None:
         if model == self.scheme:
-            raise InputError(f"{asked('build', model)}: names no model", tip=f"for example: {', '.join(self.examples)}")
+            raise InputError(
+                f"{marked('build', model)}: names no model", tip=f"for example: {', '.join(self.examples)}"
+            )
         if task not in self.tasks:
             lacks, tip = _lacking(task)
             raise InputError(
-                f"{asked('task', task)} {asked('build', model)}: models of {self.whose} {lacks} by name", tip=tip
+                f"{marked('task', task)} {marked('build', model)}: models of {self.whose} {lacks} by name", tip=tip
             )
         if package_version(self.package) is None:
             raise MissingFrameworkError(
-                f"{asked('build', model)}: the package {self.package} is not installed in this Python environment",
+                f"{marked('build', model)}: the package {self.package} is not installed in this Python environment",
                 tip=f"run: {self.install}",
             )
 
@@ -100,16 +102,16 @@ def _lacking(task: str) -> tuple[str, str]:
     return {
         "train": (
             "come without a loss",
-            f"return one with its loss in a function of your own: {asked('build', 'FILE.py:FUNCTION')}",
+            f"return one with its loss in a function of your own: {marked('build', 'FILE.py:FUNCTION')}",
         ),
-        "generate": ("generate no text", f"take one of {HF.whose}, such as {asked('build', 'hf:llama')}"),
+        "generate": ("generate no text", f"take one of {HF.whose}, such as {marked('build', 'hf:llama')}"),
     }[task]
 
 
 def require_count(argument: str, count: object) -> None:
     """Raises InputError for an argument of a builder that is no whole number above zero."""
     if not isinstance(count, int) or count < 1:
-        raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
+        raise InputError(f"{marked('arguments', {argument: count})}: must be a whole number above zero")
 
 
 @contextmanager
@@ -120,7 +122,7 @@ def what_it_refuses(model: str, *more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except refusals as error:
-        raise InputError(f"{asked('build', model)}: {textwrap.shorten(str(error), 300)}") from error
+        raise InputError(f"{marked('build', model)}: {textwrap.shorten(str(error), 300)}") from error
 
 
 def _shown(examples: tuple[str, ...]) -> str:

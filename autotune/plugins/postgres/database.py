@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from autotune import environment
-from autotune.command_line import asked, command
-from autotune.errors import StoreError
+from autotune.command_line import command
+from autotune.errors import StoreError, marked
 from autotune.plugins.postgres.storage import PATIENCE_S, PatientStorage, storage_errors, was_cut_off
 from autotune.plugins.postgres.url import StorageUrl
 from autotune.schema import Record, read
@@ -146,7 +146,7 @@ class SharedDatabase:
                 f"study {self.name!r} is one of host {self.home.host}, in {self.home.folder}: "
                 "trials of two machines are not comparable",
                 tip="go on there, or begin a study of this machine with "
-                f"{asked('study', f'{self.name}-{environment.hostname()}')} and {asked('prior', self.name)}; if that "
+                f"{marked('study', f'{self.name}-{environment.hostname()}')} and {marked('prior', self.name)}; if that "
                 f"machine is gone, `{command('studies', 'rm', self.name)}` frees the name",
             )
 
@@ -214,7 +214,7 @@ class SharedDatabase:
     def _in_use(self) -> StoreError:
         return StoreError(
             f"study {self.name!r} in {self._url} is being tuned by another process ({self._last_driver()})",
-            tip=f"wait for it, or choose another study with {asked('study', 'NAME')}",
+            tip=f"wait for it, or choose another study with {marked('study', 'NAME')}",
         )
 
     def _last_driver(self) -> Driver:

@@ -19,8 +19,8 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from autotune.command_line import asked, install
-from autotune.errors import InputError, StoreError, causes
+from autotune.command_line import install
+from autotune.errors import InputError, StoreError, causes, marked
 from autotune.plugins.postgres.url import StorageUrl
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
@@ -97,7 +97,7 @@ def _require_driver() -> None:
         import psycopg  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"{asked('storage')} needs the package psycopg 3, which cannot be imported ({str(error).splitlines()[0]})",
+            f"{marked('storage')} needs the package psycopg 3, which cannot be imported ({str(error).splitlines()[0]})",
             tip=f"run: {install('postgres')}",
         ) from None
 

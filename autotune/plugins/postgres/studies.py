@@ -11,8 +11,7 @@ import optuna
 from pydantic import ValidationError
 
 from autotune import own_folders
-from autotune.command_line import asked
-from autotune.errors import InputError, StoreError
+from autotune.errors import InputError, StoreError, marked
 from autotune.plugins.postgres.database import HOME, MANIFEST, SharedDatabase, attributes
 from autotune.plugins.postgres.storage import PatientStorage, open_storage, storage_errors
 from autotune.plugins.postgres.url import StorageUrl, parse_storage
@@ -98,7 +97,7 @@ class SharedStudies(Studies):
             except optuna.exceptions.DuplicatedStudyError:
                 raise StoreError(
                     f"{self} has a study {manifest.name!r} that autotune did not make, or is making now",
-                    tip=f"choose another with {asked('study', 'NAME')}",
+                    tip=f"choose another with {marked('study', 'NAME')}",
                 ) from None
             try:
                 home = self._settle(folder, manifest)
@@ -161,7 +160,7 @@ class SharedStudies(Studies):
             what = f"holds the evidence of a study in {marker.storage}"
         else:
             return
-        tip = f"choose another with {asked('study', 'NAME')}, or another folder with {asked('studies_dir')}"
+        tip = f"choose another with {marked('study', 'NAME')}, or another folder with {marked('studies_dir')}"
         raise StoreError(f"{folder} {what}", tip=tip)
 
     def _settle(self, folder: Path, manifest: Manifest) -> Home:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from autotune.command_line import asked, options
-from autotune.errors import InputError
+from autotune.command_line import options
+from autotune.errors import InputError, marked
 from autotune.study.storages import url_given
 
 _SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
@@ -58,15 +58,15 @@ def parse_storage(text: str) -> StorageUrl:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        raise InputError(f"{asked('storage')}: not the URL of a database", tip=_FORM) from None
+        raise InputError(f"{marked('storage')}: not the URL of a database", tip=_FORM) from None
     if url.drivername not in _SCHEMES:
-        raise InputError(f"{asked('storage', f'{url.drivername}://...')}: not the driver of this package", tip=_FORM)
+        raise InputError(f"{marked('storage', f'{url.drivername}://...')}: not the driver of this package", tip=_FORM)
     if "@" in (url.host or ""):
         raise InputError(
-            f"{asked('storage')}: there are two @ in it",
+            f"{marked('storage')}: there are two @ in it",
             tip="write an @ of the password as %40, or keep the password in ~/.pgpass",
         )
     found = StorageUrl(url.set(drivername="postgresql+psycopg"))
     if not url.database and "service" not in url.query:
-        raise InputError(f"{asked('storage', found)}: names no database", tip=_FORM)
+        raise InputError(f"{marked('storage', found)}: names no database", tip=_FORM)
     return found

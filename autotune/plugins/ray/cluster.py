@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.command_line import asked, install
-from autotune.errors import InputError, MissingDeviceError, SetupError, quoted
+from autotune.command_line import install
+from autotune.errors import InputError, MissingDeviceError, SetupError, marked, quoted
 from autotune.plugins.ray.device_worker import DeviceWorker
 from autotune.plugins.ray.links import Cluster, Link, LinkLostError
 from autotune.plugins.ray.messages import Report, WorkerFacts, WorkerOrder, WorkerSettings
@@ -86,7 +86,7 @@ class RayCluster:
                 self._ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own.
             raise SetupError(
-                f"{asked('on', self._on)}: no Ray cluster: {str(error).splitlines()[0]}",
+                f"{marked('on', self._on)}: no Ray cluster: {str(error).splitlines()[0]}",
                 tip="start one with `ray start --head`, or unset RAY_ADDRESS to use this machine alone",
             ) from None
 
@@ -139,7 +139,7 @@ class RayCluster:
         seats = self._seats(settings.device)
         if not seats:
             raise MissingDeviceError(
-                f"{asked('on', self._on)}: no node of the cluster has a {_RESOURCE.get(settings.device, 'CPU')}",
+                f"{marked('on', self._on)}: no node of the cluster has a {_RESOURCE.get(settings.device, 'CPU')}",
                 tip="`ray status` lists what the nodes offer; see docs/many-machines.md",
             )
         started = [(seat, self._actor(seat, settings)) for seat in seats]
@@ -150,7 +150,7 @@ class RayCluster:
                 link.kill()
         if not self._links:
             raise SetupError(
-                f"{asked('on', self._on)}: no worker started within {_STARTS_WITHIN_S:.0f} s",
+                f"{marked('on', self._on)}: no worker started within {_STARTS_WITHIN_S:.0f} s",
                 tip="is autotune installed on the nodes, and are their resources free? `ray status` tells",
             )
         return list(self._links)
@@ -208,14 +208,14 @@ def require_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise InputError(f"{asked('on', 'ray')}: Ray is not installed", tip=install("ray")) from None
+        raise InputError(f"{marked('on', 'ray')}: Ray is not installed", tip=install("ray")) from None
     return ray
 
 
 def require_known(on: str) -> None:
     """Raises InputError for a value of `--on` that names no cluster, or where Ray is not installed."""
     if on != LOCAL and not on.startswith(REMOTE):
-        raise InputError(f"{asked('on', on)}: unknown", tip="give ray, or ray://HOST:PORT")
+        raise InputError(f"{marked('on', on)}: unknown", tip="give ray, or ray://HOST:PORT")
     require_ray()
 
 

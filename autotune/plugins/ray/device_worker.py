@@ -70,7 +70,7 @@ class DeviceWorker:
                 if settings.device != "cpu" and settings.device not in found.devices:
                     problem = f"{framework} finds no {settings.device}"
         except AutotuneError as error:
-            problem = str(error)
+            problem = f"{error}"
         if code_sha256() != settings.code_sha256:
             problem = "the sources of autotune there are not the driver's: install the same release"
         device = devices.get(settings.device, settings.device)
@@ -113,7 +113,7 @@ class DeviceWorker:
             try:
                 self._execute(order)
             except AutotuneError as error:
-                self._refuse(order, f"{error}" + (f" ({error.tip})" if error.tip else ""))
+                self._refuse(order, error.with_tip())
             except Exception:  # A driver that waits for a report must get one.
                 self._refuse(order, traceback.format_exc())
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from autotune.bench.bench import Process, StageCallback
 from autotune.bench.messages import Finish, Turn
-from autotune.command_line import asked
 from autotune.environment import Environment
-from autotune.errors import SetupError
+from autotune.errors import SetupError, marked
 from autotune.measure.measurement import Measurement, OnWorker, Outcome, Stage
 from autotune.plugins.ray.links import Link
 from autotune.trial.folder import TrialFolder
@@ -166,7 +165,7 @@ class Members:
             raise SetupError(
                 "no worker is left that is like the one that measured the untuned model: "
                 + ("; ".join(self.answer.differences(other)) or "another device or driver"),
-                tip=f"`resume` continues when such a machine is there, or tune under another {asked('study', 'NAME')}",
+                tip=f"`resume` continues when such a machine is there, or tune under another {marked('study', 'NAME')}",
             )
         return alike[0]
 

@@ -82,7 +82,7 @@ def _tuned(study: Study, name: str, terms: Terms, all_time: Deadline, folder: Pa
 
 def _say_left_out(name: str, problem: AutotuneError) -> str:
     """A tier that cannot be tuned must not stop the others. Returns why."""
-    say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
+    say(f"tier {name} is left out: {problem.with_tip()}")
     return str(problem)
 
 

@@ -7,8 +7,7 @@ came near took part in none.
 
 from __future__ import annotations
 
-from autotune.command_line import asked
-from autotune.errors import NoUsableTrialError
+from autotune.errors import NoUsableTrialError, marked
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.own_folders import absolute, remove
 from autotune.plugins.serving.tier_file import NOISY, Tail
@@ -55,7 +54,7 @@ def _measure(session: Session, answer: TrialRecord) -> list[Measurement]:
         elif outcome.reason is not Reason.OUT_OF_TIME:
             raise _not_confirmed(outcome)
     if not measured:
-        raise NoUsableTrialError("no time is left to confirm the 99th percentile", tip=f"give more {asked('budget')}")
+        raise NoUsableTrialError("no time is left to confirm the 99th percentile", tip=f"give more {marked('budget')}")
     remove(folder / "cache")
     return measured
 

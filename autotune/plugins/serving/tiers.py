@@ -8,8 +8,7 @@ from pathlib import Path
 from autotune.answer.content import Mark, Table
 from autotune.answer.export import export
 from autotune.answer.format import seconds
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.units import seconds_of
 from autotune.plugins.serving.tier_file import TIERS, Tail, Tier, Tiers
 from autotune.study.budget import Budget
@@ -27,7 +26,7 @@ def deadline_s(text: str) -> float:
     limit_s = seconds_of(text)
     if not limit_s:
         raise InputError(
-            f"{asked('deadline', text)}: not a duration", tip="give a number with a unit, e.g. 50ms or 0.2s"
+            f"{marked('deadline', text)}: not a duration", tip="give a number with a unit, e.g. 50ms or 0.2s"
         )
     return limit_s
 
@@ -40,7 +39,7 @@ def folder_of(studies_dir: Path, manifests: Mapping[str, Manifest]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"cannot create {folder}: {error.strerror}", tip=f"choose another {asked('studies_dir')}"
+            f"cannot create {folder}: {error.strerror}", tip=f"choose another {marked('studies_dir')}"
         ) from None
     return folder
 

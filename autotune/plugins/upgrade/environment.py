@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.trial.processes import last_json, package_path
 
 _ASKS_WITHIN_S = 120.0
@@ -39,7 +38,7 @@ class OtherEnvironment:
     def of(cls, place: str | os.PathLike[str], framework: str) -> OtherEnvironment:
         """The one of a virtual environment's folder, or of an interpreter. Raises InputError where it cannot run trials
         of the framework."""
-        given = asked("against", str(place))
+        given = marked("against", str(place))
         python = _python_at(place)
         if python is None:
             raise InputError(f"{given}: no Python is there", tip=_NO_PYTHON)

@@ -15,7 +15,7 @@ import typer
 
 from autotune import own_folders
 from autotune.cli.app import print_line, say, say_error
-from autotune.command_line import FACE_VARIABLE, command, flag, options
+from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
 from autotune.job.launch import CannotStartError, Launch, tip_of
 from autotune.plugins.watch.folder import Watched, read
@@ -96,7 +96,6 @@ def _for_calls(file: Path) -> TunedConfig:
 
 def _be(job: list[str], environment: dict[str, str]) -> None:
     """Be the job from now on: its streams, signals and exit status are its own. Raises CannotStartError."""
-    environment.pop(FACE_VARIABLE, None)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)

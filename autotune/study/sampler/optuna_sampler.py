@@ -19,9 +19,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import InputError, did_you_mean, quoted
+from autotune.errors import InputError, did_you_mean, marked, quoted
 from autotune.space.space import SearchSpace
 from autotune.study.records import Tried
 from autotune.study.sampler.enum_sampler import Excluded
@@ -47,12 +46,12 @@ def _make(name: str, seed: int) -> BaseSampler:
     module, colon, class_name = name.partition(":")
     if not colon and name not in _NAMES.values():
         raise InputError(
-            f"{asked('sampler', name)}: unknown",
+            f"{marked('sampler', name)}: unknown",
             tip=f"{did_you_mean(name.lower(), _NAMES)}take one of {', '.join(_NAMES)}, or PACKAGE.MODULE:CLASS",
         )
     found: Any = getattr(importlib.import_module(module), class_name) if colon else getattr(optuna.samplers, name)
     if not (inspect.isclass(found) and issubclass(found, BaseSampler)):
-        raise InputError(f"{asked('sampler', name)}: is no class that derives from optuna.samplers.BaseSampler")
+        raise InputError(f"{marked('sampler', name)}: is no class that derives from optuna.samplers.BaseSampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         factory: Any = found
@@ -70,7 +69,7 @@ def _explained(name: str) -> Iterator[None]:
     except Exception as error:
         missing = f"install {error.name}, or t" if isinstance(error, ModuleNotFoundError) and error.name else "t"
         raise InputError(
-            f"{asked('sampler', name)}: {quoted(error)}",
+            f"{marked('sampler', name)}: {quoted(error)}",
             tip=f"{missing}ake another; it has to be importable here, is made by CLASS(seed=SEED), and is asked for "
             "categorical parameters",
         ) from error

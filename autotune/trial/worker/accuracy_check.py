@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autotune.backends.outputs import Observed
-from autotune.command_line import asked
-from autotune.errors import AutotuneError, SetupError
+from autotune.errors import AutotuneError, SetupError, marked
 from autotune.measure import accuracy, parts
 from autotune.measure.agreement import Array
 from autotune.measure.measurement import Checked
@@ -81,7 +80,7 @@ def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Che
             raise
         raise WrongResultError(
             f"the untuned model itself leaves the tolerance of its {request.reference_precision} reference: {error}; "
-            f"allow more with {asked('tolerance')}, or take {asked('reference', 'model')}",
+            f"allow more with {marked('tolerance')}, or take {marked('reference', 'model')}",
             error.relative_error,
         ) from None
     if settled is not None:
@@ -291,7 +290,7 @@ def heading_of(stored: list[list[Array]]) -> dict[str, Any]:
         heading: dict[str, Any] = json.loads(str(stored[0][0]))
     except (IndexError, json.JSONDecodeError):
         raise ValueError(
-            f"it was written by another release of autotune; tune under another name ({asked('study')})"
+            f"it was written by another release of autotune; tune under another name ({marked('study')})"
         ) from None
     return heading
 

@@ -14,8 +14,7 @@ from typing import Any
 from autotune.backends.capabilities import require
 from autotune.backends.outputs import flatten, observed
 from autotune.backends.protocol import Backend
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.measurement import Component, Signature, TensorSpec
 from autotune.trial.worker.subject import input_specs, signature_of
 from autotune.workload.arguments import Arguments
@@ -133,7 +132,7 @@ class ComponentRecord:
                 how = "a cache of the calls before" if called.has_cache else f"inputs of {len(called.shapes)} shapes"
                 raise InputError(
                     f"{self._name}: {path} is called with {how}, as where text grows",
-                    tip=f"a model that generates text is tuned as such: {asked('task', 'generate')}",
+                    tip=f"a model that generates text is tuned as such: {marked('task', 'generate')}",
                 )
 
 

@@ -26,7 +26,7 @@ from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
 from autotune.environment import usable_cpus
-from autotune.errors import AutotuneError, InvalidConfigError, quoted
+from autotune.errors import AutotuneError, InvalidConfigError, quoted, worded
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import lacks_process_resources, module_command
@@ -83,7 +83,7 @@ def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     if outcome is not None:
         folder.write_outcome(outcome)
     if isinstance(outcome, Failure):
-        print(f"{outcome.reason} at {outcome.stage}: {outcome.error}", file=sys.stderr)
+        print(worded(f"{outcome.reason} at {outcome.stage}: {outcome.error}"), file=sys.stderr)
     if temporary is not None:
         own_folders.remove(temporary)
     return 0
@@ -249,7 +249,7 @@ _LIBRARIES = re.compile(rf"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|
 def message_of(error: BaseException) -> str:
     """What is told of an exception in a line or a few."""
     if isinstance(error, AutotuneError):
-        return f"{error} ({error.tip})" if error.tip else str(error)
+        return error.with_tip()
     return quoted(error, max_lines=4, max_chars=600)
 
 

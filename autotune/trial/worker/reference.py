@@ -16,8 +16,7 @@ from typing import Any
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
-from autotune.errors import InputError, SetupError, quoted
+from autotune.errors import InputError, SetupError, marked, quoted
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
@@ -43,7 +42,7 @@ def write_in_child(folder: TrialFolder) -> int:
 
     If that worker is killed by a signal, this process ends with the same signal, so that the crash is reported.
     """
-    print(f"the untuned model is run for {asked('reference')} first", file=sys.stderr, flush=True)
+    print("the untuned model is run first, for the reference", file=sys.stderr, flush=True)
     status = run_helper(folder, ONLY)
     crash_alike(status)
     return status
@@ -78,8 +77,8 @@ def complete_reference(request: TrialRequest, calls: Calls, step: Step, toleranc
 def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) -> None:
     if dtype == "float32" and "float64" in {name.lower() for name in subject.dtypes}:
         raise InputError(
-            f"{asked('reference', 'float32')} would round the float64 tensors of {request.workload.model}",
-            tip=f"use {asked('reference', 'model')} or float64",
+            f"{marked('reference', 'float32')} would round the float64 tensors of {request.workload.model}",
+            tip=f"use {marked('reference', 'model')} or float64",
         )
 
 
@@ -96,5 +95,5 @@ def _observed(
         # Out of memory too: the message says that this reference cannot be made, and what to do.
         raise SetupError(
             f"{request.workload.model}: the untuned model does not run in {dtype}: {quoted(error, max_chars=300)}",
-            tip=f"use {asked('reference', 'model')}",
+            tip=f"use {marked('reference', 'model')}",
         ) from error

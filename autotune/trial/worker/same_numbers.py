@@ -17,8 +17,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
-from autotune.errors import InvalidConfigError, SetupError
+from autotune.errors import InvalidConfigError, SetupError, marked
 from autotune.files import write_whole
 from autotune.measure.measurement import Checked, Failure, Reason, Stage
 from autotune.trial.folder import TrialFolder
@@ -49,7 +48,7 @@ def check_in_child(folder: TrialFolder, request: TrialRequest, backend: Backend)
     crash_alike(status)
     outcome = inner.read_outcome()
     if isinstance(outcome, Failure):
-        is_silent = require(backend.training, asked("task", "train")).silence is not None
+        is_silent = require(backend.training, marked("task", "train")).silence is not None
         how = "with its dropout silent" if is_silent else "with the untuned step's random numbers"
         if outcome.reason not in (Reason.WRONG_RESULT, Reason.SETUP):
             ends = f"{how} the config ends in {outcome.reason.value} ({outcome.error})"
@@ -71,7 +70,7 @@ def write(request: TrialRequest, folder: TrialFolder, backend: Backend, enter: C
     subject = subject_of(request, backend)
     calls = Steps(request.workload, subject, backend, same_numbers=True)
     enter(Stage.CHECK)
-    training = require(backend.training, asked("task", "train"))
+    training = require(backend.training, marked("task", "train"))
     if training.draw_as_uncompiled is not None:
         training.draw_as_uncompiled()
     changes = UndoLog()

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.workload.components import Pipeline, as_pipeline, called, held_components
 from autotune.workload.kinds.infer import Infer
 from autotune.workload.workload import Task, Workload
@@ -61,11 +60,11 @@ class PipelineCalls(Infer):
     def require_suitable(cls, parts: Mapping[str, Any], workload: Workload) -> None:
         if workload.task != cls.task:
             raise InputError(
-                f"{asked('task', workload.task)}: {workload.model} returned a pipeline",
+                f"{marked('task', workload.task)}: {workload.model} returned a pipeline",
                 tip="return one of its models with inputs of its own",
             )
         if workload.shapes is not None:
             raise InputError(
-                f"{workload.model} returned a pipeline, and {asked('shapes')} is for one model", tip="leave it out"
+                f"{workload.model} returned a pipeline, and {marked('shapes')} is for one model", tip="leave it out"
             )
         super().require_suitable(parts, workload)

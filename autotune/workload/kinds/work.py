@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, ClassVar, Self
 
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Task, Workload
 
@@ -70,7 +69,7 @@ class Work(ABC):
     @classmethod
     def asked_for(cls, workload: Workload) -> str:
         """Subject of a sentence that refuses something of this kind."""
-        return asked("task", workload.task)
+        return marked("task", workload.task)
 
     @classmethod
     def require_suitable(cls, parts: Mapping[str, Any], workload: Workload) -> None:

@@ -9,9 +9,8 @@ import mindspore
 import numpy as np
 from mindcv.models.registry import is_model, list_models
 
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean
+from autotune.errors import InputError, did_you_mean, marked
 from autotune.models import weights
 from autotune.models.mindspore.training import cross_entropy
 from autotune.plugins.hubs.hubs import MINDCV, MINDCV_EXAMPLES, require_count, what_it_refuses
@@ -31,7 +30,7 @@ def build(
     require_count("image_size", image_size)
     if not is_model(name):
         raise InputError(
-            f"{asked('build', MINDCV + name)}: mindcv {mindcv.__version__} has no such model",
+            f"{marked('build', MINDCV + name)}: mindcv {mindcv.__version__} has no such model",
             tip=f"{did_you_mean(name, list_models())}for example: {', '.join(MINDCV_EXAMPLES)}",
         )
     with what_it_refuses(MINDCV + name):

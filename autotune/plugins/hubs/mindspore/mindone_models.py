@@ -11,10 +11,9 @@ from typing import Any
 import mindspore
 import numpy as np
 
-from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.environment import package_version
-from autotune.errors import InputError, did_you_mean, quoted
+from autotune.errors import InputError, did_you_mean, marked, quoted
 from autotune.models import weights
 from autotune.plugins.hubs.hubs import MINDONE, MINDONE_EXAMPLES, require_count, what_it_refuses
 
@@ -83,7 +82,7 @@ def build(
     for argument, count in (("batch", batch), ("seq", seq), ("image_size", image_size)):
         require_count(argument, count)
     if head not in HEADS:
-        raise InputError(f"{asked('arguments', {'head': head})}: unknown", tip=f"choose one of: {', '.join(HEADS)}")
+        raise InputError(f"{marked('arguments', {'head': head})}: unknown", tip=f"choose one of: {', '.join(HEADS)}")
     np.random.seed(seed)  # Its layers draw their weights from both.
     mindspore.set_seed(seed)
     if name in _NETWORKS:
@@ -109,16 +108,16 @@ def _text_model(name: str, head: str, fields: Mapping[str, Scalar]) -> tuple[Any
         there = [each for each, found in kinds.items() if found]
         known = [each for table in HEADS["none"] for each in getattr(tables, table)]
         raise InputError(
-            f"{asked('build', MINDONE + name)}: mindone {package_version('mindone')} has no such model"
+            f"{marked('build', MINDONE + name)}: mindone {package_version('mindone')} has no such model"
             + (f" with head={head}" if there else ""),
-            tip=f"give {asked('arguments')} head={' or '.join(there)}"
+            tip=f"give {marked('arguments')} head={' or '.join(there)}"
             if there
             else f"{did_you_mean(name, [*known, *_NETWORKS])}for example: {', '.join(MINDONE_EXAMPLES)}",
         )
     plain = configurations.AutoConfig.for_model(name)
     unknown = [field for field in fields if field != "num_labels" and not hasattr(plain, field)]
     if unknown:
-        raise InputError(f"{asked('arguments')} {unknown[0]}: {MINDONE}{name} has no such field in its configuration")
+        raise InputError(f"{marked('arguments')} {unknown[0]}: {MINDONE}{name} has no such field in its configuration")
     small = {field: value for field, value in _SMALL.items() if field in plain.to_dict()}
     config = configurations.AutoConfig.for_model(name, **{**small, **fields})
     for field, token in config.to_dict().items():
@@ -160,6 +159,6 @@ def _imported(name: str, module: str, attribute: str | None = None) -> Any:
     except Exception as error:
         here = ", ".join(f"{each} {package_version(each)}" for each in ("mindone", "transformers", "mindspore"))
         raise InputError(
-            f"{asked('build', MINDONE + name)}: {module} cannot be imported beside {here}: {quoted(error)}",
+            f"{marked('build', MINDONE + name)}: {module} cannot be imported beside {here}: {quoted(error)}",
             tip="on a CPU take mindone 0.3.0 with transformers 4.46.3, tokenizers 0.20.3 and huggingface-hub 0.36.2",
         ) from error

@@ -11,9 +11,8 @@ from typing import Any
 import mindspore
 import numpy as np
 
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean, quoted
+from autotune.errors import InputError, did_you_mean, marked, quoted
 from autotune.files import read_yaml
 from autotune.models import weights
 from autotune.plugins.hubs.hubs import MINDYOLO, require_count, what_it_refuses
@@ -39,12 +38,12 @@ def build(
     config = _configuration(Path(name))
     network = config.get("network")
     if not isinstance(network, Mapping) or "model_name" not in network:
-        raise InputError(f"{asked('build', MINDYOLO + name)}: has no network with a model_name", tip=_WHERE)
+        raise InputError(f"{marked('build', MINDYOLO + name)}: has no network with a model_name", tip=_WHERE)
     known = [key for key, value in network.items() if isinstance(value, (int, float))]
     for field in fields:
         if field not in known:
             raise InputError(
-                f"{asked('arguments')} {field}: {name} has no such number in its network",
+                f"{marked('arguments')} {field}: {name} has no such number in its network",
                 tip=f"{did_you_mean(field, known)}it takes batch, image_size, seed, {', '.join(known)}",
             )
     size = config.get("img_size", _IMAGE_SIZE) if image_size is None else image_size
@@ -65,7 +64,7 @@ def _made(name: str, network: Mapping[str, Any]) -> Any:
         attributes = importlib.import_module("mindyolo.utils.config").Config(dict(network))
     except Exception as error:
         raise InputError(
-            f"{asked('build', MINDYOLO + name)}: mindyolo cannot be imported: {quoted(error)}",
+            f"{marked('build', MINDYOLO + name)}: mindyolo cannot be imported: {quoted(error)}",
             tip="it needs opencv-python-headless, pycocotools, tqdm, pillow and setuptools below 80",
         ) from error
     with what_it_refuses(MINDYOLO + name, KeyError, AttributeError):
@@ -77,7 +76,7 @@ def _made(name: str, network: Mapping[str, Any]) -> Any:
 def _configuration(path: Path, depth: int = 0) -> dict[str, Any]:
     """What stands in the file, over what stands in the files that it adds to."""
     if path.suffix not in (".yaml", ".yml") or not path.is_file() or depth > _DEEPEST:
-        raise InputError(f"{asked('build', f'{MINDYOLO}{path}')}: is no configuration file", tip=_WHERE)
+        raise InputError(f"{marked('build', f'{MINDYOLO}{path}')}: is no configuration file", tip=_WHERE)
     own = read_yaml(path)
     below: dict[str, Any] = {}
     for base in own.pop(_BASES, None) or ():

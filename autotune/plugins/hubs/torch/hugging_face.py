@@ -19,9 +19,8 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean, quoted
+from autotune.errors import InputError, did_you_mean, marked, quoted
 from autotune.plugins.hubs.hubs import EXAMPLES, SCHEME, require_count
 from autotune.plugins.hubs.torch.hugging_face_inputs import InputMaker, Shape
 from autotune.plugins.hubs.torch.hugging_face_labels import PAIRED, labelled, require_loss
@@ -102,7 +101,7 @@ def build_to_train(
     masked, causal, classification.
     """
     if part is not None:
-        raise InputError(f"{asked('arguments', {'part': part})}: a part has no loss to train it with", tip=_way_out())
+        raise InputError(f"{marked('arguments', {'part': part})}: a part has no loss to train it with", tip=_way_out())
     wish = _WishToTrain(name, head, size, Shape(batch, seq, image_size), seed)
     model, inputs = _made(wish, fields)
     return {"model": model, "inputs": inputs}
@@ -180,7 +179,7 @@ class _WishToTrain(_Wish):
             return super().lacking(model, why)
         heads = [head for head in _TO_TRAIN if _auto_class(model.config, head) is not None]
         words = f"no labels were found with which {type(model).__name__} returns a loss{why}"
-        return words, f"give {asked('arguments')} head={' or '.join(heads)}; or " if heads else ""
+        return words, f"give {marked('arguments')} head={' or '.join(heads)}; or " if heads else ""
 
 
 Named = Callable[[torch.nn.Module], list[str]]
@@ -341,7 +340,7 @@ def _refusal(
 
 
 def _way_out() -> str:
-    return "take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION")
+    return "take a function of your own that returns (model, inputs): " + marked("build", "FILE.py:FUNCTION")
 
 
 def _named(wish: _Wish, model: torch.nn.Module) -> list[str]:
@@ -350,14 +349,14 @@ def _named(wish: _Wish, model: torch.nn.Module) -> list[str]:
     if part not in modules or not part:
         near = [each for each in modules if each and each.count(".") < 2]
         raise InputError(
-            f"{asked('arguments', {'part': part})}: {SCHEME}{wish.name} has no such module",
+            f"{marked('arguments', {'part': part})}: {SCHEME}{wish.name} has no such module",
             tip=f"{did_you_mean(str(part), near)}among others: {', '.join(near[:12])}",
         )
     return [part]
 
 
 def _asked(name: str) -> str:
-    return asked("build", SCHEME + name)
+    return marked("build", SCHEME + name)
 
 
 def _reader(name: str) -> Callable[..., Any]:
@@ -399,7 +398,7 @@ def _maker(name: str, config: Any, head: str) -> Any:
     if head not in makers:
         raise InputError(
             f"{_asked(name)}: transformers {transformers.__version__} has no such model with head={head}",
-            tip=f"give {asked('arguments')} head={' or '.join(makers)}" if makers else _way_out(),
+            tip=f"give {marked('arguments')} head={' or '.join(makers)}" if makers else _way_out(),
         )
     return makers[head]
 
@@ -452,7 +451,7 @@ def _auto_class(config: Any, head: str) -> Any | None:
 def _require_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InputError(
-            f"{asked('arguments', {argument: value})}: unknown", tip=f"choose one of: {', '.join(choices)}"
+            f"{marked('arguments', {argument: value})}: unknown", tip=f"choose one of: {', '.join(choices)}"
         )
 
 
@@ -460,7 +459,7 @@ def _require_fields(name: str, fields: dict[str, Scalar], known: set[str]) -> No
     for field in fields:
         if field not in known:
             raise InputError(
-                f"{asked('arguments')} {field}: {SCHEME}{name} has no such field in its configuration",
+                f"{marked('arguments')} {field}: {SCHEME}{name} has no such field in its configuration",
                 tip=f"it takes head, size, batch, seq, image_size, seed and: {', '.join(sorted(known))}",
             )
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import transformers
 
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.plugins.hubs.hubs import SCHEME, require_count
 from autotune.plugins.hubs.torch.hugging_face import build as build_to_call
 
@@ -39,7 +38,7 @@ def build(
     wanted: dict[str, Any] = {"use_cache": True, **limit, **fields}
     model, _ = build_to_call(name, head=_head(name), size=size, seed=seed, **wanted)
     if not getattr(model, "can_generate", lambda: False)():
-        raise InputError(f"{asked('build', SCHEME + name)}: {type(model).__name__} generates no text")
+        raise InputError(f"{marked('build', SCHEME + name)}: {type(model).__name__} generates no text")
     settings: Any = model.generation_config
     config: Any = model.config
     if config.is_encoder_decoder and settings.decoder_start_token_id is None:
@@ -55,7 +54,7 @@ def _lengths(prompts: Scalar) -> list[int]:
     except ValueError:
         lengths = []
     if not lengths or min(lengths) < 1:
-        raise InputError(f"{asked('arguments', {'prompts': prompts})}: write lengths in tokens, such as {PROMPTS}")
+        raise InputError(f"{marked('arguments', {'prompts': prompts})}: write lengths in tokens, such as {PROMPTS}")
     return lengths
 
 

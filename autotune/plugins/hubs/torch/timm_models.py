@@ -8,9 +8,8 @@ import timm
 import torch
 from timm.data import resolve_data_config
 
-from autotune.command_line import asked
 from autotune.config import Scalar
-from autotune.errors import InputError, did_you_mean
+from autotune.errors import InputError, did_you_mean, marked
 from autotune.models import weights
 from autotune.models.torch.training import cross_entropy
 from autotune.plugins.hubs.hubs import TIMM, TIMM_EXAMPLES, require_count, what_it_refuses
@@ -32,7 +31,7 @@ def build(
             require_count(argument, count)
     if not timm.is_model(name):
         raise InputError(
-            f"{asked('build', TIMM + name)}: timm {timm.__version__} has no such model",
+            f"{marked('build', TIMM + name)}: timm {timm.__version__} has no such model",
             tip=f"{did_you_mean(name, timm.list_models())}for example: {', '.join(TIMM_EXAMPLES)}",
         )
     model = _create(name, image_size, arguments)
@@ -52,8 +51,8 @@ def build_to_train(name: str, *, batch: int = 4, seed: int = 0, **arguments: Any
     num_classes: Any = getattr(model, "num_classes", 0)
     if not num_classes:
         raise InputError(
-            f"{asked('build', TIMM + name)}: it has no classes to train it with",
-            tip=f"give {asked('arguments')} num_classes=1000",
+            f"{marked('build', TIMM + name)}: it has no classes to train it with",
+            tip=f"give {marked('arguments')} num_classes=1000",
         )
     labels = torch.from_numpy(weights.labels(batch, num_classes, seed))
     return {"model": model.train(), "inputs": pixels, "targets": labels, "loss": cross_entropy}

@@ -17,8 +17,8 @@ from autotune.backends.capabilities import Continuation, require
 from autotune.backends.outputs import Observed
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
 from autotune.config import Config
+from autotune.errors import marked
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.generated import Generated
@@ -50,7 +50,7 @@ class Continuations(Calls):
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         super().__init__(workload, subject, backend)
-        self._generation = require(backend.generation, asked("task", "generate"))
+        self._generation = require(backend.generation, marked("task", "generate"))
         self._prompts = subject.work_as(Text).prompts
         self._tokens = [given.positional[0] for given in subject.inputs[:-1]]
         self._seed = workload.seed

@@ -44,9 +44,8 @@ from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
-from autotune.command_line import asked
 from autotune.config import Config
-from autotune.errors import AutotuneError, quoted
+from autotune.errors import AutotuneError, marked, quoted
 from autotune.measure.agreement import Array
 from autotune.measure.parts import OBJECT, Part
 from autotune.measure.sampling import Clock
@@ -98,7 +97,7 @@ class Steps(Calls):
         where a framework cannot do that."""
         super().__init__(workload, subject, backend)
         self._recipe = subject.work_as(Train)
-        self._training = require(backend.training, asked("task", "train"))
+        self._training = require(backend.training, marked("task", "train"))
         self._surroundings = Surroundings(subject, backend, self._training.trained(self._recipe.optimizer))
         self._before = self._surroundings.now()
         self._start = self._training.weights(self._recipe.optimizer)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.subject import Subject, SubjectOf
@@ -64,5 +63,5 @@ def _built_for(workload: Workload, backend: Backend) -> Built:
     """A workload with the real calls of its file, if it has one. Raises InputError for a file that cannot be used."""
     if workload.inputs is None:
         return build(workload)
-    calls = require(backend.calls_file, asked("inputs")).read(Path(workload.inputs))
+    calls = require(backend.calls_file, marked("inputs")).read(Path(workload.inputs))
     return build(workload, calls)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import Backend
 from autotune.backends.read_around import variables_read
-from autotune.errors import AutotuneError, InputError, InvalidConfigError
+from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.hurting_inputs import one_value_of
 from autotune.measure.measurement import TensorSpec
@@ -81,7 +81,7 @@ class SubjectOfCalls(SubjectOf):
             try:
                 regions.check_region(model, region)
             except InvalidConfigError as error:
-                raise InputError(f"{self._workload.model}: {error}", tip=error.tip) from None
+                raise error.about(self._workload.model) from None
         call = partial(built.inputs.call, model)
         backend.materialise(model, call)
         declared = Declaration(

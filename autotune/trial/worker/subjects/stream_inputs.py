@@ -16,8 +16,7 @@ import numpy as np
 
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.measure.measurement import Axis
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, build
@@ -140,7 +139,7 @@ def _input_axes(dimension: VaryingDimension, workload: Workload, largest: Argume
     arguments = {**workload.arguments, **dimension.at_smallest}
     other = build(workload.model_copy(update={"arguments": arguments})).inputs.leaves()
     named = largest.named_leaves()
-    who = f"{asked('shapes', dimension.name)}: the inputs of {workload.model}"
+    who = f"{marked('shapes', dimension.name)}: the inputs of {workload.model}"
     if len(other) != len(named):
         raise InputError(f"{who} are {len(named)} at {dimension.largest} and {len(other)} at {dimension.smallest}")
     axes = []

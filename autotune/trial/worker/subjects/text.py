@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.backends.capabilities import Generation, require
-from autotune.command_line import asked
-from autotune.errors import InputError
+from autotune.errors import InputError, marked
 from autotune.trial.worker.subject import Subject, SubjectOf, digests, input_specs, signature_of
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.text import Text
@@ -56,7 +55,7 @@ class SubjectOfText(SubjectOf):
 
     def _generation(self) -> Generation:
         """What the framework does with a model that generates. Raises InputError for another."""
-        generation = require(self._backend.generation, asked("task", "generate"))
+        generation = require(self._backend.generation, marked("task", "generate"))
         problem = generation.check_generating(self._built.model)
         if problem is not None:
             raise InputError(f"{self._workload.model} returned as the model {problem}")

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.backends.capabilities import USUAL_LEARNING_RATE, Training, require
-from autotune.command_line import asked
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, marked
 from autotune.trial.worker.subjects.calls import SubjectOfCalls
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.train import Train, own_loss
@@ -31,7 +30,7 @@ class SubjectOfStep(SubjectOfCalls):
 
     @property
     def _training(self) -> Training:
-        return require(self._backend.training, asked("task", "train"))
+        return require(self._backend.training, marked("task", "train"))
 
     def _set_mode(self, model: Any) -> None:
         self._training.set_training(model)
