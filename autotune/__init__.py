@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from autotune.api import events
     from autotune.api.callbacks import CallbackError
-    from autotune.api.diagnosing import diagnose
     from autotune.api.result import TuneResult
     from autotune.api.side_by_side import compare, verify
     from autotune.api.tuning import load_study, resume, tune
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.job.recording import Recording
     from autotune.tuned.tuned_config import AdaptivePolicy
 
+    diagnose: Callable[..., Any]
     expose: Callable[..., None]
     load_tiers: Callable[..., Any]
     verify_against: Callable[..., Any]
@@ -67,7 +67,6 @@ _PLACES = {
     "MismatchError": "autotune.job.fallback",
     "TuneResult": "autotune.api.result",
     "compare": "autotune.api.side_by_side",
-    "diagnose": "autotune.api.diagnosing",
     "events": "autotune.api.events",
     "load_study": "autotune.api.tuning",
     "resume": "autotune.api.tuning",

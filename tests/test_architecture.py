@@ -76,7 +76,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "triton": ("backends/torch/backend.py",),
     "pynvml": ("backends/torch/instruments.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/", "plugins/hubs/mindspore/", "integrations/mindspore.py"),
-    "optuna": ("study/", "planning/", "plugins/postgres/"),
+    "optuna": ("study/", "planning/", "plugins/postgres/", "plugins/samplers/"),
     "scipy": ("study/sampler/", "measure/early_look.py"),
     "sqlalchemy": ("study/sqlite.py", "plugins/postgres/"),
     "psycopg": ("plugins/postgres/",),
@@ -93,8 +93,8 @@ HOMES: dict[str, tuple[str, ...]] = {
 
 FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "two frameworks": (
-        r"autotune\.api\.both|(is|open|tune)_both|BothResult",
-        "api/both.py",
+        r"autotune\.plugins\.both\..*|(is|open|tune)_both|BothResult",
+        "plugins/both/",
         ("api/tuning.py", "cli/tune.py", "question/allows.py"),
     ),
     "a cluster of workers": (
@@ -164,7 +164,7 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "cli/running.py",
             "cli/show.py",
             "cli/studies.py",
-            "render/diagnosis.py",
+            "plugins/diagnose/page.py",
             "render/explanation.py",
             "render/html/page.py",
             "render/live.py",

@@ -15,14 +15,15 @@ import re
 
 import pytest
 
-from autotune.api import diagnosing, side_by_side
-from autotune.api.diagnosing import Diagnosis
+from autotune.api import side_by_side
 from autotune.config import Config
 from autotune.measure.blocks import Blocks
 from autotune.measure.findings import findings_of
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.proof import Proof
 from autotune.measure.scatter import ProcessState
+from autotune.plugins.diagnose import command as diagnosing
+from autotune.plugins.diagnose.command import Diagnosis
 from autotune.verification.comparison import ComparisonResult
 from tests import golden_studies
 from tests.conftest import REPOSITORY, run_here

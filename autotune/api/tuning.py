@@ -9,13 +9,13 @@ from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
-from autotune.api.both import open_both, tune_both
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model, split_inputs
 from autotune.api.result import TuneResult, answer_so_far
 from autotune.api.running import Terms, profile_best, reopen, search, terms_of
 from autotune.api.studies import studies_at
+from autotune.doors import USES
 from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
 from autotune.question.allows import is_both
@@ -95,9 +95,10 @@ def tune(
         if is_both(given.framework):
             if live_inputs is not None:
                 raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")
-            with open_both(given, build, terms.limits, studies, tell) as opened_both:
-                run = partial(_search, tell=tell, profile=given.profile)
-                return tune_both(opened_both, terms, run, notify_all(callbacks))
+            run = partial(_search, tell=tell, profile=given.profile)
+            both = USES.require("tune_both")
+            found: TuneResult = both(given, build, terms, studies, run, tell=tell, notify=notify_all(callbacks))
+            return found
         with named_model(build, live_inputs, given, studies.folder, tell) as named:
             opened = studies.open_or_create(make_manifest(named, terms.limits))
         return _run(opened, terms, tell, profile=given.profile, on=given.on)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from autotune.cli.app import app, print_json, print_line, print_result, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import COMMANDS, app, print_json, print_line, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option
-from autotune.cli.report import require_report, write_result
+from autotune.cli.report import require_report
 from autotune.command_line import command
 from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR, Question
 
-if TYPE_CHECKING:
-    from autotune.api.events import Event
+Knobs = Annotated[
+    list[str] | None,
+    typer.Option("--knob", help="Setting NAME=VALUE that differs from the default config; repeatable."),
+]
 
 
 @app.command()
@@ -26,10 +28,7 @@ def diagnose(
     framework: Annotated[str | None, option("framework", "torch or mindspore. [by device]")] = None,
     device: Annotated[str, option("device")] = "auto",
     arguments: Annotated[list[str] | None, option("arguments")] = None,
-    knob: Annotated[
-        list[str] | None,
-        typer.Option("--knob", help="Setting NAME=VALUE that differs from the default config; repeatable."),
-    ] = None,
+    knob: Knobs = None,
     seed: Annotated[int, option("seed", "Seed of weights and inputs.")] = 0,
     report: ReportFlag = None,
     as_json: AsJson = False,
@@ -38,26 +37,12 @@ def diagnose(
 
     Each with location, reason, cost and fix, the most expensive first.
     """
-    from autotune.api.diagnosing import examine
-    from autotune.render.diagnosis import diagnosis_document, diagnosis_lines
-
     if (build is None) is (model is None):
         raise InputError("one model is needed", tip=f"try: {command('diagnose', 'resnet18')}")
-    question = Question.of(
-        {"build": build or model, "framework": framework, "device": device, "arguments": arguments, "seed": seed}
-    )
+    given = {"build": build or model, "framework": framework, "device": device, "arguments": arguments, "seed": seed}
     require_report(report)
     stop_on_sigterm()
-    diagnosis = examine(question, knob or (), _say_step)
-    print_result(diagnosis_document(diagnosis), diagnosis_lines(diagnosis), as_json=as_json)
-    write_result(diagnosis, report)
-
-
-def _say_step(event: Event) -> None:
-    from autotune.api.events import DiagnosisStep
-
-    if isinstance(event, DiagnosisStep):
-        say(f"  measuring {event.what} ...")
+    COMMANDS.require("diagnose")(Question.of({**given, "report": report, "as_json": as_json}), knob)
 
 
 @app.command()

@@ -11,24 +11,19 @@ from autotune.cli.app import (
     COMMANDS,
     app,
     begun,
-    print_json,
     print_line,
     print_result,
     say,
-    stop_on_sigterm,
     with_exit_status,
 )
-from autotune.cli.compare import say_block
 from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, asks, examples
-from autotune.cli.report import require_report, write_result
-from autotune.cli.running import interrupted, print_summary, profile, run_study, search
+from autotune.cli.report import require_report
+from autotune.cli.running import run_study
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
 from autotune.question.allows import is_both
 from autotune.question.question import Question
 
 if TYPE_CHECKING:
-    from autotune.api.both import BothResult
-    from autotune.api.running import Terms
     from autotune.study.budget import Budget
     from autotune.study.manifest import Manifest
     from autotune.study.study import Studies, Study
@@ -71,13 +66,15 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
     for sentence in ignored_lines(context):
         say(sentence)
     require_report(question.report)
+    status: int
     if question.deadline is not None:
-        status: int = COMMANDS.require("tune-tiers")(question)
+        status = COMMANDS.require("tune-tiers")(question)
+        return status
+    if is_both(question.framework):
+        status = COMMANDS.require("tune-both")(question)
         return status
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun(), studies)
-    if is_both(question.framework):
-        return _tune_both(question, terms, studies)
     manifest = make_manifest(question, terms.limits)
     if question.dry_run:
         if not question.as_json and (said := sources_line(context)):
@@ -111,49 +108,6 @@ def _say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: 
             study.close()
     busy = how_busy(budget.quiet)
     print_result(plan_document(manifest, cost, busy), plan_lines(manifest, cost, busy), as_json=as_json)
-
-
-def _tune_both(question: Question, terms: Terms, place: Studies) -> int:
-    """Tune in one framework after the other, and print each verdict, the comparison and what to use."""
-    from autotune.answer.result import StudyResult
-    from autotune.api import both
-
-    def search_and_tell(study: Study, own: Terms) -> None:
-        say(f"{study.manifest.framework}: study {study.name}")
-        search(study, own, quiet=question.quiet)
-        if question.profile:
-            profile(study)
-        if not question.as_json:
-            print_line(f"{study.manifest.framework}: study {study.name}")
-            print_summary(StudyResult(study), profiled=question.profile, with_next=False)
-
-    with both.open_both(question, question.build, terms.limits, place) as studies:
-        stop_on_sigterm()
-        try:
-            found = both.tune_both(studies, terms, search_and_tell, say_block)
-        except KeyboardInterrupt:
-            return interrupted()
-        _print_both(found, as_json=question.as_json)
-    if found.comparison is not None:
-        write_result(found.comparison, question.report)
-    return 0
-
-
-def _print_both(found: BothResult, *, as_json: bool) -> None:
-    from autotune.render.json import comparison_document
-    from autotune.render.side_by_side import comparison_lines
-
-    comparison = found.comparison
-    if as_json:
-        document = None if comparison is None else comparison_document(comparison, comparison.names)
-        studies = {name: result.document() for name, result in found.results.items()}
-        print_json({"use": found.study, "studies": studies, "left_out": found.left_out, "comparison": document})
-        return
-    for name, why in found.left_out.items():
-        print_line(f"{name} is left out: {why}")
-    for line in [] if comparison is None else comparison_lines(comparison, comparison.names):
-        print_line(line)
-    print_line(f"use {found.study}: {found.answer.command('export', '-o', 'best.yaml')}")
 
 
 @app.command(cls=GroupedCommand)

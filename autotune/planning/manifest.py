@@ -30,7 +30,7 @@ from autotune.question.allows import Facts, Target, asks_for_many_shapes, requir
 from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest
-from autotune.study.sampler.optuna_sampler import sampler_name
+from autotune.study.sampler.sampler import SAMPLERS
 from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
@@ -52,7 +52,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     shapes = shapes_asked(question)
     objectives = parse_objectives(objectives_asked(question, shapes))
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
-    sampler = None if question.sampler is None else sampler_name(question.sampler)
+    sampler = None if question.sampler is None else SAMPLERS.require("optuna").name_of(question.sampler)
     quantities: dict[str, str] = {objective.quantity: marked("objective", objective.name) for objective in objectives}
     quantities |= {bound.quantity: marked("constraints", bound.text) for bound in constraints}
     dimensions = () if shapes is None else shapes.dimensions

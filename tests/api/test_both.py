@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.api import both
-from autotune.api.both import Terms, models_of, open_both, requests_of, spaces_of, tune_both
 from autotune.errors import InputError, NoUsableTrialError, SetupError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.planning.models import model_of
 from autotune.planning.spaces import bundled_space, space_file_of
+from autotune.plugins.both import both
+from autotune.plugins.both.both import Terms, models_of, open_both, requests_of, spaces_of, tune_both
 from autotune.question.question import Question
 from autotune.study.folder import FolderStudies
 from autotune.trial.deadline import Deadline

@@ -10,9 +10,9 @@ import pytest
 
 import autotune
 from autotune.answer.result import ONE_SHAPE
-from autotune.api import diagnosing
 from autotune.api.given_model import named_model, split_inputs
 from autotune.errors import InputError, StoreError
+from autotune.plugins.diagnose import command as diagnosing
 from autotune.question.question import Question
 from autotune.workload.arguments import Arguments
 from autotune_fake.backend import FakeBackend

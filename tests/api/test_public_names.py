@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.api import diagnosing
 from autotune.errors import InputError
+from autotune.plugins.diagnose import command as diagnosing
 from tests.test_architecture import FRAMEWORKS, loaded_by
 
 CALLS = ("tune", "resume", "load_study", "verify", "compare", "diagnose")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.doctor.diagnose import differ_in
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.profile import EVERYWHERE, Profile
+from autotune.plugins.diagnose.diagnoser import differ_in
 from tests.conftest import REPOSITORY
 
 PLANNER = REPOSITORY / "examples" / "models" / "planner.py"

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import pytest
 
 from autotune.answer.result import StudyResult
-from autotune.api.diagnosing import Diagnosis as Diagnosed
 from autotune.api.result import TuneResult
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.config import Config
@@ -25,6 +24,7 @@ from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.proof import Proof
 from autotune.measure.statistics import Speedup, Verdict
+from autotune.plugins.diagnose.command import Diagnosis as Diagnosed
 from autotune.render.html import drawing
 from autotune.render.html import page as pages
 from autotune.render.html.page import page

@@ -7,9 +7,9 @@ import pytest
 
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure
+from autotune.plugins.samplers import optuna_sampler
+from autotune.plugins.samplers.optuna_sampler import OptunaSampler
 from autotune.study.folder import FolderStudies
-from autotune.study.sampler import optuna_sampler
-from autotune.study.sampler.optuna_sampler import sampler_name
 from tests.asking import ask, sampler_of
 from tests.conftest import with_latency
 
@@ -104,7 +104,7 @@ def test_a_sampler_that_fails_is_named(make_study, measurement):
 )
 def test_names(given, name):
     """A sampler of Optuna by its class or in short; another by its module."""
-    assert sampler_name(given) == name
+    assert OptunaSampler.name_of(given) == name
 
 
 @pytest.mark.parametrize(
@@ -121,5 +121,5 @@ def test_names(given, name):
 def test_what_is_no_sampler_is_a_sentence(given, words, tip):
     """Before a study is made: a wrong name, a missing package, a class that is no sampler or needs more than a seed."""
     with pytest.raises(InputError, match=words) as caught:
-        sampler_name(given)
+        OptunaSampler.name_of(given)
     assert tip.replace("\\", "") in (caught.value.tip or "")

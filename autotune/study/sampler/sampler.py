@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Protocol
 
 from autotune.config import Config
+from autotune.doors import Door
 from autotune.measure.measurement import Failure
 from autotune.study.early_stop import ExpectedGain, StopRule
 from autotune.study.records import TrialRecord, Tried
 from autotune.study.sampler.enum_sampler import EnumSampler, Excluded
-from autotune.study.sampler.optuna_sampler import OptunaSampler
 from autotune.study.study import Study
 
+SAMPLERS: Door[Any] = Door("autotune.samplers", "sampler", type)
+"""Classes of samplers that take the place of `EnumSampler`."""
 MAX_SETUP_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""
+
+
+class Given(Protocol):
+    """A sampler behind that door."""
+
+    def choose(self, trials: Sequence[Tried], excluded: Excluded) -> Config | None:
+        """What to try after these trials; None if it proposes nothing that can be run."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,13 @@ class Sampler:
         return [*space.anchors(), *queue] if portfolio is None else [space.untuned(), *queue, *portfolio.configs]
 
     @cached_property
-    def _given(self) -> OptunaSampler | None:
+    def _given(self) -> Given | None:
         """The sampler that the study was made with, if it is not our own."""
         manifest = self._study.manifest
         if manifest.sampler is None:
             return None
-        return OptunaSampler(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
+        make: Callable[..., Given] = SAMPLERS.require("optuna")
+        return make(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
 
 
 def _failed_through_setup(record: TrialRecord) -> bool:

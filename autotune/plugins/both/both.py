@@ -107,6 +107,21 @@ def open_both(
         yield studies
 
 
+def tune(
+    question: Question,
+    build: Any,
+    terms: Terms,
+    place: Studies,
+    run: Search,
+    *,
+    tell: Callable[[ModelSaved], None],
+    notify: Callable[[PairMeasured], None],
+) -> BothResult:
+    """What `autotune.tune` does with `framework="both"`. Raises like `open_both` and `tune_both`."""
+    with open_both(question, build, terms.limits, place, tell) as studies:
+        return tune_both(studies, terms, run, notify)
+
+
 def _builds_of(build: Any, frameworks: tuple[str, ...]) -> Mapping[str, Any]:
     if isinstance(build, (str, tuple)):
         return models_of((build,) if isinstance(build, str) else build, frameworks)

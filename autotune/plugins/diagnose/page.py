@@ -11,8 +11,8 @@ from autotune.answer.format import count, seconds, times
 from autotune.answer.sections.breaks import BreaksSection, findings_tables
 from autotune.answer.sections.environment import environment_part, machine_rows
 from autotune.answer.sections.noise import state_in_words
-from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.measure.fixes import fix_of
+from autotune.plugins.diagnose.diagnoser import ModelDiagnosis
 from autotune.render.html.page import render
 
 

@@ -34,14 +34,6 @@ _NAMES = {
 """Optuna's own samplers that are made with a seed alone and can be asked for one trial at a time."""
 
 
-def sampler_name(given: str) -> str:
-    """The stored name of a sampler, `TPESampler` for `tpe`. Raises InputError if there is none or it cannot be made."""
-    name = _NAMES.get(given.removesuffix("Sampler").lower(), given)
-    with _explained(name):
-        _make(name, seed=0)
-    return name
-
-
 def _make(name: str, seed: int) -> BaseSampler:
     module, colon, class_name = name.partition(":")
     if not colon and name not in _NAMES.values():
@@ -77,6 +69,14 @@ def _explained(name: str) -> Iterator[None]:
 
 class OptunaSampler:
     """Proposes configs of `space` that no trial has. It begins anew, from the recorded trials, with each process."""
+
+    @staticmethod
+    def name_of(given: str) -> str:
+        """The stored name, `TPESampler` for `tpe`. Raises InputError if there is none or it cannot be made."""
+        name = _NAMES.get(given.removesuffix("Sampler").lower(), given)
+        with _explained(name):
+            _make(name, seed=0)
+        return name
 
     def __init__(self, name: str, space: SearchSpace, num_objectives: int, seed: int) -> None:
         self._name = name

@@ -14,10 +14,14 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, DiagnosisStep
 from autotune.api.given_model import named_model, split_inputs
 from autotune.api.scratch import bench_in, scratch
+from autotune.cli.app import print_result, say
+from autotune.cli.listings import Knobs
+from autotune.cli.report import write_result
 from autotune.command_line import command
 from autotune.config import Scalar
-from autotune.doctor.diagnose import Diagnoser, ModelDiagnosis, make_case
 from autotune.errors import shown_at_the_call
+from autotune.plugins.diagnose.diagnoser import Diagnoser, ModelDiagnosis, make_case
+from autotune.plugins.diagnose.page import diagnosis_document, diagnosis_lines, diagnosis_page
 from autotune.question.question import Question, as_typed
 
 
@@ -31,7 +35,6 @@ class Diagnosis(ModelDiagnosis):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises InputError
         where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.render.diagnosis import diagnosis_page
         from autotune.render.html.page import write_page
 
         return write_page(Path(fspath(path)), partial(diagnosis_page, self, self.command))
@@ -85,6 +88,14 @@ def examine(question: Question, knobs: Iterable[str], notify: Callable[[Diagnosi
     with scratch() as folder, bench_in(folder, {}) as bench:
         found = Diagnoser(case, bench, folder, lambda what: notify(DiagnosisStep(what))).run()
     return Diagnosis(**dict(found), command=_command(question, knobs))
+
+
+def main(question: Question, knob: Knobs = None) -> int:
+    """Find graph breaks and recompiles of a model, as `diagnose` of the command line does."""
+    found = examine(question, knob or (), lambda step: say(f"  measuring {step.what} ..."))
+    print_result(diagnosis_document(found), diagnosis_lines(found), as_json=question.as_json)
+    write_result(found, question.report)
+    return 0
 
 
 def _command(question: Question, knobs: Iterable[str]) -> str:

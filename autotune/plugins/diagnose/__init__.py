@@ -1,0 +1,1 @@
+"""`diagnose`: graph breaks and recompiles of a model, with cost and fix."""

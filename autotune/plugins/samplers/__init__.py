@@ -1,0 +1,1 @@
+"""`tune --sampler`: one of Optuna's samplers, or of another package, proposes the configs."""
