@@ -1,4 +1,4 @@
-"""A device in one command: which paths work on it, what its knobs do, and do promises hold there?
+"""A device in one command: which paths work on it, and do promises hold there?
 
     python benchmarks/device.py --minutes 9 --device gpu --folder results        goes on where it left off
     python benchmarks/device.py --device cpu --small                             proves the steps, not a device

@@ -71,18 +71,6 @@ class PathSeen:
 
 
 @dataclass(frozen=True)
-class KnobSeen:
-    """One knob: a config, and the same with each other value of the knob."""
-
-    knob: str
-    base_value: str
-    base: Tried
-    others: dict[str, Tried]
-    """Value -> its trial."""
-    kind: Literal["knob"] = "knob"
-
-
-@dataclass(frozen=True)
 class TruthSeen:
     """A study whose answer is known."""
 
@@ -133,7 +121,7 @@ class PlainSeen:
     kind: Literal["plain"] = "plain"
 
 
-Result = Annotated[Machine | PathSeen | KnobSeen | TruthSeen | StudySeen | PlainSeen, Field(discriminator="kind")]
+Result = Annotated[Machine | PathSeen | TruthSeen | StudySeen | PlainSeen, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ from benchmarks.delivered import Promise
 from benchmarks.evidence import Goal, table
 from benchmarks.on_device.records import (
     Done,
-    KnobSeen,
     Machine,
     PathSeen,
     PlainSeen,
     StudySeen,
-    Tried,
     TruthSeen,
     Way,
 )
@@ -56,7 +54,7 @@ def judge(records: Sequence[Done]) -> list[Goal]:
 def section(records: Sequence[Done]) -> str:
     """A table for each piece that was run."""
     parts = [ABOUT, *_machine(records), *_paths(results(records, PathSeen)), *_truths(results(records, TruthSeen))]
-    parts += [*_studies(records), *_knobs(results(records, KnobSeen)), *_problems(records)]
+    parts += [*_studies(records), *_problems(records)]
     return "\n\n".join(parts)
 
 
@@ -147,21 +145,6 @@ def _way(plain: PlainSeen | None, way: str) -> str:
     if found is None:
         return _cell(seen.problem or "")
     return f"{found:.2f} ({statistics.median(seen.first_call_s):.0f} s)"
-
-
-def _knobs(knobs: list[KnobSeen]) -> list[str]:
-    rows = [
-        [f"`{one.knob}`", one.base_value, "; ".join(f"{to} {_change(one.base, it)}" for to, it in one.others.items())]
-        for one in knobs
-    ]
-    return [f"### Knobs, one by one\n\n{table(['knob', 'from', 'to, times as fast'], rows)}"] if rows else []
-
-
-def _change(base: Tried, other: Tried) -> str:
-    if base.failure or other.failure:
-        return f"**failed** ({_cell(other.failure or f'the base failed: {base.failure}')})"
-    times = _times(base.median_s / other.median_s if base.median_s and other.median_s else None)
-    return f"{times} (the same program)" if base.program == other.program is not None else times
 
 
 def _problems(records: Sequence[Done]) -> list[str]:

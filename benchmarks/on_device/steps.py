@@ -6,17 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.workload.workload import Device
-from benchmarks.on_device import jobs, knobs, machine, paths, studies, truth
+from benchmarks.on_device import jobs, machine, paths, studies, truth
 from benchmarks.on_device.records import Done, Result, StudySeen
-from benchmarks.on_device.session import Session, Subject
+from benchmarks.on_device.session import Session
 
 Before = Mapping[str, Done]
 """What earlier steps left."""
-PIECES = ("machine", "paths", "truth", "studies", "knobs")
-_KNOBS_ON = Subject("bundled:vit", {"dim": 384, "depth": 6, "heads": 6, "batch": 16}, tolerance=3e-2)
-_KNOBS_ON_SMALL = Subject("bundled:vit", {"image": 64, "dim": 64, "depth": 2, "heads": 2}, tolerance=3e-2)
-_TRAINING = Subject("probe_training", task="train", tolerance=3e-2)
-_TRAINING_ALONE = frozenset({"scope", "activation_memory_budget", "optimizer_impl", "optimizer_compiled"})
+PIECES = ("machine", "paths", "truth", "studies")
 
 
 class NotYetError(Exception):
@@ -35,11 +31,11 @@ class Step:
 
 def steps_on(device: Device, *, small: bool) -> list[Step]:
     """By worth: what the device is; studies, each with its promise in a plain script; the known answers; whether each
-    path works; the knobs last."""
+    path works last."""
     models = (_of_model(each, small=small) for each in studies.MODELS_BY_WORTH)
     truths = (_of_truth(each, small=small) for each in truth.TRUTHS)
     tried = [*map(_path, paths.paths_on(device)), *map(_path, jobs.jobs_on(device))]
-    return [_machine(), *(step for model in models for step in model), *truths, *tried, *_knobs(device, small=small)]
+    return [_machine(), *(step for model in models for step in model), *truths, *tried]
 
 
 def _machine() -> Step:
@@ -67,16 +63,3 @@ def _of_model(model: studies.Model, *, small: bool) -> list[Step]:
         Step(study, "studies", 75.0 if small else 180.0, lambda session, _: model.tune(session)),
         Step(f"plain: {model.name}", "studies", 60.0 if small else 120.0, run_plainly),
     ]
-
-
-def _knobs(device: Device, *, small: bool) -> list[Step]:
-    infer = [(each, _KNOBS_ON_SMALL if small else _KNOBS_ON) for each in knobs.pairs_in(knobs.space_on(device))]
-    train = [(each, _TRAINING) for each in knobs.pairs_in(knobs.space_on(device, "train"))]
-    return [_knob(pairs, subject) for pairs, subject in infer] + [
-        _knob(pairs, subject) for pairs, subject in train if pairs.knob in _TRAINING_ALONE
-    ]
-
-
-def _knob(pairs: knobs.KnobPairs, subject: Subject) -> Step:
-    expected_s = 30.0 * (1 + len(pairs.others))
-    return Step(f"knob: {pairs.knob}", "knobs", expected_s, lambda session, _: pairs.run(session, subject))

@@ -7,12 +7,14 @@ import json
 
 import pytest
 
+from autotune.backends.registry import framework_version
+from autotune.planning.spaces import bundled_space
+from autotune.space.load import Circumstances, load_space
 from benchmarks import device, plain
 from benchmarks.evidence import Conditions, Goal, Kept
-from benchmarks.on_device import knobs, section, steps, studies
+from benchmarks.on_device import section, steps, studies
 from benchmarks.on_device.records import (
     Done,
-    KnobSeen,
     Machine,
     PathSeen,
     PlainSeen,
@@ -88,32 +90,16 @@ def test_a_step_is_not_begun_with_too_little_time(kept, session, tmp_path, capsy
 @pytest.mark.torch
 @pytest.mark.parametrize("where", ["cpu", "gpu", "ascend"])
 def test_steps_have_names_of_their_own_and_come_by_worth(where):
-    """First what the device is, then a study and its promise; paths and knobs last."""
+    """First what the device is, then a study and its promise; paths last."""
     pytest.importorskip("torch")
     found = steps.steps_on(where, small=False)
     names = [step.name for step in found]
     assert len(set(names)) == len(names)
     first = studies.MODELS_BY_WORTH[0].name
     assert names[:3] == ["machine", f"study: {first}", f"plain: {first}"]
-    assert list(dict.fromkeys(step.piece for step in found)) == ["machine", "studies", "truth", "paths", "knobs"]
+    assert list(dict.fromkeys(step.piece for step in found)) == ["machine", "studies", "truth", "paths"]
     assert {step.piece for step in found} == set(steps.PIECES)
     assert max(step.expected_s for step in found) <= 240
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(("where", "task"), [("cpu", "infer"), ("gpu", "infer"), ("ascend", "infer"), ("gpu", "train")])
-def test_a_knob_is_tried_alone(where, task):
-    """The two configs of a pair are of the space, and what both of them set is the same but for this knob."""
-    pytest.importorskip("torch")
-    space = knobs.space_on(where, task)
-    pairs = knobs.pairs_in(space)
-    assert {"mode", "precision"} <= {each.knob for each in pairs}
-    for each in pairs:
-        assert space.holds(each.base)
-        for other in each.others:
-            assert space.holds(other)
-            shared = each.base.root.keys() & other.root.keys() - {each.knob}
-            assert all(each.base[name] == other[name] for name in shared)
 
 
 def test_the_plain_script_refuses_what_it_does_not_do():
@@ -127,7 +113,11 @@ def test_the_plain_script_refuses_what_it_does_not_do():
 @pytest.mark.parametrize("where", ["cpu", "gpu"])
 def test_the_plain_script_knows_each_knob_of_the_space(where):
     """What a study of such a device may export has a figure there."""
-    of_the_space = {knob.name for knob in knobs.space_on(where).knobs}
+    here = Circumstances(
+        version=framework_version("torch"), device=where, preset="exhaustive", num_cores=2, process_settings=True
+    )
+    space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+    of_the_space = {knob.name for knob in space.knobs}
     of_other_packages = {name for name in of_the_space if name.startswith(("openvino_", "zentorch_", "torchair_"))}
     assert of_the_space - of_other_packages <= plain.OPTIONS.keys() | plain.OTHERS
 
@@ -151,7 +141,6 @@ RECORDS = [
     done("truth: A/A", TruthSeen("A/A", ["tie"], "faster", 1.1)),
     done("study: ViT", STUDY),
     done("plain: ViT", PlainSeen("ViT", "faster", (1.5, 1.45, 1.55), WAYS)),
-    done("knob: mode", KnobSeen("mode", "default", RIGHT, {"lite": dataclasses.replace(RIGHT, program="b")})),
     done("study: BERT", problem="ProductError: exit status 2"),
 ]
 
@@ -185,7 +174,6 @@ def test_a_figure_that_was_not_measured_is_missing():
     assert "| graphs | **failed** | run_error at check: RuntimeError: overwritten \\| by" in text
     row = next(line for line in text.splitlines() if line.startswith("| ViT | 12"))
     assert row.endswith("| 1.50 (9 s) | 1.20 (5 s) | no time was left |")
-    assert "| `mode` | default | lite 1.00 |" in text
     assert "* study: BERT: ProductError: exit status 2" in text
     assert "missing: mindspore: not installed" in text
     assert section.section([]) == section.ABOUT
