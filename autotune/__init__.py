@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError, InputError
     from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
-    from autotune.job.recording import Recording
     from autotune.tuned.tuned_config import AdaptivePolicy
 
     diagnose: Callable[..., Any]
     expose: Callable[..., None]
     load_tiers: Callable[..., Any]
+    record: Callable[..., Any]
     verify_against: Callable[..., Any]
     watch: Callable[..., Any]
 
@@ -108,21 +108,6 @@ def prepare(model: Any, /, *args: Any, **kwargs: Any) -> None:
     from autotune.job.ranks import prepare as rehearse
 
     rehearse(model, args, kwargs)
-
-
-def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:
-    """Keep the arguments of the next `calls` calls of a job's model in the file at `path`, for `tune --inputs`.
-
-    The calls are watched from now on, each is made as ever, and its tensors, numbers and texts are copied before. The
-    file is written when so many calls were made, or at the end of a `with` block; it ends in `.pt` for PyTorch, in
-    `.npz` for MindSpore. Give the model as it is, before `apply`. Raises InputError for any other object, and for a
-    file that is there already. In a distributed job rank N keeps its own in `NAME-rankN`, and rank 0 in the file of
-    this name. A call that cannot be kept, such as one with an object that no safe file holds, ends the
-    recording with a warning; the calls before it are written.
-    """
-    from autotune.job.recording import record as watch
-
-    return watch(model, path, calls)
 
 
 def __getattr__(name: str) -> Any:

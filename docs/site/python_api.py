@@ -15,13 +15,13 @@ import autotune
 from autotune import events
 from autotune.api.side_by_side import Comparison, Verification
 from autotune.job.load import Loaded
-from autotune.job.recording import Recording
 from autotune.job.stats import Stats
 from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
 from autotune.plugins.both.both import BothResult
 from autotune.plugins.diagnose.command import Diagnosis
 from autotune.plugins.diagnose.diagnoser import ModelDiagnosis
+from autotune.plugins.record.recording import Recording
 from autotune.plugins.serving.selector import TieredStats
 from autotune.plugins.serving.tiered_model import LoadedTiers, TieredModel
 from autotune.plugins.upgrade.upgrade import Upgrade

@@ -90,7 +90,15 @@ class Recording:
 
 
 def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:
-    """Keep the arguments of the model's next `calls` calls in a file for `tune --inputs`. See `autotune.record`."""
+    """Keep the arguments of the next `calls` calls of a job's model in the file at `path`, for `tune --inputs`.
+
+    The calls are watched from now on, each is made as ever, and its tensors, numbers and texts are copied before. The
+    file is written when so many calls were made, or at the end of a `with` block; it ends in `.pt` for PyTorch, in
+    `.npz` for MindSpore. Give the model as it is, before `apply`. Raises InputError for any other object, and for a
+    file that is there already. In a distributed job rank N keeps its own in `NAME-rankN`, and rank 0 in the file of
+    this name. A call that cannot be kept, such as one with an object that no safe file holds, ends the
+    recording with a warning; the calls before it are written.
+    """
     if calls < 1:
         raise InputError(f"calls={calls}: at least one is needed")
     return Recording(model, Path(fspath(path)).absolute(), calls)

@@ -1,0 +1,1 @@
+"""`autotune.record`: a few real calls of a job's model in a file."""
