@@ -12,8 +12,10 @@ import textwrap
 
 import pytest
 
+import autotune
 from autotune.errors import InputError
 from autotune.plugins.watch.command import _shared, chosen
+from autotune.plugins.watch.folder import read
 from autotune.plugins.watch.question import question_of
 from tests.conftest import REPOSITORY, cli_command, cli_environment
 from tests.stand_ins.exports import export
@@ -120,6 +122,36 @@ def test_the_page(tmp_path, cli, monkeypatch):
     assert noted.stdout == "(4, 8)\n_wrapped_call_impl\n", noted.stderr
     asked = question_of(*chosen(str(tmp_path / "noted")))
     assert asked.counted == [{"batch": 2, "count": 1}, {"batch": 3, "count": 1}]
+
+
+@pytest.mark.torch
+def test_texts_that_are_written(tmp_path):
+    """Texts after the first are calls of their own, with prompts and lengths; an argument that cannot be kept is named
+    where the model is called otherwise, too."""
+    torch = pytest.importorskip("torch")
+
+    class Writer(torch.nn.Linear):
+        def forward(self, x, cache=None):
+            return super().forward(x)
+
+        def generate(self, ids, more=2):
+            for _ in range(more):
+                self(torch.ones(1, 4), cache=object())
+            return torch.cat([ids, ids[:, :more]], 1)
+
+    writer, other = Writer(4, 4), Writer(4, 3)
+    with autotune.watch(tmp_path):
+        assert [writer.generate(torch.arange(n)[None], more=3).shape[1] for n in (4, 5, 6, 5)] == [7, 8, 9, 8]
+        other(torch.ones(2, 4), cache=object())
+    assert "__call__" not in vars(Writer)
+    assert "__wrapped__" not in vars(Writer.generate)
+    models = {each.is_text: each for each in (each.models[0] for each in read(tmp_path))}
+    assert [(len(each.ids), each.new_tokens, each.batch) for each in models[True].prompts] == [
+        (5, 3, 1), (6, 3, 1), (5, 3, 1),
+    ]  # fmt: skip
+    assert models[True].calls == 3
+    assert any("argument ['cache'] is a object" in note for note in models[False].notes)
+    assert not any("argument" in note for note in models[True].notes)
 
 
 LAYOUT = {

@@ -19,6 +19,7 @@ from autotune.plugins.watch.recorder import MOST_KEPT, Recorder, Seen
 _MOST_KEPT_BYTES = 64 << 20
 """Most room for the arguments of a model's calls."""
 _MOST_PROMPT = 4096
+_NO_CALLS = "calls cannot be kept"
 _SAFE = (bool, int, float, str, type(None))
 
 
@@ -85,8 +86,8 @@ def keep(recorder: Recorder, seen: Seen, key: tuple[Any, ...], args: tuple[Any, 
         if type(leaf) in (torch.Tensor, torch.nn.Parameter):
             size += leaf.numel() * leaf.element_size()
         elif not isinstance(leaf, _SAFE):
-            what = f"{path.replace('[0]', 'argument ', 1)} is a {type(leaf).__name__}"
-            seen.notes[f"calls cannot be kept: {what}; give a function that builds model and inputs"] = None
+            what = f"{path.removeprefix('[0]').removeprefix('[1]')} is a {type(leaf).__name__}"
+            seen.notes[f"{_NO_CALLS}: argument {what}; give a function that builds model and inputs"] = None
             return
     if size > room:
         seen.notes["some calls are not kept: their arguments take too much room"] = None
@@ -105,6 +106,7 @@ def keep_text(seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any], result:
         seen.forget()  # Calls of the model within its first text.
         seen.is_text = True
         seen.kept.clear()
+        seen.notes = {note: None for note in seen.notes if not note.startswith(_NO_CALLS)}
         seen.extra["prompts"] = []
     prompts = next(
         (each for each in (kwargs.get("input_ids"), kwargs.get("inputs"), *args[:1]) if each is not None), None
