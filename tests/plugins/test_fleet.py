@@ -28,7 +28,7 @@ from autotune.measure.measurement import Measurement
 from autotune.plugins.fleet import row
 from autotune.plugins.fleet.spec import read_spec
 from autotune.plugins.upgrade import command as upgrade_command
-from autotune.plugins.upgrade.environment import Environment
+from autotune.plugins.upgrade.environment import OtherEnvironment
 from autotune.study.storages import VARIABLE
 from autotune.tuning.priors import priors_of
 from tests.conftest import MODEL_FILE, REPOSITORY, Cli, ScriptedTrials, with_latency
@@ -195,7 +195,7 @@ def test_the_morning_after(
     assert set(outcomes(held).values()) == {("holds", 0)}
     assert all(each["speedups"]["today"]["low"] > 1 for each in json.loads(held.stdout))
     assert cli("fleet", "verify", "notes.yaml", files[0], "--quiet").returncode == 2
-    monkeypatch.setattr(Environment, "of", lambda *_: Environment(Path("python"), "1", "3.11"))
+    monkeypatch.setattr(OtherEnvironment, "of", lambda *_: OtherEnvironment(Path("python"), "1", "3.11"))
     against = cli("fleet", "verify", files[0], "notes.yaml", "--against", "other")
     assert against.returncode == 2, against.stderr
     assert "gain there" in against.stdout.splitlines()[0]
