@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from autotune.answer.result import StudyResult
 from autotune.backends.registry import entry_of
 from autotune.bench.elsewhere import elsewhere
 from autotune.bench.local import LocalBench
 from autotune.errors import InputError, marked
 from autotune.files import parse_as, read_yaml
-from autotune.measure.measurement import Failure
 from autotune.planning.manifest import require_same_question
 from autotune.question.question import Question
 from autotune.study.budget import Budget, duration_s
@@ -23,7 +21,6 @@ from autotune.trial.request import Limits
 from autotune.tuning.events import DeviceTaken, Notify
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import PriorSource, read_prior
-from autotune.tuning.rerun import rerun_trial
 
 BudgetLike = Budget | str | float | PathLike[str]
 """A budget, a time (`10m`, or seconds as a number), or the path of a YAML file with a budget."""
@@ -109,21 +106,6 @@ def search(study: Study, terms: Terms, notify: Notify, *, on: str | None = None)
     recorded stays."""
     with bench_here(study, notify) if on is None else elsewhere(on).bench(on, study, terms.budget, notify) as bench:
         Tuner(study, terms.budget, bench, notify, terms.time).run(terms.sources)
-
-
-def profile_best(study: Study) -> dict[int, Failure]:
-    """The untuned model and the best config once more, each alone and then under the framework's profiler.
-
-    Returns the trials that could not be profiled.
-    """
-    answer = StudyResult(study)
-    compared = [record.number for record in (answer.untuned, answer.best) if record is not None]
-    failures = {}
-    for number in dict.fromkeys(compared):
-        outcome, _ = rerun_trial(study, number, profiled=True, log=_log_of(study))
-        if isinstance(outcome, Failure):
-            failures[number] = outcome
-    return failures
 
 
 def _log_of(study: Study) -> Path:

@@ -13,7 +13,7 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model, split_inputs
 from autotune.api.result import TuneResult, answer_so_far
-from autotune.api.running import Terms, profile_best, reopen, search, terms_of
+from autotune.api.running import Terms, reopen, search, terms_of
 from autotune.api.studies import studies_at
 from autotune.doors import USES
 from autotune.errors import InputError, shown_at_the_call
@@ -70,7 +70,7 @@ def tune(
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
       `"float64"`. `space`, `fixed_precision`, `process_settings`, `whole_step`, `instances`, `prior`, `sampler`,
-      `seed`, `env` and `profile`: as the options of the same names of `tune`.
+      `seed` and `env`: as the options of the same names of `tune`.
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
     with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`. `storage`: URL of a
@@ -95,13 +95,13 @@ def tune(
         if is_both(given.framework):
             if live_inputs is not None:
                 raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")
-            run = partial(_search, tell=tell, profile=given.profile)
+            run = partial(_search, tell=tell)
             both = USES.require("tune_both")
             found: TuneResult = both(given, build, terms, studies, run, tell=tell, notify=notify_all(callbacks))
             return found
         with named_model(build, live_inputs, given, studies.folder, tell) as named:
             opened = studies.open_or_create(make_manifest(named, terms.limits))
-        return _run(opened, terms, tell, profile=given.profile, on=given.on)
+        return _run(opened, terms, tell, on=given.on)
 
 
 @shown_at_the_call
@@ -156,16 +156,14 @@ def _display() -> LiveDisplay:
     return NotebookDisplay() if is_notebook() else LiveDisplay(PlainConsole(stderr=True))
 
 
-def _search(study: Study, terms: Terms, *, tell: Notify, profile: bool, on: str | None = None) -> None:
+def _search(study: Study, terms: Terms, *, tell: Notify, on: str | None = None) -> None:
     search(study, terms, tell, on=on)
-    if profile:
-        profile_best(study)
 
 
-def _run(study: Study, terms: Terms, tell: Notify, *, profile: bool = False, on: str | None = None) -> TuneResult:
+def _run(study: Study, terms: Terms, tell: Notify, *, on: str | None = None) -> TuneResult:
     """Search, prove and read the result."""
     try:
-        _search(study, terms, tell=tell, profile=profile, on=on)
+        _search(study, terms, tell=tell, on=on)
         return TuneResult(study)
     except KeyboardInterrupt:
         kept = f"study {study.name!r} in {study.folder.parent}/ keeps what is recorded"

@@ -28,7 +28,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "Time": ("budget", "effort", "trials", "jobs", "compile_timeout", "trial_timeout", "dry_run"),
     "What counts": ("objective", "constraints", "deadline", "tolerance", "reference", "fixed_precision"),
     "Search": ("process_settings", "instances", "space", "prior", "sampler"),
-    "Output": ("study", "studies_dir", "report", "profile", "quiet", "as_json", "config"),
+    "Output": ("study", "studies_dir", "report", "quiet", "as_json", "config"),
     "Many machines": ("on", "storage"),
 }
 """Heading of a help -> the fields below it, in the order of the help."""

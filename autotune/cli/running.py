@@ -30,13 +30,11 @@ def run_study(study: Study, terms: Terms, question: Question) -> int:
             raise
         print_document(StudyResult(study))  # It has the failures.
         return say_error(problem)
-    if question.profile:
-        profile(study)
     answer = StudyResult(study)
     if question.as_json:
         print_document(answer)
     else:
-        print_summary(answer, profiled=question.profile)
+        print_summary(answer)
     if question.report is not None:
         from autotune.render.html.page import write_report
 
@@ -87,21 +85,10 @@ def live_display(*, quiet: bool) -> LiveDisplay:
     return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
 
 
-def print_summary(answer: StudyResult, *, profiled: bool, with_next: bool = True) -> None:
+def print_summary(answer: StudyResult, *, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
-    from autotune.answer.sections.hot_spots import hot_spots_table
     from autotune.render.console import console
-    from autotune.render.terminal import drawn, summary
+    from autotune.render.terminal import summary
 
     screen = console()
-    if profiled and answer.hot_spots is not None:
-        screen.print(drawn(hot_spots_table(answer.hot_spots)))
     screen.print(summary(answer, with_next=with_next))
-
-
-def profile(study: Study) -> None:
-    """Profile the untuned model and the best config, and say which of them could not be."""
-    from autotune.api.running import profile_best
-
-    for number, failure in profile_best(study).items():
-        say(f"trial {number} was not profiled: {failure.reason} at {failure.stage}: {failure.error}")

@@ -194,7 +194,6 @@ APART: tuple[tuple[Side, Side, Why], ...] = (
     (_given("dry_run"), _given("deadline"), Why("each tier is a study of its own")),
     (_given("report"), _given("deadline"), Why("each tier is a study of its own", "run `report STUDY` on them")),
     (_given("deadline"), _given("on"), _THIS_MACHINE),
-    (_given("profile"), _given("on"), _THIS_MACHINE),
     (_given("instances"), _given("on"), Why("instances share one machine")),
     (_given("instances"), _given("deadline"), Why("a deadline is for one call at a time")),
     *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("deadline", "dry_run", "on")),

@@ -233,9 +233,6 @@ class Question(Record):
         None, "Longest compile, in seconds. [300, or ten times the others' median]", by="anybody", ge=1, le=1e6
     )
     trial_timeout: float | None = ask(None, "Longest trial, in seconds. [900]", by="anybody", ge=1, le=1e6)
-    profile: bool = ask(
-        False, "At the end, profile the untuned model and the best config operator by operator.", by="anybody"
-    )
     deadline: str | None = ask(
         None,
         "E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
@@ -351,7 +348,6 @@ class Asked(AskedAgain, total=False):
     env: Mapping[str, str] | None
     compile_timeout: float | None
     trial_timeout: float | None
-    profile: bool
 
 
 def taking(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:

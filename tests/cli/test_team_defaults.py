@@ -43,7 +43,7 @@ def test_what_is_typed_counts_most(lines_of, tmp_path, monkeypatch):
         ("trials: 0", "tune.yaml: key trials: ", None),
         ("trials: true", "tune.yaml: key trials: takes text or a number", None),
         ("trials: [1, 2]", "tune.yaml: key trials: takes one value", None),
-        ("profile: 7", "tune.yaml: key profile: takes true or false", None),
+        ("quiet: 7", "tune.yaml: key quiet: takes true or false", None),
         ("json: true", "tune.yaml: key json: no such flag", None),
         ("- trials", "tune.yaml: ", None),
     ],

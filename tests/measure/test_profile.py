@@ -169,13 +169,3 @@ def test_on_the_command_line(tune_fake, cli, tmp_path):
     assert json.loads(cli("explain", "s", "--json").stdout)["hot_spots"] == spots
     for command in ("show", "explain"):
         assert "where the time of a call goes" in cli(command, "s").stdout
-
-
-def test_tune_profiles_what_it_compared(tune_fake, tmp_path):
-    """`tune --profile` does it for the untuned model and the winner, and the document on stdout stays one document."""
-    told = json.loads(tune_fake("--trials", "3", "--json", "--profile").stdout)
-    assert told["verdict"] == "faster"
-    assert told["hot_spots"]["untuned"]["operators"]
-    assert told["hot_spots"]["best"]["operators"]
-    profiled = {int(each.parent.name) for each in (tmp_path / "studies").rglob("profile.json")}
-    assert profiled == {0, told["best"]["trial"]}

@@ -21,7 +21,6 @@ REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
     ({"dry_run": True, "deadline": "1s"}, None, "dry_run and deadline: each tier is a study"),
     ({"report": "r.html", "deadline": "1s"}, None, "report and deadline: each tier is a study of its own"),
     ({"deadline": "1s", "on": "ray"}, None, "deadline and on: that part runs on this machine alone"),
-    ({"profile": True, "on": "ray"}, None, "profile and on: that part runs on this machine alone"),
     ({"instances": 2, "on": "ray"}, None, "instances and on: instances share one machine"),
     ({"instances": 2, "deadline": "1s"}, None, "instances and deadline: a deadline is for one call at a time"),
     *(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.app import begun, print_json, print_line, say, stop_on_sigterm
 from autotune.cli.compare import say_block
 from autotune.cli.report import write_result
-from autotune.cli.running import interrupted, print_summary, profile, search
+from autotune.cli.running import interrupted, print_summary, search
 from autotune.question.question import Question
 
 if TYPE_CHECKING:
@@ -29,11 +29,9 @@ def main(question: Question) -> int:
     def search_and_tell(study: Study, own: Terms) -> None:
         say(f"{study.manifest.framework}: study {study.name}")
         search(study, own, quiet=question.quiet)
-        if question.profile:
-            profile(study)
         if not question.as_json:
             print_line(f"{study.manifest.framework}: study {study.name}")
-            print_summary(StudyResult(study), profiled=question.profile, with_next=False)
+            print_summary(StudyResult(study), with_next=False)
 
     with both.open_both(question, question.build, terms.limits, place) as studies:
         stop_on_sigterm()

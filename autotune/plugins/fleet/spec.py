@@ -26,7 +26,7 @@ _MODELS = "models"
 _OF_ALL = {
     "study": "its key is the study's name",
     **dict.fromkeys(("studies_dir", "storage", "report", "quiet"), "give it on the command line"),
-    **dict.fromkeys(("deadline", "profile"), "use tune for it"),
+    "deadline": "use tune for it",
 }
 """Field that no model of a fleet has -> what to do."""
 

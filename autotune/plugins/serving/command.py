@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import begun, print_json, print_line, say, stop_on_sigterm
-from autotune.cli.running import interrupted, live_display, print_summary, profile, search
+from autotune.cli.running import interrupted, live_display, print_summary, search
 from autotune.errors import AutotuneError, NoUsableTrialError, SetupError
 from autotune.question.question import Question
 
@@ -46,7 +46,7 @@ def tune_tiers(question: Question) -> int:
             continue
         if not question.as_json:
             print_line(f"tier {name}")
-            print_summary(StudyResult(study), profiled=question.profile, with_next=False)
+            print_summary(StudyResult(study), with_next=False)
         study.close()
     if not tiers:
         raise _nothing_tuned()
@@ -75,8 +75,6 @@ def _tuned(study: Study, name: str, terms: Terms, all_time: Deadline, folder: Pa
     from autotune.plugins.serving.tiers import export_tier
 
     search(study, terms, quiet=question.quiet)
-    if question.profile:
-        profile(study)
     return export_tier(study, name, _confirm_tail(study, terms.budget, all_time, quiet=question.quiet), folder)
 
 
