@@ -8,6 +8,9 @@ from mindspore import nn, ops
 
 from autotune.backends.mindspore.tensors import array_of
 
+# Its queues take three times the CPU time, for so small operators.
+ms.set_context(pynative_synchronize=True)
+
 
 class Words(nn.Cell):
     """Words to classes, and a second head of which the loss takes little."""
