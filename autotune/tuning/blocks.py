@@ -281,6 +281,8 @@ class Block:
         self.number = number
         self.contestants = list(contestants)
         self.begun = run.deadline.clock()
+        self.was_beside = False
+        """A trial compiled beside it, and it took longer for that."""
         self.left = list(order)
         """Not started yet."""
         self.warming: dict[str, Running] = {}

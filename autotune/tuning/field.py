@@ -115,7 +115,7 @@ class Field:
         """Blocks of this run."""
         return len(self._seen)
 
-    def open(self, finalists: Sequence[TrialRecord], control: Running | None, second: Running | None = None) -> None:
+    def open(self, finalists: Sequence[TrialRecord], control: Running | None, second: Running | None = None) -> Block:
         """Begin a block of these and the untuned model; `control` is another process of the latter, `second` one of
         the second baseline."""
         session, self.finalists = self._session, finalists
@@ -134,6 +134,7 @@ class Field:
         chosen = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
         contestants = [each.used_longer(is_used=self._number(each.name) not in self._used) for each in chosen]
         self.block = run.open_block(contestants, control, number, second)
+        return self.block
 
     def close(self) -> BlockRow | None:
         """Let the processes of the open block take their turns, and store what they measured. None where it does not
@@ -141,12 +142,12 @@ class Field:
         block, self.block = self.block, None
         assert block is not None, "one is open"
         assert self._run is not None, "it is of this run"
-        study, names = self._session.study, {contestant.name for contestant in block.contestants}
+        study = self._session.study
         measured = self._run.close_block(block)
         if self._run.was_lost:
             # Its worker was lost: what was measured on another machine cannot stand beside what comes now.
             study.blocks, self._num_before = [], 0
-        self._note_failures(names)
+        self._note_failures(self._run, len(block.contestants))
         self._note_uses(measured or {})
         if measured is None:
             return None
@@ -195,11 +196,10 @@ class Field:
             self._run = blocked_run(session, self._folder, entries, session.budget.confirmation)
         return self._run
 
-    def _note_failures(self, names: set[str]) -> None:
-        assert self._run is not None
-        failures = self._run.failures
+    def _note_failures(self, run: BlockedRun, num_processes: int) -> None:
+        failures = run.failures
         lacks_room = any(failure.reason is Reason.OUT_OF_MEMORY for failure in failures.values())
-        if lacks_room and self._makes_room(self._run, len(names)):
+        if lacks_room and self._makes_room(run, num_processes):
             failures.clear()
         self.failed.update({self._number(name): each for name, each in failures.items() if name != _UNTUNED})
 

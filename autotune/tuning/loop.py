@@ -54,9 +54,6 @@ from autotune.tuning.race import End, Prove, Standing, Try, UnderWay
 from autotune.tuning.session import IMPORTED_APART, Session
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 
-BETTER_ANSWER = 0.02
-"""Log gain by which a proven config must be better than the answer to take its place while the run goes on."""
-
 
 class Tuner:
     """The loop over one study: `run` searches up to the budget, proves the winner and stores the verdict.
@@ -96,9 +93,6 @@ class Tuner:
         self._needed_settings = pruning.NeededSettings(study.manifest, EQUALLY_FAST)
         self._num_extra = 0
         """Trials that were spent on a simpler form of the leader."""
-        self._block_begun = self._blocks_s = 0.0
-        self._was_beside = False
-        """A trial compiled beside the open block, which took longer for it."""
 
     def run(self, sources: Sequence[priors.PriorSource] = ()) -> Confirmation:
         """Continue where an earlier run stopped, up to the verdict; configs of the `sources` are tried first.
@@ -109,7 +103,7 @@ class Tuner:
         with study.writing() as given_back, self._session.caches.open():
             study.budget = self._given
             study.stop_reason = None
-            self._notify(self._start(given_back))
+            self._notify(_started(study, self._budget, given_back))
             earlier = study.confirmation
             plan_second_baseline(study)
             priors.enqueue_priors(study, sources, self._notify)
@@ -137,20 +131,6 @@ class Tuner:
                 return earlier  # It is outdated, but better than none.
             record_verdict(study, confirmation)
             return confirmation
-
-    def _start(self, given_back: list[int]) -> SearchStarted:
-        study, budget = self._study, self._budget
-        return SearchStarted(
-            study.num_recorded(),
-            budget.num_trials,
-            study.manifest.space.num_configs,
-            given_back,
-            study.manifest.space,
-            study.manifest.objective,
-            budget.wall_s,
-            study.manifest.workload.traffic,
-            next(iter(study.answers[-1:]), None),
-        )
 
     def _race(self, *, goes_on: bool) -> None:
         """Do what is worth doing, until nothing is, or the time is up."""
@@ -261,12 +241,12 @@ class Tuner:
                         self._study.early_stop = forecast
                     self._end_search(reason)
                 case Prove(finalists):
-                    self._block_begun = self._session.deadline.clock()
-                    self._was_beside = len(self._queue) > 0
-                    self._field.open(finalists, self._beside.process, self._second.process)
+                    block = self._field.open(finalists, self._beside.process, self._second.process)
+                    block.was_beside = len(self._queue) > 0
                 case Try(config, longest_s, is_extra) if has_place:
                     self._num_extra += is_extra
-                    self._was_beside = True
+                    if block is not None:
+                        block.was_beside = True
                     self._queue.add(self._opened(config), longest_s)
                 case _:
                     return
@@ -315,30 +295,25 @@ class Tuner:
             self._second.end()
         if row is None:
             return
-        took_s = self._session.deadline.clock() - self._block_begun
-        self._blocks_s += took_s
-        self._time.note_block(finalists, took_s, was_beside=self._was_beside)
+        took_s = self._session.deadline.clock() - block.begun
+        self._time.note_block(finalists, took_s, was_beside=block.was_beside)
         if row.disturbed is not None:
             self._attempts.wait_until_quiet()
-        standing = self._standing()
-        answer = standing.answer
+        self._note_answer(self._standing())
+
+    def _note_answer(self, standing: Standing) -> None:
+        """Store an answer that takes the place of the one before."""
         before = next(iter(self._study.answers[-1:]), None)
+        answer = standing.answer_after(None if before is None else before.trial)
         if answer is None:
             return
-        if before is not None and before.trial != answer.number:
-            old = next((record for record in standing.evidence.proven if record.number == before.trial), None)
-            if old is not None and standing.evidence.gain(answer) < standing.evidence.gain(old) + BETTER_ANSWER:
-                answer = old
-        if before is None or before.trial != answer.number:
-            speedup = standing.evidence.speedup(answer)
-            after_s = self._session.deadline.clock() - self._begun
-            step = AnswerStep(
-                after_s=after_s, trial=answer.number, speedup=speedup, num_blocks=standing.evidence.num_blocks(answer)
-            )
-            self._study.answers = [*self._study.answers, step]
-            # A run that is interrupted from here on keeps it.
-            record_verdict(self._study, self._conclude(standing, is_interim=True))
-            self._notify(AnswerProven(step, answer, before))
+        evidence, after_s = standing.evidence, self._session.deadline.clock() - self._begun
+        speedup, num_blocks = evidence.speedup(answer), evidence.num_blocks(answer)
+        step = AnswerStep(after_s=after_s, trial=answer.number, speedup=speedup, num_blocks=num_blocks)
+        self._study.answers = [*self._study.answers, step]
+        # A run that is interrupted from here on keeps it.
+        record_verdict(self._study, self._conclude(standing, is_interim=True))
+        self._notify(AnswerProven(step, answer, before))
 
     def _end_search(self, reason: StopReason) -> None:
         """No further config is tried."""
@@ -353,9 +328,9 @@ class Tuner:
         plan = self._budget.confirmation.fit_for(self._session.objective)
         evidence = evidence_of(self._study, plan, list(self._field.failed), self._needed_settings)
         assert evidence is not None, "the untuned model is measured first"
-        has_deadline = math.isfinite(self._time.left_s)
-        block_s = 0.0 if has_deadline else self._blocks_s / max(self._field.num_measured, 1)
-        return Standing(evidence, self._field.most_finalists, self._blocks_s, block_s)
+        has_deadline, blocks_s = math.isfinite(self._time.left_s), self._time.blocks_s
+        block_s = 0.0 if has_deadline else blocks_s / max(self._field.num_measured, 1)
+        return Standing(evidence, self._field.most_finalists, blocks_s, block_s)
 
     def _wants_more(self) -> bool:
         num_tried = self._study.num_recorded() + len(self._queue)
@@ -364,6 +339,20 @@ class Tuner:
     def _opened(self, config: Config) -> AskedTrial:
         """A trial of this config in the study, where it counts as running for as long as it may take."""
         return self._study.ask(config, longest_s=self._budget.limits.total)
+
+
+def _started(study: Study, budget: Budget, given_back: list[int]) -> SearchStarted:
+    return SearchStarted(
+        study.num_recorded(),
+        budget.num_trials,
+        study.manifest.space.num_configs,
+        given_back,
+        study.manifest.space,
+        study.manifest.objective,
+        budget.wall_s,
+        study.manifest.workload.traffic,
+        next(iter(study.answers[-1:]), None),
+    )
 
 
 def _with_further_looks(study: Study, budget: Budget) -> Budget:

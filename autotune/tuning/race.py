@@ -39,6 +39,8 @@ from autotune.tuning import pruning
 from autotune.tuning.evidence import CLEARLY_BETTER, Evidence
 from autotune.tuning.finalists import EQUALLY_FAST
 
+BETTER_ANSWER = 0.02
+"""Log gain by which a proven config must be better than the answer to take its place while the run goes on."""
 WORTH_KNOWING = 0.01
 """Log gain: where the best of the others is expected to bring less over the answer, no further block is measured."""
 EARLY_GAIN = min(EARLY_GAINS.values())
@@ -180,6 +182,14 @@ class Standing:
     def answer(self) -> TrialRecord | None:
         """The proven config of which the most is expected."""
         return self.evidence.proven[0] if self.evidence.proven else None
+
+    def answer_after(self, before: int | None) -> TrialRecord | None:
+        """The answer, where it takes the place of the one that this trial was before; None where that one stays."""
+        answer, gain = self.answer, self.evidence.gain
+        if answer is None or answer.number == before:
+            return None
+        old = next((record for record in self.evidence.proven if record.number == before), None)
+        return None if old is not None and gain(answer) < gain(old) + BETTER_ANSWER else answer
 
     def to_prove_at_once(self, *, has_plans: bool) -> TrialRecord | None:
         """The leader, where two or three blocks are expected to prove it."""

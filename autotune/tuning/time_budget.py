@@ -74,6 +74,8 @@ class TimeBudget:
         """One was measured, and nothing compiled beside it."""
         self._is_told = False
         """Whether it was said that the time is short."""
+        self.blocks_s = 0.0
+        """Seconds that the blocks of this run have taken."""
 
     @property
     def left_s(self) -> float:
@@ -133,6 +135,7 @@ class TimeBudget:
 
     def note_block(self, finalists: Sequence[TrialRecord], took_s: float, *, was_beside: bool) -> None:
         """A block of these has taken so long; one that a trial compiled beside takes less without that."""
+        self.blocks_s += took_s
         estimated_s = self._estimated_s(finalists)
         if estimated_s > 0:
             pace = min(max(took_s / estimated_s, 1 / MOST_PACE), MOST_PACE)
