@@ -59,7 +59,7 @@ each other. Imports for a type checker alone count, and modules that a string na
 `autotune` do."""
 
 HOMES: dict[str, tuple[str, ...]] = {
-    "torch": ("backends/torch/", "models/torch/", "plugins/hubs/torch/", "plugins/watch/torch/"),
+    "torch": ("backends/torch/", "models/torch/", "plugins/engines/", "plugins/hubs/torch/", "plugins/watch/torch/"),
     "torch_npu": ("backends/torch/npu.py", "models/torch/"),
     "torchair": ("backends/torch/npu.py",),
     "transformers": (

@@ -11,6 +11,7 @@ import pytest
 
 import autotune
 from autotune import doors
+from autotune.backends.engine import ENGINES
 from autotune.bench.elsewhere import BENCHES, elsewhere
 from autotune.cli.app import COMMANDS
 from autotune.doors import Door
@@ -87,7 +88,7 @@ def test_an_unknown_place_for_trials():
 
 
 @pytest.mark.parametrize(
-    "door", [BENCHES, STORAGES, COMMANDS, Door("autotune.uses", "use", object)], ids=lambda door: door.noun
+    "door", [BENCHES, ENGINES, STORAGES, COMMANDS, Door("autotune.uses", "use", object)], ids=lambda door: door.noun
 )
 def test_what_this_package_declares_can_be_used(door):
     """Each entry of `pyproject.toml` is installed and is of the door's kind; its module imports no package that a user

@@ -26,7 +26,6 @@ SMALL = {
     "autotune.backends.mindspore.compile_cache": "a capability is a module",
     "autotune.backends.mindspore.plain": "each backend has a module of this name, which imports no framework",
     "autotune.tuning.rerun": "measures a trial, which `cli` does not hold",
-    "autotune.doctor.machine": "an answer, which `cli` prints and does not hold",
     "autotune.backends.torch.toolchain": "a program, which is started by its path",
 }
 """Module with one importer that is small for a reason -> the reason."""

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from autotune.backends.engine import engines_for
 from autotune.backends.registry import entry_of, framework_names
 from autotune.bench.elsewhere import MachineFinding, elsewhere
 from autotune.bench.exit_status import MIN_FREE_BYTES
 from autotune.bench.probe import find_devices
+from autotune.command_line import install
 from autotune.environment import (
     memory_limit_bytes,
     package_version,
@@ -49,6 +51,11 @@ def _examine_framework(framework: str) -> list[MachineFinding]:
         )
     for name, place in found.compilers.items():
         findings.append(MachineFinding(what=f"{name} for {framework}", ok=not place.startswith("missing"), found=place))
+    for engine in engines_for(framework).values():
+        is_here, what = engine.is_installed, f"{engine.title} for {framework} on cpu"
+        found_it = engine.release if is_here else "not installed"
+        tip = None if is_here else install("backends")
+        findings.append(MachineFinding(what=what, ok=is_here, found=found_it, cure=tip))
     return findings
 
 

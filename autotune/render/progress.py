@@ -17,6 +17,7 @@ from autotune.tuning.events import (
     BlockMeasured,
     BlockStarted,
     ConfigProbed,
+    EnginesStarted,
     Event,
     ModelChecked,
     NoiseFloorStarted,
@@ -198,6 +199,8 @@ def _beginning(event: Event) -> str | None:
     match event:
         case TrialStarted():
             return f"trial {event.number}"
+        case EnginesStarted():
+            return f"{' and '.join(event.titles)}, beside the answer"
         case ConfigProbed():
             return f"the same error again and again: trial {event.record.number} once more"
     return _BEGINNINGS.get(type(event))

@@ -22,6 +22,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.scatter import ProcessState, TimedTogether, state_of
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.schema import Record
+from autotune.study.slots import value_slot
 
 DRIFTING = 0.05
 """The untuned model's latency changed by more than this share during the search: worth a warning."""
@@ -70,6 +71,33 @@ class SecondBaseline(Record):
     by_hand: str
     pairs: tuple[tuple[float, float], ...] = ()
     """Values that earlier releases measured before the first config. Each row of a block has one of its own."""
+
+
+class EngineFigure(Record):
+    """What an engine beside the framework gave in its block (see `backends.engine`)."""
+
+    name: str
+    title: str
+    release: str
+    value: float | None = None
+    """The objective's."""
+    problem: str | None = None
+    """Why there is no value."""
+
+
+class EngineBlock(Record):
+    """The third baseline: engines in one block with the untuned model and the answer. No verdict rests on it."""
+
+    figures: tuple[EngineFigure, ...]
+    untuned: float | None = None
+    """The untuned model's value in that block; None where there was no block."""
+    trial: int | None = None
+    """The answer's, which took part, where that compiles anything."""
+    best: float | None = None
+
+
+ENGINE_BLOCK = value_slot("engines", EngineBlock)
+"""The latest one of a study; None where no engine was timed, or left out."""
 
 
 class DriftCheck(Record):

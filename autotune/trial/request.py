@@ -102,6 +102,8 @@ class TrialRequest(Record):
     """Which whole numbers the untuned model takes is looked for, after everything else."""
     is_used: bool = False
     """After everything else the model is used as a job will use it, longer than in a trial (see `use`)."""
+    engine: str | None = None
+    """The untuned model runs in this engine (see `ENGINES`), in place of its framework."""
     without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True
@@ -126,6 +128,10 @@ class TrialRequest(Record):
     def used_longer(self, *, is_used: bool) -> TrialRequest:
         """See `is_used`."""
         return self.model_copy(update={"is_used": is_used})
+
+    def run_by(self, engine: str) -> TrialRequest:
+        """See `engine`. What it gives is held to the reference, as what any config gives."""
+        return self.model_copy(update={"engine": engine, "untuned": False})
 
     def limited_to(self, limits: Limits) -> TrialRequest:
         return self.model_copy(update={"limits": limits})

@@ -118,7 +118,7 @@ class BlockedRun:
         comparison = None
         for num_blocks in self.plan.looks:
             while len(self.blocks) < num_blocks and not self._is_late(begun):
-                self._measure_block()
+                self.measure_block()
                 if len(self.contestants) < 2:
                     return None
             if len(self.blocks) < self.plan.first_look:
@@ -148,7 +148,7 @@ class BlockedRun:
         )
         return Proof(Blocks(rows), num_looks=self.plan.num_looks, first_look=self.plan.first_look)
 
-    def _measure_block(self) -> None:
+    def measure_block(self) -> None:
         block, num_before = self.open_block(self.contestants), len(self.blocks)
         while not block.is_warm and not self._must_end(block):
             while block.can_start and len(block.warming) < self.num_at_once:

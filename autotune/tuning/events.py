@@ -43,6 +43,20 @@ class SearchStarted:
 
 
 @dataclass(frozen=True)
+class EnginesMissing:
+    """Engines beside the framework could run this model, and are not installed: their titles."""
+
+    titles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EnginesStarted:
+    """There is a verdict, and these engines are timed beside the answer: their titles."""
+
+    titles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ModelSaved:
     """A live model and its inputs were written to a file in the study's folder: trials load them from there, and what
     happens to the live model later does not reach them."""
@@ -239,6 +253,8 @@ class TrialLost:
 
 Event = (
     SearchStarted
+    | EnginesMissing
+    | EnginesStarted
     | MachineBusy
     | DeviceTaken
     | TrialDisturbed

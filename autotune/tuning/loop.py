@@ -35,6 +35,7 @@ from autotune.tuning.checks import (
     wrong_again,
 )
 from autotune.tuning.confirmation import conclude
+from autotune.tuning.engines import tell_of_missing, time_engines
 from autotune.tuning.events import (
     AnswerProven,
     ModelChecked,
@@ -103,7 +104,7 @@ class Tuner:
         with study.writing() as given_back, self._session.caches.open():
             study.budget = self._given
             study.stop_reason = None
-            self._notify(_started(study, self._budget, given_back))
+            _tell_start(self._session, given_back)
             earlier = study.confirmation
             plan_second_baseline(study)
             priors.enqueue_priors(study, sources, self._notify)
@@ -130,7 +131,7 @@ class Tuner:
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             record_verdict(study, confirmation)
-            return confirmation
+            return time_engines(self._session, self._time, confirmation)
 
     def _race(self, *, goes_on: bool) -> None:
         """Do what is worth doing, until nothing is, or the time is up."""
@@ -341,8 +342,9 @@ class Tuner:
         return self._study.ask(config, longest_s=self._budget.limits.total)
 
 
-def _started(study: Study, budget: Budget, given_back: list[int]) -> SearchStarted:
-    return SearchStarted(
+def _tell_start(session: Session, given_back: list[int]) -> None:
+    study, budget = session.study, session.budget
+    started = SearchStarted(
         study.num_recorded(),
         budget.num_trials,
         study.manifest.space.num_configs,
@@ -353,6 +355,8 @@ def _started(study: Study, budget: Budget, given_back: list[int]) -> SearchStart
         study.manifest.workload.traffic,
         next(iter(study.answers[-1:]), None),
     )
+    session.notify(started)
+    tell_of_missing(session)
 
 
 def _with_further_looks(study: Study, budget: Budget) -> Budget:

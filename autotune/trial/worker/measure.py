@@ -40,6 +40,7 @@ from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.capabilities import ImportedAhead, require
+from autotune.backends.engine import ENGINES
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
@@ -268,7 +269,10 @@ def _compile(trial: _Trial) -> tuple[_Compiling, Any]:
             spared.found(),
             _calling_alone(trial) if request.untuned else _alone(request, backend, supervision.waits),
         ):
-            step = calls.compile(request.config, changes)
+            if request.engine is None:
+                step = calls.compile(request.config, changes)
+            else:
+                step = ENGINES.require(request.engine).run(trial.subject.model, trial.subject.inputs[0])
             output = calls.first(step, settings, spared.clock, begun)
         first_call_s = calls.first_call_s(spared.clock() - begun)
     peak_bytes, host_bytes = (memory.peak_bytes(spared.resident_bytes) for memory in (trial.memory, watch))

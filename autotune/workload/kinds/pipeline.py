@@ -20,6 +20,7 @@ _OF_ONE_MODEL = "it is for one model"
 class PipelineCalls(Infer):
     """See the module."""
 
+    has_engines = False
     unsuitable = dict.fromkeys(("variants", "padding", "tiers", "reset"), _OF_ONE_MODEL)
 
     @classmethod

@@ -13,6 +13,7 @@ class Stream(Infer):
     """The calls of the workload's traffic."""
 
     named = ("traffic",)
+    has_engines = False
 
     @classmethod
     def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:

@@ -26,6 +26,8 @@ class Work(ABC):
     """What a bundled model may lack for it, and what is done with those that do not."""
     has_plain_code: ClassVar[bool] = True
     """What a config does can be written in the framework's own code."""
+    has_engines: ClassVar[bool] = False
+    """An engine beside the framework may run the calls: all are of one model and one shape."""
     needs: ClassVar[str] = "inputs"
     """The key that the author's function must return beside `model`."""
     keys: ClassVar[tuple[str, ...]] = ()
