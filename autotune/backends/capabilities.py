@@ -24,6 +24,7 @@ from autotune.measure.sampling import Clock
 from autotune.workload.arguments import Arguments
 
 Capability = TypeVar("Capability")
+Built = TypeVar("Built")
 
 
 NO_GRADIENT: NDArray[Any] = np.zeros(0)
@@ -448,6 +449,15 @@ class ImportedAhead(Protocol):
         now. `cache` is the folder of `Backend.cache_variables`."""
 
 
+class BuiltOnce(Protocol):
+    """A model that is built in a process which is forked afterwards."""
+
+    def __call__(self, build: Callable[[], Built]) -> tuple[Built, Callable[[], None]]:
+        """What `build` gives, and what a fork calls before it uses that, after `Runtime.prepare`: random numbers go on
+        where the build has left them, and the process has its threads again. Raises SetupError where a fork would lack
+        something, and whatever `build` raises."""
+
+
 class Profiler(Protocol):
     """The framework's profiler: `--profile`."""
 
@@ -553,6 +563,7 @@ class Offers(Protocol):
     compile_cache: CompileCache | None = None
     shared_kernels: SharedKernels | None = None
     answered_probes: AnsweredProbes | None = None
+    built_once: BuiltOnce | None = None
     profile: Profiler | None = None
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None

@@ -148,6 +148,11 @@ class Bench(Protocol):
         """What trials import each for itself that might have been imported for all of them, and why."""
         return None
 
+    @property
+    def built_apart(self) -> str | None:
+        """Why trials build a large model each for itself, if they do."""
+        return None
+
     def start(
         self, folder: TrialFolder, request: TrialRequest, waits: Waits = "free", *, fresh: bool = False
     ) -> Running:

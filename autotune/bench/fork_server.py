@@ -28,10 +28,11 @@ from typing import Any, NoReturn
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.child import run_fork
 from autotune.environment import installed_packages
-from autotune.errors import SetupError
+from autotune.errors import SetupError, quoted
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import start_when_possible
+from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, start_when_possible
+from autotune.trial.worker.built_ahead import WHY_FILE, WORKLOAD_FILE, build_ahead
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, take_pipe
 
 FORKS_FD_VARIABLE = "AUTOTUNE_FORKS_FD"
@@ -144,6 +145,17 @@ class _Forking:
         run_fork(TrialFolder(Path(asked["folder"])), pipes, given[len(pipes) :], to_close, self.imported)
 
 
+def _build(folder: Path) -> None:
+    """Build the model of the workload in this folder for all forks, or leave there why not, and end."""
+    for name in os.environ.get(PRELOAD_ONLY_VARIABLE, "").split(","):
+        os.environ.pop(name, None)
+    try:
+        build_ahead(folder)
+    except Exception as error:
+        (folder / WHY_FILE).write_text(str(error) if isinstance(error, SetupError) else quoted(error))
+        raise
+
+
 def main(arguments: list[str]) -> None:
     """`fork_server.py FOLDER MODULE [AHEAD [OF_MODEL...]]`: import, say so, and fork until the supervisor closes its
     end."""
@@ -154,6 +166,9 @@ def main(arguments: list[str]) -> None:
     os.close(gate)  # It may be paused as a gated one may, and is never timed.
     supervisor = os.getppid()
     imported = preload(*arguments[1:])
+    folder = Path(arguments[0])
+    if (folder / WORKLOAD_FILE).exists():
+        _build(folder)
     os.write(stages, f"{Stage.WAIT}\n".encode())
     _Forking(socket.socket(fileno=forks), stages, supervisor, imported).serve()
 

@@ -19,6 +19,7 @@ from types import TracebackType
 
 from autotune.backends.registry import entry_of, framework_version
 from autotune.bench.bench import Bench, Process, Running, StageCallback, Waits
+from autotune.bench.builder import IMPORT_LIMIT_S, Builder, job_at_rest
 from autotune.bench.exit_status import outcome_of, require_disk
 from autotune.bench.messages import (
     FORK_SERVER,
@@ -50,8 +51,6 @@ _TOOLCHAIN_LIMIT_S = 600.0
 """Making the toolchain takes 30 s of CPU time with inductor; the machine may be slow or busy."""
 
 
-_IMPORT_LIMIT_S = 120.0
-"""For a fork server; the blocks do without one that takes longer."""
 _NAMES = itertools.count()
 
 
@@ -124,6 +123,13 @@ class LocalBench(Bench):
     def lacks(self) -> str | None:
         """See `Bench`."""
         return next((each.lacks for each in self._of_frameworks.values() if each.lacks is not None), None)
+
+    @property
+    def built_apart(self) -> str | None:
+        """See `Bench`."""
+        return next(
+            (each.builder.lacks for each in self._of_frameworks.values() if each.builder.lacks is not None), None
+        )
 
     def new_block(self) -> None:
         """Live processes are forks of a process of their own from now on, and after the next call of the one that the
@@ -207,6 +213,14 @@ class _Quiet:
         return [process for supervised in self._of_frameworks.values() for process in supervised.running.values()]
 
 
+def _needs_toolchain(workload: Workload) -> bool:
+    return entry_of(workload.framework).toolchain is not None and workload.device == "cpu"
+
+
+def _compiles(request: TrialRequest) -> bool:
+    return not request.untuned and entry_of(request.workload.framework).compiles(request.config)
+
+
 class _Supervised:
     """The trials of one framework, their supervisor, and what they need beside it: a toolchain, a fork server."""
 
@@ -232,11 +246,12 @@ class _Supervised:
         self._log = log
         self.supervisor: SupervisorProcess | None = None
         self.running: dict[str, _Process] = {}
-        self._has_servers = bool(self._modules) and self._entry.imports_ahead is not None
+        self.has_servers = bool(self._modules) and self._entry.imports_ahead is not None
         self._server: _Process | None = None
         """The fork server, which the blocks use in turns with the supervisor."""
         self.lacks: str | None = None
         """See `Bench`."""
+        self.builder = Builder(self)
         self._num_blocks = 0
         """From the first one on live processes are forks, though the framework's could be new Pythons."""
         self._is_prepared = False
@@ -251,14 +266,14 @@ class _Supervised:
         if waits == "live":
             # Where the model's own modules are imported ahead, a new Python would import them once more.
             is_ahead = bool(request.workload.imported) and set(request.workload.imported) <= set(self._modules)
-            fresh = self._entry.holds_fresh and not self._num_blocks and not is_ahead
+            fresh = self._entry.holds_fresh and not self._num_blocks and not is_ahead and not self.builder.is_used
         request = self._with_toolchain(request)
         if waits == "free" and any(process.may_be_paused for process in self.running.values()):
             waits = "gated"
         started = _Process(self, folder, request, waits, fresh=fresh)
         started.begun = begun
         self.launch(started)
-        if self._is_prepared and self._has_servers and self._compiles(request):
+        if self._is_prepared and self.has_servers and _compiles(request):
             self._begun_server()
         return started
 
@@ -280,7 +295,7 @@ class _Supervised:
             raise SetupError(f"cannot write {folder.path}: {error.strerror}") from None
         # Whether stopping is safe with a device driver in the process was not measured.
         stops = process.waits != "free" and request.workload.device == "cpu"
-        fork_of = self._server_of_block() if process.waits == "live" and not process.fresh else None
+        fork_of = None if process.fresh else self._server_for(request, process.waits)
         echo = self._log is None
         self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=echo, fork_of=fork_of)
 
@@ -288,12 +303,12 @@ class _Supervised:
         """See `Bench`. Where another process makes the toolchain just now, configs that compile wait."""
         self._is_prepared = True
         self._toolchain_s = min(_TOOLCHAIN_LIMIT_S, max(most_s, SHORTEST_S))
-        if self._needs_toolchain(workload) and self._toolchain is None and self._making is None:
+        if _needs_toolchain(workload) and self._toolchain is None and self._making is None:
             self._begin_toolchain(waits=False)
 
     def new_block(self) -> None:
         """See `LocalBench`."""
-        self._num_blocks += self._has_servers
+        self._num_blocks += self.has_servers
 
     def close(self) -> None:
         """End the supervisor, which kills all its processes, and wait for that. What was started ahead and not waited
@@ -304,6 +319,7 @@ class _Supervised:
         supervisor.close()
         running = list(self.running.values())
         self.running.clear()
+        self.builder.end()
         self._server = None
         for process in running:
             process.end(None)
@@ -367,19 +383,13 @@ class _Supervised:
             given["wall"] = max(limits.wall - (time.monotonic() - process.begun), SHORTEST_S)
         self.send(Start(job, given, program, process.waits, **how, fork_of=fork_of))
 
-    def _needs_toolchain(self, workload: Workload) -> bool:
-        return self._entry.toolchain is not None and workload.device == "cpu"
-
-    def _compiles(self, request: TrialRequest) -> bool:
-        return not request.untuned and self._entry.compiles(request.config)
-
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
         """Wait for the toolchain before a config that compiles on a CPU: its limits do not include that. One that would
         compile alone, while it is made beside it, takes what it needs upon itself: that is sooner than to wait."""
-        if not self._needs_toolchain(request.workload) or not self._compiles(request):
+        if not _needs_toolchain(request.workload) or not _compiles(request):
             return request
         others = [process.request for process in self.running.values() if process.request is not None]
-        if self._is_prepared and self._making is not None and not any(map(self._compiles, others)):
+        if self._is_prepared and self._making is not None and not any(map(_compiles, others)):
             return request
         if self._toolchain is None and self._making is None:
             self._begin_toolchain(waits=True)
@@ -411,25 +421,27 @@ class _Supervised:
             (toolchain, _), self._making = self._making, None
             self._toolchain = (toolchain.settle(),)
 
-    def _server_of_block(self) -> str | None:
-        """Job of the fork server of this block, once it rests. None: the block's processes come from the supervisor,
-        before the first block, in every second one, and where the server did not come."""
-        if self._num_blocks % 2 == 0:
-            return None
-        server = self._begun_server()
-        if not server.is_ready:
-            self.quiet.end()
-            server.wait_until_ready()
-        server.go_on()
-        return str(server.folder.path) if server.outcome is None else None
+    def _server_for(self, request: TrialRequest, waits: Waits) -> str | None:
+        """Job of the fork server that a trial comes from, once it rests. None: it comes from the supervisor, as live
+        ones do before the first block, in every second one, and where the server did not come."""
+        builder = self.builder.job_for(request)
+        if builder is not None or waits != "live" or self._num_blocks % 2 == 0:
+            return builder
+        return job_at_rest(self._begun_server(), self.quiet)
 
     def _begun_server(self) -> _Process:
         """The fork server. One that failed is not tried again."""
         if self._server is None:
             name = f"autotune-forks-{os.getpid()}-{next(_NAMES)}"  # No such folder is made.
-            self._server = _Process(self, TrialFolder(Path(tempfile.gettempdir(), name)), None, "gated", fresh=True)
-            self._send_start(self._server, Limits(start=_IMPORT_LIMIT_S), FORK_SERVER, stops=False, echo=True)
+            folder = TrialFolder(Path(tempfile.gettempdir(), name))
+            self._server = self.begin_server(folder, Limits(start=IMPORT_LIMIT_S))
         return self._server
+
+    def begin_server(self, folder: TrialFolder, limits: Limits) -> _Process:
+        """A fork server that has this folder."""
+        server = _Process(self, folder, None, "gated", fresh=True)
+        self._send_start(server, limits, FORK_SERVER, stops=False, echo=True)
+        return server
 
     def _begin_supervisor(self) -> SupervisorProcess:
         return SupervisorProcess.begin(self._modules, self._variables, self._log, self._python)

@@ -60,7 +60,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
     space_file = space_file_of(question.space, framework)
     declared = _read_declaration(workload, question, limits)
-    workload = workload.model_copy(update={"imported": declared.imported})
+    workload = workload.model_copy(update={"imported": declared.imported, "built_once": declared.built_once})
     return Manifest(
         schema=4,
         id=uuid.uuid4().hex,

@@ -45,6 +45,8 @@ class Declaration(Record):
     """What the call of a pipeline calls; empty for one model."""
     imported: tuple[str, ...] = ()
     """See `Workload.imported`."""
+    built_once: bool = False
+    """See `Workload.built_once`."""
 
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
         """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found. A

@@ -52,7 +52,7 @@ from autotune.tuning.field import Field, record_verdict
 from autotune.tuning.finalists import EQUALLY_FAST
 from autotune.tuning.jobs import may_compile_ahead, num_at_once
 from autotune.tuning.race import End, Prove, Standing, Try, UnderWay
-from autotune.tuning.session import IMPORTED_APART, Session
+from autotune.tuning.session import Session, note_what_is_apart
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 
 
@@ -120,8 +120,7 @@ class Tuner:
                 self._field.end()
                 self._beside.end()
                 self._second.end()
-                if IMPORTED_APART.read(study) != bench.lacks:
-                    IMPORTED_APART.write(study, bench.lacks)
+                note_what_is_apart(study, bench)
             study.stop_reason = self._reason
             if earlier is not None and earlier.candidate in study.refused:
                 earlier = None

@@ -29,6 +29,8 @@ from autotune.tuning.room import Room, room_for
 
 IMPORTED_APART = value_slot("imported_apart", str)
 """See `Bench.lacks`, of the latest run."""
+BUILT_APART = value_slot("built_apart", str)
+"""See `Bench.built_apart`, of the latest run."""
 PIPELINED_CALLS = 8
 _OF_SINGLE_CALLS = frozenset({"latency", "p90", "p99", "total"})
 """Quantities that are about calls that are waited for one by one."""
@@ -121,6 +123,13 @@ class Session:
 
     def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))
+
+
+def note_what_is_apart(study: Study, bench: Bench) -> None:
+    """Keep with the study what its trials imported and built each for itself in this run."""
+    for slot, said in ((IMPORTED_APART, bench.lacks), (BUILT_APART, bench.built_apart)):
+        if slot.read(study) != said:
+            slot.write(study, said)
 
 
 def picks_by_timing(request: TrialRequest) -> bool:

@@ -53,6 +53,8 @@ class Workload(Record):
     imported: tuple[str, ...] = ()
     """Modules of installed packages that building it imports first, each with what it imports itself; empty where that
     is not known."""
+    built_once: bool = False
+    """Its weights take so much that trials share one build, where that can be forked (`BuiltAhead`)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -305,7 +305,7 @@ def test_what_ends_early_is_told(make_runner, tmp_path, make_request):
 def test_a_server_that_does_not_come_is_done_without(make_runner, tmp_path, make_request, monkeypatch):
     """The blocks are forks of the supervisor."""
     runner = make_runner(AHEAD)
-    monkeypatch.setattr("autotune.bench.local._IMPORT_LIMIT_S", 0.5)
+    monkeypatch.setattr("autotune.bench.local.IMPORT_LIMIT_S", 0.5)
     (tmp_path / "ahead_of_fake.py").write_text("import time; time.sleep(600)")
     run = blocked_run(runner, tmp_path, make_request, TUNED)
     comparison = run.run(lambda _: False)

@@ -86,7 +86,9 @@ def test_a_flat_study_stops_early_and_says_why(study, tune):
     assert stop.forecast.num_trials == study.num_recorded()
     assert stop.forecast.num_untried == 128 - study.num_recorded()
     assert stop.forecast.expected_gain < WORTH_A_TRIAL
-    assert f"stopped after {study.num_recorded()} trials: none of {128 - study.num_recorded()} left" in summary_of(study)
+    assert f"stopped after {study.num_recorded()} trials: none of {128 - study.num_recorded()} left" in summary_of(
+        study
+    )
     assert document(StudyResult(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
 
 

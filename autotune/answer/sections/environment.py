@@ -10,7 +10,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.environment import Environment
 from autotune.measure.device_state import DeviceState, mean_of_known
 from autotune.measure.measurement import Measurement
-from autotune.tuning.session import IMPORTED_APART
+from autotune.tuning.session import BUILT_APART, IMPORTED_APART
 from autotune.workload.process_start import ProcessStart
 
 
@@ -25,6 +25,8 @@ class EnvironmentSection(Section):
             yield "read alone", f"{self.answer.written}: it cannot be resumed"
         if (apart := IMPORTED_APART.read(self.answer)) is not None:
             yield "imports", f"trials import {apart}"
+        if (apart := BUILT_APART.read(self.answer)) is not None:
+            yield "model", f"each trial builds it for itself: {apart}"
         yield from self._unwatched()
         best = self.answer.best
         start = ProcessStart() if best is None else ConfigParts.of(best.config).start

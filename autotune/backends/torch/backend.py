@@ -56,6 +56,7 @@ from autotune.backends.torch.given_model import (
     uncompiled,
     written_parts,
 )
+from autotune.backends.torch.imported_ahead import built_once
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -105,7 +106,6 @@ class TorchBackend(Backend):
     goes on until the samples are steady anyway."""
     evaluation_call = "model.eval()"
     call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
-
     training = training
     generates = TorchGeneration
     generation = generating
@@ -114,6 +114,7 @@ class TorchBackend(Backend):
     compile_cache = compile_cache
     shared_kernels = staticmethod(shared_kernels)
     answered_probes = staticmethod(answered)
+    built_once = staticmethod(built_once)
     proxies = proxy
     calls_file = files
     watch_calls = staticmethod(files.watch_calls)

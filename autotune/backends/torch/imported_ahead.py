@@ -5,6 +5,8 @@ trial has its own. So the import is made in stand-in folders, whose name then te
 whatever the release calls these; a fork puts its own folders in their place. Where one cannot be replaced, the import
 is of no use, and trials import for themselves. So it is where an import changes the environment, which all that starts
 later would have.
+
+A large model is built ahead, too (`built_once`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import ctypes
 import gc
 import importlib
 import os
+import random
 import secrets
 import sys
 import tempfile
@@ -22,9 +25,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import psutil
+import torch
 
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch.compile_cache import cache_variables
@@ -42,6 +47,8 @@ _NOT_INITIALISED = 3
 """CUDA_ERROR_NOT_INITIALIZED."""
 
 Replace = Callable[[str], None]
+T = TypeVar("T")
+_SETTERS = "set_num_threads"
 
 
 @dataclass(frozen=True)
@@ -100,13 +107,13 @@ def _import_unchanged(modules: Sequence[str]) -> int:
 
 
 def _require_no_driver() -> None:
-    """Raises SetupError where an import has initialised CUDA's driver in this process."""
+    """Raises SetupError where an import, or the build of a model, has initialised CUDA's driver in this process."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return
     if cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALISED:
-        raise SetupError("the import has initialised the GPU's driver")
+        raise SetupError("it has initialised the GPU's driver")
 
 
 def _resident_bytes() -> int:
@@ -170,3 +177,60 @@ def _replacements(holder: Any, value: str) -> list[Replace]:
 def _is_of_a_class(holder: dict[Any, Any]) -> bool:
     """Python looks names of a class up without its dictionary, which must not be written to."""
     return "__module__" in holder and "__name__" not in holder
+
+
+def built_once(build: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+    """See `BuiltOnce`.
+
+    The pool of OpenMP does not survive a fork, so the build runs on one thread, and the number that forks have is set
+    where OpenMP keeps it: `torch.set_num_threads` would change how MKL chooses its threads, too.
+    """
+    openmp = _openmp()
+    num_threads = torch.get_num_threads()  # The first question makes torch look how many there are.
+    openmp.omp_set_num_threads(1)
+    with _refusing_threads():
+        built = build()
+    if torch.get_num_threads() != 1:
+        raise SetupError("its build sets the number of threads")
+    _require_no_driver()
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+    def go_on() -> None:
+        openmp.omp_set_num_threads(num_threads)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(own)
+
+    return built, go_on
+
+
+def _openmp() -> ctypes.CDLL:
+    """The runtime that torch has loaded. Raises SetupError where it has none."""
+    mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
+    found = [path for path in mapped if Path(path).name.startswith(("libgomp", "libiomp5", "libomp"))]
+    if len(found) != 1:
+        raise SetupError(f"{len(found)} runtimes of OpenMP are loaded")
+    return ctypes.CDLL(found[0])
+
+
+@contextmanager
+def _refusing_threads() -> Iterator[None]:
+    """Raises SetupError where `torch.set_num_threads` is called within."""
+    asked = False
+
+    def note(num: int) -> None:
+        nonlocal asked
+        asked = True
+        own(num)
+
+    own = torch.set_num_threads
+    places = (torch, torch._C)
+    try:
+        for place in places:
+            setattr(place, _SETTERS, note)
+        yield
+    finally:
+        for place in places:
+            setattr(place, _SETTERS, own)
+    if asked:
+        raise SetupError("its build sets the number of threads")

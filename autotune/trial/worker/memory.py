@@ -3,7 +3,8 @@
 **Peaks** are those of the device allocator where there is one, else the growth of the resident set. On Linux the kernel
 records each process's resident peak (VmHWM) and can reset it. A forked child starts with its parent's peak, so the peak
 is always reset first and reported as growth since before the model was built: memory of the interpreter and the
-framework is not counted.
+framework is not counted. A model that the process was forked with counts as if it were built here: it was none of what
+a process of its own would begin with.
 
 **Compiling** takes further processes: workers of the compiler, and C++ compilers below them. The kernel keeps the peak
 of each process and of none together, so a thread adds up, ten times a second, what this one has grown by and what all
@@ -40,6 +41,7 @@ import psutil
 from autotune.backends.contracts.runtime import Runtime
 from autotune.measure.measurement import Growth
 from autotune.measure.objective import PAGE_BYTES
+from autotune.trial.worker.built_ahead import bytes_ahead
 
 WINDOWS = 5
 FEWEST_CALLS, MOST_CALLS = 8, 200
@@ -61,7 +63,7 @@ class PeakMemory:
 
     def __init__(self, backend: Runtime) -> None:
         self._backend = backend
-        self._start_bytes = psutil.Process().memory_info().rss
+        self._start_bytes = psutil.Process().memory_info().rss - bytes_ahead()
         self._resettable = True
         self.restart()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -118,6 +120,11 @@ class SubjectOf(ABC):
     @abstractmethod
     def declared(self) -> Declaration:
         """What is to know of the model before a study. Raises InputError."""
+
+    def weight_bytes(self) -> int:
+        """What parameters and buffers hold."""
+        specs = [spec for _, spec in self._backend.parameters(self._built.model)]
+        return sum(math.prod(spec.shape) * int(re.sub(r".*?(\d*)$", r"\1", spec.dtype) or 8) // 8 for spec in specs)
 
     def _met(self) -> tuple[Need, ...]:
         """Needs of a search space that the model meets, whatever it is called for. Asked once its weights are there."""

@@ -14,6 +14,7 @@ from autotune.backends.protocol import Backend
 from autotune.errors import InputError, marked
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import num_compared
+from autotune.trial.worker.built_ahead import take_over
 from autotune.trial.worker.subject import Subject, SubjectOf
 from autotune.workload.build import Built, build
 from autotune.workload.kinds import Rows
@@ -22,6 +23,8 @@ from autotune.workload.workload import Workload
 if TYPE_CHECKING:
     from autotune.space.declared import Declaration
 
+LARGE_BYTES = 2**28
+"""Weights of which trials share one build. Below, a process for it takes more than it spares."""
 _ROWS: Rows[SubjectOf] = Rows(__name__, __path__, SubjectOf)
 
 
@@ -47,11 +50,13 @@ def subject_of(request: TrialRequest, backend: Backend) -> Subject:
 
 def declared_by(workload: Workload, backend: Backend) -> Declaration:
     """Build the workload's model, and read what is declared of it. Raises as `build_subject` does."""
-    return _subject_of(workload, backend).declared()
+    subject = _subject_of(workload, backend)
+    is_large = workload.task != "train" and subject.weight_bytes() >= LARGE_BYTES
+    return subject.declared().model_copy(update={"built_once": is_large})
 
 
 def _subject_of(workload: Workload, backend: Backend) -> SubjectOf:
-    built = _built_for(workload, backend)
+    built = take_over(workload) or built_for(workload, backend)
     model = backend.as_model(built.model)
     problem = backend.check_model(model)
     if problem is not None:
@@ -59,8 +64,9 @@ def _subject_of(workload: Workload, backend: Backend) -> SubjectOf:
     return _ROWS.of(type(built.work))(workload, replace(built, model=model), built.model, backend)
 
 
-def _built_for(workload: Workload, backend: Backend) -> Built:
-    """A workload with the real calls of its file, if it has one. Raises InputError for a file that cannot be used."""
+def built_for(workload: Workload, backend: Backend) -> Built:
+    """A workload's model, with the real calls of its file if it has one. Raises InputError for a file that cannot be
+    used."""
     if workload.inputs is None:
         return build(workload)
     calls = require(backend.calls_file, marked("inputs")).read(Path(workload.inputs))
