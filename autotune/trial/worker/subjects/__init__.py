@@ -51,8 +51,9 @@ def subject_of(request: TrialRequest, backend: Backend) -> Subject:
 def declared_by(workload: Workload, backend: Backend) -> Declaration:
     """Build the workload's model, and read what is declared of it. Raises as `build_subject` does."""
     subject = _subject_of(workload, backend)
+    declared = subject.declared()  # A lazy module has its weights by then.
     is_large = workload.task != "train" and subject.weight_bytes() >= LARGE_BYTES
-    return subject.declared().model_copy(update={"built_once": is_large})
+    return declared.model_copy(update={"built_once": is_large})
 
 
 def _subject_of(workload: Workload, backend: Backend) -> SubjectOf:
