@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +15,7 @@ from autotune import own_folders
 from autotune.cli.app import print_line, say, say_error
 from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
-from autotune.job.launch import CannotStartError, Launch, tip_of
+from autotune.job.launch import Launch, tip_of
 from autotune.plugins.watch.folder import Watched, read
 from autotune.plugins.watch.injected import APPLY_VARIABLE, VARIABLE
 from autotune.plugins.watch.question import lines_of, question_of
@@ -50,8 +48,8 @@ def watch(
     wanted = Wanted(str(folder), limit_s, calls, most_gib << 30)
     then = command("tune", str(output))
     say(f"watching: {output} will hold models and some of their calls, {most_gib} GiB at most; then: {then}")
-    _be(job, {**os.environ, **variables_of(VARIABLE, vars(wanted))})
-    return 0
+    as_it_is = Launch({}, None, (), ())
+    as_it_is.execute(job, {**os.environ, **variables_of(VARIABLE, vars(wanted))})
 
 
 def variables_of(variable: str, wanted: Mapping[str, Any]) -> dict[str, str]:
@@ -92,18 +90,6 @@ def _for_calls(file: Path) -> TunedConfig:
     if (num := len(Launch.all_of(tuned, os.environ))) > 1:
         raise InputError(f"{file} is for {num} processes side by side", tip=tip_of(str(file), tuned.config))
     return tuned
-
-
-def _be(job: list[str], environment: dict[str, str]) -> None:
-    """Be the job from now on: its streams, signals and exit status are its own. Raises CannotStartError."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        os.execvpe(job[0], job, environment)
-    except (OSError, ValueError) as error:
-        signal.signal(signal.SIGPIPE, handler)
-        raise CannotStartError(job[0], error) from None
 
 
 def tune_watched(
