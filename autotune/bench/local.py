@@ -273,7 +273,7 @@ class _Supervised:
         started = _Process(self, folder, request, waits, fresh=fresh)
         started.begun = begun
         self.launch(started)
-        if self._is_prepared and self.has_servers and _compiles(request):
+        if self._is_prepared and self.has_servers and not self.builder.is_used and _compiles(request):
             self._begun_server()
         return started
 
