@@ -283,6 +283,52 @@ def test_a_job_is_tuned_without_a_line_of_code(tmp_path):
     assert "graphs False" in other.stdout
 
 
+ODD_JOB = """
+import logging, sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, *parts):
+        super().__init__()
+        self.body = nn.Sequential(*parts)
+
+    def forward(self, x):
+        return self.body(x)
+
+class Odd(Net):
+    def named_parameters(self, *args, **kwargs):
+        raise RuntimeError("no parameters here")
+
+Odd.__name__ = "Net"
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+lazy = [nn.LazyLinear(16), nn.ReLU(), nn.Linear(16, 4)]
+with torch.no_grad():
+    for net in (Odd(nn.Linear(16, 4)), Odd(nn.Linear(16, 4)), Net(nn.Linear(16, 3)), Net(*lazy)):
+        for _ in range(2):
+            print(tuple(net(torch.ones(2, 16)).shape), torch._dynamo.utils.counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.torch
+def test_no_call_fails_because_its_module_is_looked_at(tmp_path):
+    """A module of the class that cannot be looked at stays as it is, with one warning, and so does one of another
+    structure; a lazy one is tuned once it has its shapes."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    same = nn.ModuleDict({"body": nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))})
+    path = export(
+        tmp_path / "best.yaml", "torch", {"execution": "compile", "backend": "eager"}, same, [torch.ones(2, 16)]
+    )
+    path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: mine.Net"))
+    (tmp_path / "job.py").write_text(ODD_JOB)
+    done = run(cli_command("launch", "best.yaml", "--apply", "--", sys.executable, "job.py"), tmp_path)
+    assert done.stdout.splitlines() == [
+        "autotune: a Net stays untuned, since it cannot be looked at: RuntimeError: no parameters here",
+        *["(2, 4) 0"] * 4, *["(2, 3) 0"] * 2, "(2, 4) 0", "(2, 4) 1",
+    ], done.stderr  # fmt: skip
+
+
 def test_what_is_not_applied_by_itself(tmp_path, cli):
     """Files of another framework, and a command that is missing, have their sentence."""
     refused = cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--", "true")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from autotune.backends.registry import load_backend
+from autotune.errors import quoted
 from autotune.job.load import Loaded, load
 from autotune.measure.measurement import structure_sha256
 from autotune.plugins.watch.torch import calls
@@ -36,6 +37,8 @@ class _Applying:
     classes: frozenset[str] = frozenset()
     """Names of the classes that the files are for."""
     applied: set[str] = set()
+    failed: set[str] = set()
+    """Names of the classes of which a module could not be looked at, and it was said."""
     has_calls = False
     tuned: dict[int, tuple[Any, Any]] = {}
     """What is called in place of each module that was looked at, by its identity, with the module, which lives as long
@@ -46,9 +49,7 @@ class _Applying:
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.compiler.is_compiling():
         return _ORIGINAL(self, *args, **kwargs)
-    call = _Module.__call__
-    if call is _called:
-        call = _ORIGINAL
+    call = own_call()
     _Applying.has_calls = True
     thread = get_ident()
     if thread in _inside or torch._C._get_tracing_state() is not None:
@@ -64,22 +65,42 @@ def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
         _inside.discard(thread)
 
 
+def own_call() -> Any:
+    """What calls a module as it is called without this."""
+    call = _Module.__call__
+    return _ORIGINAL if call is _called else call
+
+
 def _tuned(module: Any) -> Any:
-    """What is called in place of the module; None: it stays as it is."""
+    """What is called in place of the module; None: it stays as it is, for this call where it has no shapes yet."""
     known = _Applying.tuned.get(id(module))
     if known is not None:
         return known[1]
     compiling = calls.set_compiler(None)
     try:
         with _Applying.lock:
-            if id(module) not in _Applying.tuned:
-                instead = _applied(module)
-                _Applying.tuned[id(module)] = (instead and module, instead)
-                if instead is None:
-                    weakref.finalize(module, _Applying.tuned.pop, id(module), None).atexit = False
+            known = _Applying.tuned.get(id(module)) or _looked_at(module)
+            return known and known[1]
     finally:
         calls.set_compiler(compiling)
-    return _Applying.tuned[id(module)][1]
+
+
+def _looked_at(module: Any) -> tuple[Any, Any] | None:
+    """What `_Applying.tuned` holds from now on; None: the module is to be looked at again at its next call. No call of
+    the job fails because of this."""
+    try:
+        if any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
+            return None
+        instead = _applied(module)
+    except Exception as problem:
+        instead, name = None, type(module).__name__
+        if name not in _Applying.failed:
+            _Applying.failed.add(name)
+            _LOG.warning("autotune: a %s stays untuned, since it cannot be looked at: %s", name, quoted(problem))
+    held = _Applying.tuned[id(module)] = (instead and module, instead)
+    if instead is None:
+        weakref.finalize(module, _Applying.tuned.pop, id(module), None).atexit = False
+    return held
 
 
 def _applied(module: Any) -> Any:

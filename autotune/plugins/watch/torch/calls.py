@@ -70,8 +70,10 @@ def _outermost(call: Callable[..., Any], model: Any, args: tuple[Any, ...], kwar
     if recorder is None or recorder.is_over:
         return call(model, *args, **kwargs)
     compiling = set_compiler(None)  # Where the job is within compiled code, what is done here is not to be compiled.
-    met = _met(recorder, model, args, kwargs)
-    set_compiler(compiling)
+    try:
+        met = _met(recorder, model, args, kwargs)
+    finally:
+        set_compiler(compiling)
     thread = get_ident()
     _inside.add(thread)
     begun = time.perf_counter_ns()
@@ -82,8 +84,10 @@ def _outermost(call: Callable[..., Any], model: Any, args: tuple[Any, ...], kwar
         _inside.discard(thread)
     if met is not None:
         compiling = set_compiler(None)
-        _note(recorder, met, result, begun, took)
-        set_compiler(compiling)
+        try:
+            _note(recorder, met, result, begun, took)
+        finally:
+            set_compiler(compiling)
     return result
 
 
@@ -203,12 +207,14 @@ def _own_generate(kind: Any) -> None:
             took = time.perf_counter_ns() - begun
             _inside.discard(thread)
         compiling = set_compiler(None)
-        with suppress(Exception):
-            seen = _Watching.by_id.get(id(self)) or _found(recorder, self)
-            if seen is not None:
-                key = kept.keep_text(seen, args, kwargs, result)
-                recorder.note(seen, key, begun, took)
-        set_compiler(compiling)
+        try:
+            with suppress(Exception):
+                seen = _Watching.by_id.get(id(self)) or _found(recorder, self)
+                if seen is not None:
+                    key = kept.keep_text(seen, args, kwargs, result)
+                    recorder.note(seen, key, begun, took)
+        finally:
+            set_compiler(compiling)
         return result
 
     generated.__wrapped__ = generate  # type: ignore[attr-defined]
