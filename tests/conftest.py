@@ -101,6 +101,14 @@ knobs:
   latency_ms: {doc: "https://example.org/x", values: [8, 6, 2], default: 6, untuned: 8}
 """
 
+TORCH_SPACE = """
+schema: 1
+framework: torch
+knobs:
+  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
+  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
+"""
+
 PARENT = """
 import sys
 from pathlib import Path
@@ -354,6 +362,16 @@ def no_toolchain(monkeypatch):
     """Inductor precompiles no headers: on a new machine these take a minute, and a tiny model has few kernels."""
     monkeypatch.setitem(registry.BACKENDS, "torch", dataclasses.replace(registry.BACKENDS["torch"], toolchain=None))
     monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Dynamo has compiled nothing, before a test and after it."""
+    dynamo = pytest.importorskip("torch._dynamo")
+    dynamo.utils.counters.clear()
+    dynamo.reset()
+    yield
+    dynamo.reset()
 
 
 @pytest.fixture

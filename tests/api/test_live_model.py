@@ -15,7 +15,7 @@ from autotune.api.given_model import named_model
 from autotune.errors import InputError
 from autotune.question.question import Question
 from autotune.tuning.events import ModelSaved
-from tests.conftest import QUICK_BUDGET
+from tests.conftest import QUICK_BUDGET, TORCH_SPACE
 
 NET = """
 import torch
@@ -28,13 +28,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x, scale=1.0):
         return torch.relu(self.inner(x)) * scale + self.bias
-"""
-SPACE = """
-schema: 1
-framework: torch
-knobs:
-  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
-  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
 """
 
 
@@ -125,7 +118,7 @@ def test_a_framework_without_a_way_to_save(monkeypatch, tmp_path):
 @pytest.mark.torch
 def test_a_live_model_is_tuned(torch, net, no_toolchain, tmp_path):
     """Trials in other processes measure it; the live object takes the result, and the study goes on without it."""
-    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "space.yaml").write_text(TORCH_SPACE)
     x = torch.randn(2, 4)
     given = {"device": "cpu", "space": "space.yaml", "budget": QUICK_BUDGET}
     result = autotune.tune(net, (x,), trials=1, **given)

@@ -13,7 +13,7 @@ from autotune.backends.torch.given_model import uncompiled  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from tests.conformance.torch_kit import CAPTURED, Stateless, X, answer_in, made, plain, warned  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 EAGER = Config({"execution": "eager"})
 
 
@@ -45,12 +45,6 @@ GIVEN = {
     "@torch.compile at its forward()": lambda: made(Decorated),
     "twice": lambda: torch.compile(in_place(made(Counting)), backend="eager"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("how", GIVEN)

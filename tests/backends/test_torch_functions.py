@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 import autotune
-from tests.conftest import QUICK_BUDGET
+from tests.conftest import QUICK_BUDGET, TORCH_SPACE
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -45,13 +45,6 @@ def score(x, *, mask, scale=2.0):
 
 def build():
     return score, ((torch.linspace(-1, 1, 8).reshape(2, 4),), {"mask": torch.ones(2, 4, dtype=torch.bool)})
-"""
-SPACE = """
-schema: 1
-framework: torch
-knobs:
-  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
-  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
 """
 
 
@@ -289,7 +282,7 @@ def test_a_sparse_buffer_has_a_fingerprint():
 @pytest.mark.slow
 def test_a_function_is_tuned(scoring, no_toolchain, tmp_path):
     """Trials measure it as any model, and compare all that its dataclass holds."""
-    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "space.yaml").write_text(TORCH_SPACE)
     result = autotune.tune(scoring.build, device="cpu", space="space.yaml", budget=QUICK_BUDGET, trials=2)
     assert [(row["state"], row["relative_error"]) for row in result.trials()] == [("measured", None), ("measured", 0.0)]
     assert result.study == "scoring-build-torch-cpu"

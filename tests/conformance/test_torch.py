@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from tests.conformance import jobs  # noqa: E402
 from tests.conformance.torch_kit import TorchKit  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 
 CASES = jobs.cases_of(TorchKit)
 UNDER = {
@@ -45,12 +45,6 @@ def pairs():
             is_fast = name in FAST.get(config, ()) or config == "eager" or (":" not in name and config == "captured")
             marks = () if is_fast or name.startswith("a_call_that_changes") else pytest.mark.slow
             yield pytest.param(config, name, id=f"{config}-{name}", marks=marks)
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(("config", "name"), list(pairs()))

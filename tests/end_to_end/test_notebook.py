@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.conftest import QUICK_BUDGET, REPOSITORY, SPACE_FILE
+from tests.conftest import QUICK_BUDGET, REPOSITORY, SPACE_FILE, TORCH_SPACE
 
 nbformat = pytest.importorskip("nbformat", reason="the extra `dev` runs notebooks")
 nbclient = pytest.importorskip("nbclient")
@@ -15,13 +15,6 @@ pytest.importorskip("ipykernel")
 
 EXAMPLE = REPOSITORY / "examples" / "notebook.ipynb"
 TUNE = 'autotune.tune(build, device="cpu", trials=8, study="notebook"'
-TORCH_SPACE = """
-schema: 1
-framework: torch
-knobs:
-  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
-  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
-"""
 BUILD = """
 import os, signal
 import numpy as np

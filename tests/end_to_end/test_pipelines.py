@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from tests.conftest import TORCH_SPACE
 from tests.end_to_end.test_real_studies import job, studied
 
 torch = pytest.importorskip("torch")
@@ -44,13 +45,6 @@ def build(seed=0):
         "inputs": (torch.randn(2, 4),), "regions": ["denoiser, decoder", "decoder"],
     }
 """
-SPACE = """
-schema: 1
-framework: torch
-knobs:
-  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
-  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
-"""
 JOB = """
 import json, sys
 import torch, autotune
@@ -79,7 +73,7 @@ def test_a_pipeline_is_tuned_exported_and_applied(cli, no_toolchain, tmp_path):
     """The whole call decides: what is faster compiled is compiled, and a job gets each component in its place."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "pipe.py").write_text(MODEL)
-    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "space.yaml").write_text(TORCH_SPACE)
     asked = ("--model", "models/pipe.py:build", "--space", "space.yaml", "--trials", "3")
     document = studied(cli, tmp_path, "--framework", "torch", *asked)
     assert document["verdict"] == "faster", document

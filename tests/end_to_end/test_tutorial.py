@@ -12,15 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK_BUDGET, REPOSITORY
+from tests.conftest import QUICK_BUDGET, REPOSITORY, TORCH_SPACE
 
-SPACE = """
-schema: 1
-framework: torch
-knobs:
-  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
-  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
-"""
 SPACE_MINDSPORE = """
 schema: 1
 framework: mindspore
@@ -68,7 +61,7 @@ def run_page(name: str, space: str, folder: Path) -> list[tuple[str, str]]:
 def test_the_tutorial_runs(tmp_path):
     """Every file, every command and the job."""
     pytest.importorskip("matplotlib", reason="the extra `dev` brings the report's figures")
-    ran = run_page("docs/tutorial.md", SPACE, tmp_path)
+    ran = run_page("docs/tutorial.md", TORCH_SPACE, tmp_path)
     assert [name for name, _ in ran] == ["doctor", "tune", "tune", "show", "explain", "export", "job.py"]
     assert re.match(r"Net (un)?tuned, 0 fallbacks\n", ran[-1][1])
     assert (tmp_path / "report.html").stat().st_size > 10_000

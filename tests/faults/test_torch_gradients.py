@@ -16,23 +16,15 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
-from autotune.backends.torch import counters  # noqa: E402
 from tests.conformance.torch_kit import CAPTURED, Stateless, X, answer_in, made, warned  # noqa: E402
 from tests.dynamo_backends import registered  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 
 
 @pytest.fixture
 def answer(tmp_path):
     return answer_in(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

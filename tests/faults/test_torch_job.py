@@ -62,7 +62,7 @@ from tests.conformance.torch_kit import (  # noqa: E402
     warned,
 )  # fmt: skip
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 KINDS = TorchKit.CONFIGS
 
 
@@ -1093,9 +1093,3 @@ class TestRecordedCalls:
             torch.testing.assert_close(tuned(X), plain(model))
         assert autotune.stats(tuned).state != "untuned"
         assert not warned(caplog)
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    yield
-    torch._dynamo.reset()

@@ -20,9 +20,7 @@ from torch.nn.utils import clip_grad_norm_, parametrizations, parametrize  # noq
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from autotune.backends.torch import counters  # noqa: E402
-
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 
 NUM_STEPS = 200
 NUM_CLASSES = 4
@@ -266,17 +264,6 @@ def applied(tmp_path):
         return apply
 
     return applied
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    counters.clear()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Several would wait for each other, on so small a model.
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 def ran(loop, apply, kind=Net, **how):

@@ -15,9 +15,7 @@ lightning = pytest.importorskip("pytorch_lightning")
 
 from torch.nn.functional import cross_entropy  # noqa: E402
 
-from autotune.backends.torch import counters  # noqa: E402
-
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler"), pytest.mark.filterwarnings("ignore")]
 
 BATCH = 16
 BF16 = {**CAPTURED, "precision": "bf16_autocast"}
@@ -50,15 +48,6 @@ class Classifier(lightning.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)]
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    counters.clear()
-    torch.set_num_threads(1)  # Several would wait for each other, on so small a model.
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

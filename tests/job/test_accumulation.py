@@ -11,7 +11,7 @@ from autotune.errors import InputError
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 
 from tests.job.test_training_steps import (  # noqa: E402
     COMPILED,
@@ -40,16 +40,6 @@ class Net(torch.nn.Module):
         hidden = self.norm(self.first(x))
         torch._dynamo.graph_break()
         return self.last(torch.tanh(hidden))
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Several would wait for each other, on so small a model.
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 class Loop:

@@ -18,7 +18,7 @@ from tests.conformance.torch_kit import warned
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 
 from torch.optim import lr_scheduler, swa_utils  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -394,16 +394,6 @@ class Job:
                     scheduler.step(*([1.0] if training.scheduler == "ReduceLROnPlateau" else []))
         self.losses += getattr(self.step, "values", [])
         self.left = {**model.state_dict(), **{f"averaged {name}": each for name, each in average.state_dict().items()}}
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Several would wait for each other, on so small a model.
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 @pytest.fixture

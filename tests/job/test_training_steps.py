@@ -16,7 +16,7 @@ from autotune.errors import InputError
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("fresh_compiler")]
 
 import torch.distributed as dist  # noqa: E402
 from functorch.compile import make_boxed_func  # noqa: E402
@@ -99,13 +99,6 @@ def by_hand(model, loss, optimizer):
         return value.detach()
 
     return step
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,10 @@ from autotune.plugins.upgrade.environment import OtherEnvironment
 from autotune.study.storages import VARIABLE
 from autotune.tuning.priors import priors_of
 from tests.conftest import MODEL_FILE, REPOSITORY, Cli, ScriptedTrials, with_latency
-from tests.postgres import PASSWORD, Server, why_missing
+from tests.postgres import PASSWORD, Server
 
 NAMES = ("resnet", "bert", "ranker", "tagger", "detector", "encoder")
 MS = 1e-3
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    missing = why_missing()
-    if missing:
-        pytest.skip(missing)
-    server = Server()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

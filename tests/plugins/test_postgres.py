@@ -37,24 +37,11 @@ from autotune.tuning.field import record_verdict
 from autotune.tuning.priors import read_prior, related_studies
 from tests.asking import ask
 from tests.conftest import _PACKAGES, REPOSITORY, cli_command, cli_environment
-from tests.postgres import PASSWORD, Server, why_missing
+from tests.postgres import PASSWORD, Server
 
 NOWHERE = "postgresql://me:hidden-word@127.0.0.1:1/studies"
 FAILED = Failure(reason=Reason.SETUP, stage=Stage.BUILD, error="no")
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    missing = why_missing()
-    if missing:
-        pytest.skip(missing)
-    server = Server()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,23 @@
+"""Shared by the tests of plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres import Server, why_missing
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server that a test file may kill."""
+    missing = why_missing()
+    if missing:
+        pytest.skip(missing)
+    server = Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
