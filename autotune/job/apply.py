@@ -43,12 +43,17 @@ class Application:
     left_out: Mapping[str, str] = MappingProxyType({})
     """It has no parts."""
 
+    @property
+    def raises(self) -> bool:
+        """A refusal is the job's to deal with."""
+        return self._policy.on_mismatch == "raise"
+
     def applied(self) -> Held:
         """What the job holds from now on, and how to undo it all."""
         draft = draft_of(self._use.what, self._loaded.path, self._loaded.answer)
         with agreement_on(draft, self._loaded.answer, self._given, self._policy) as agreement:
             refusal = self.begin(agreement.pact)
-            if refusal is None or self._policy.on_mismatch != "raise":
+            if refusal is None or not self.raises:
                 refusal = agreement.reached(refusal)
             return self.end(refusal)
 
@@ -68,7 +73,7 @@ class Application:
         """What the job holds, and how to undo it, once it is known what keeps all ranks from the config."""
         if refusal is not None:
             self.withdraw()
-            if self._policy.on_mismatch == "raise":
+            if self.raises:
                 raise refusal
             self._note_refusal(refusal)
             self._held = self._untouched()

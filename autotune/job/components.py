@@ -8,7 +8,7 @@ that no component is timed against a record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from autotune.job.fallback import MismatchError
 from autotune.job.policy import LoadedFile, Policy
 from autotune.job.ranks import Pact, draft_of, level_of, stays_untuned
 from autotune.job.stats import HasStats, Stats, StatsRecorder, recorder_of, register
-from autotune.measure.measurement import Component
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.components import configs_of, held_at
 
@@ -61,6 +60,32 @@ class _Begun:
     refusal: Exception | None
 
 
+def parts_of(path: str, tuned: TunedConfig) -> dict[str, LoadedFile]:
+    """What the file of a pipeline, at this path, is for each component that its config is for, by the component's
+    path: a file for that alone."""
+    known = {component.path: component for component in tuned.components}
+    names = dict.fromkeys(place.partition(".")[0] for place in known)
+    found: dict[str, LoadedFile] = {}
+    for place, config in configs_of(tuned.config, [*names]).items():
+        if place in known:
+            workload = tuned.workload.model_copy(update={"signature": known[place].signature, "inputs": None})
+            alone = {"config": config, "workload": workload, "components": (), "limits": None}
+            found[place] = LoadedFile(f"{path} ({place})", tuned.model_copy(update=alone), is_component=True)
+    return found
+
+
+def application_of(loaded: LoadedFile, model: Any, policy: Policy) -> Application:
+    """What applies the file of one model to it, or that of a component to a module."""
+    if not loaded.is_component or loaded.answer is None:
+        return Application(loaded, model, policy)
+    # The latency on record is that of the pipeline's whole call.
+    policy = replace(policy, margin=None)
+    if load_backend(loaded.answer.framework).moves_at_calls(model):  # Its owner wanted that: it is no mistake.
+        moved = MismatchError(f"{loaded.path} is moved to the device for each call (offload)")
+        loaded, policy = LoadedFile(loaded.path, None, moved), replace(policy, on_mismatch="untuned")
+    return Application(loaded, model, policy)
+
+
 class ComponentsApplication:
     """One pipeline under one policy."""
 
@@ -70,8 +95,7 @@ class ComponentsApplication:
         self._loaded = loaded
         self._tuned = loaded.answer
         self._pipeline = pipeline
-        # The latency on record is that of the whole call.
-        self._policy = replace(policy, margin=None)
+        self._policy = policy
         self._changes = UndoLog()
         self._pact: Pact | None = None
         self._begun: list[_Begun] = []
@@ -92,8 +116,8 @@ class ComponentsApplication:
         self._pact = pact
         try:
             if not self._tuned.is_untuned or self._policy.monitor:
-                for path, module, tuned in [*self._parts()]:
-                    self._begin_part(path, module, tuned)
+                for path, part in parts_of(self._loaded.path, self._tuned).items():
+                    self._begin_part(path, part)
         except BaseException as error:
             self.withdraw()
             if not isinstance(error, Exception):
@@ -128,15 +152,6 @@ class ComponentsApplication:
         while self._begun:
             self._begun.pop().application.withdraw()
 
-    def _parts(self) -> Iterator[tuple[str, Any, TunedConfig]]:
-        """Path, module and config of each component that the config is for. Raises MismatchError for a pipeline that
-        lacks one."""
-        known = {component.path: component for component in self._tuned.components}
-        names = dict.fromkeys(path.partition(".")[0] for path in known)
-        for path, config in configs_of(self._tuned.config, [*names]).items():
-            if path in known:
-                yield path, self._module(path), self._of_component(known[path], config)
-
     def _module(self, path: str) -> Any:
         try:
             return held_at(self._pipeline, path)
@@ -148,20 +163,12 @@ class ComponentsApplication:
                 tip="give apply the whole pipeline, or a dict of its components",
             ) from error
 
-    def _of_component(self, component: Component, config: Any) -> TunedConfig:
-        """The file as it is for one component alone."""
-        workload = self._tuned.workload.model_copy(update={"signature": component.signature, "inputs": None})
-        return self._tuned.model_copy(update={"config": config, "workload": workload, "components": (), "limits": None})
-
-    def _begin_part(self, path: str, module: Any, tuned: TunedConfig) -> None:
-        loaded, policy = LoadedFile(f"{self._loaded.path} ({path})", tuned, is_component=True), self._policy
-        if load_backend(tuned.framework).moves_at_calls(module):  # Its owner wanted that: it is no mistake.
-            moved = MismatchError(f"{self._loaded.path}: {path} is moved to the device for each call (offload)")
-            loaded, policy = LoadedFile(loaded.path, None, moved), replace(policy, on_mismatch="untuned")
-        application = Application(loaded, module, policy)
+    def _begin_part(self, path: str, part: LoadedFile) -> None:
+        module = self._module(path)
+        application = application_of(part, module, self._policy)
         refusal = application.begin(None if self._pact is None else self._pact.part(path))
         self._begun.append(_Begun(path, module, application, refusal))
-        if refusal is not None and policy.on_mismatch == "raise":
+        if refusal is not None and application.raises:
             raise refusal
 
     def _end_part(self, part: _Begun) -> None:

@@ -161,7 +161,7 @@ def test_a_component_that_is_offloaded_stays_untuned(tuned, pipe, caplog):
     denoiser = pipe.denoiser
     autotune.load(path).apply(pipe)
     assert pipe.denoiser is denoiser
-    assert "denoiser is moved to the device for each call (offload); the model stays untuned" in caplog.text
+    assert "(denoiser) is moved to the device for each call (offload); the model stays untuned" in caplog.text
     assert torch.allclose(pipe(IDS), expected, atol=1e-6)
     accelerate.cpu_offload(pipe.text, execution_device=torch.device("cpu"))
     assert torch.allclose(pipe(IDS), expected, atol=1e-6)

@@ -13,6 +13,7 @@ import textwrap
 import pytest
 
 import autotune
+from autotune.bench import probe
 from autotune.errors import InputError
 from autotune.plugins.watch.command import _shared, chosen
 from autotune.plugins.watch.folder import read
@@ -329,11 +330,54 @@ def test_no_call_fails_because_its_module_is_looked_at(tmp_path):
     ], done.stderr  # fmt: skip
 
 
+GENERAL_JOB = """
+import logging, sys, types
+import torch
+from tests.generating import NEW, llama, prompt
+from tests.stand_ins import pipelines
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+ids = prompt(1, 5)
+with torch.no_grad():
+    pipe = types.SimpleNamespace(**pipelines.modules())
+    print("picture", [round(float(each), 6) for each in pipelines.call(pipe, torch.arange(8).reshape(2, 4)).flatten()])
+    pipe = llama()
+    print("text", pipe.generate(ids, max_new_tokens=NEW, do_sample=False).tolist(), llama().generate.__qualname__)
+graphs = "torch._dynamo.utils" in sys.modules and torch._dynamo.utils.counters["stats"]["unique_graphs"]
+print("graphs", graphs, torch.nn.Module.__call__.__name__, flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_a_pipeline_and_a_text_are_tuned_without_a_line_of_code(tmp_path, workload):
+    """The components of a pipeline's file, and `generate` from its first call on: equal pictures and tokens."""
+    pytest.importorskip("transformers")
+    from tests.generating import NEW, llama, prompt
+
+    model = "tests.stand_ins.pipelines:build"
+    place = {"framework": "torch", "model": "build", "reference": model}
+    components = probe._declared(workload.model_copy(update=place).model_dump_json())["components"]
+    config = {"execution": "compile", "backend": "eager", "region": "denoiser, vae.decoder"}
+    export(tmp_path / "pipe.yaml", "torch", config, llama(), [], components=components)
+    path = export(
+        tmp_path / "text.yaml", "torch", {"execution": "compile", "backend": "eager", "cache": "static"}, llama(),
+        [prompt(1, 5)], task="generate", texts={"lengths": [5], "new_tokens": NEW, "batch": 1},
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: m.LlamaForCausalLM"))
+    (tmp_path / "job.py").write_text(GENERAL_JOB)
+    job = [sys.executable, "job.py"]
+    plain = run(job, tmp_path)
+    tuned = run([*cli_command("launch", "pipe.yaml", "text.yaml", "--apply", "--"), *job], tmp_path)
+    assert tuned.returncode == plain.returncode == 0, tuned.stderr
+    assert "graphs 0 _wrapped_call_impl" in plain.stdout
+    assert tuned.stdout == plain.stdout.replace("graphs 0", "graphs 3")
+
+
 def test_what_is_not_applied_by_itself(tmp_path, cli):
     """Files of another framework, and a command that is missing, have their sentence."""
     refused = cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--", "true")
     assert refused.returncode == 2
-    assert "only calls of a module of PyTorch" in refused.stderr
+    assert "only models of PyTorch" in refused.stderr
     assert "no command" in cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--").stderr
 
 

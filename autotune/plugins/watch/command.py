@@ -66,7 +66,7 @@ def launch_applied(
     """Run a job with its models tuned: `launch FILE... --apply -- COMMAND`."""
     if not job:
         raise InputError("no command of a job is given", tip="write it behind two dashes")
-    starts = [Launch.of(_for_calls(file), os.environ) for file in files]
+    starts = [Launch.of(_for_torch(file), os.environ) for file in files]
     first = starts[0]
     for file, start in zip(files, starts, strict=True):
         if (start.variables, start.cores) != (first.variables, first.cores):
@@ -78,13 +78,12 @@ def launch_applied(
     first.execute(job, {**os.environ, **variables_of(APPLY_VARIABLE, wanted)})
 
 
-def _for_calls(file: Path) -> TunedConfig:
-    """Raises InputError for a file that is not for calls of one module of PyTorch."""
+def _for_torch(file: Path) -> TunedConfig:
+    """Raises InputError for a file that is not for PyTorch."""
     tuned = load_tuned(file)
-    if tuned.framework != "torch" or tuned.components or tuned.texts is not None:
-        what = "generated text" if tuned.texts is not None else "a pipeline" if tuned.components else tuned.framework
+    if tuned.framework != "torch":
         raise InputError(
-            f"{file} is for {what}: only calls of a module of PyTorch are tuned without a line of code",
+            f"{file} is for {tuned.framework}: only models of PyTorch are tuned without a line of code",
             tip="write the two lines: autotune.load(FILE).apply(MODEL)",
         )
     if (num := len(Launch.all_of(tuned, os.environ))) > 1:

@@ -1,9 +1,14 @@
 """Exports put to use in a job that says nothing of them: `load(FILE).apply(module)` at the first call of each module
-of the class and the parameters that a file names, and calls of what that gave in place of the module's."""
+of the class and the parameters that a file names, and calls of what that gave in place of the module's.
+
+A pipeline's file names several, its components. What a file of generated text is for is `generate`: each class of the
+name has one of ours from its definition on, since a job may call it once only.
+"""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import threading
 import weakref
@@ -15,7 +20,9 @@ import torch
 
 from autotune.backends.registry import load_backend
 from autotune.errors import quoted
-from autotune.job.load import Loaded, load
+from autotune.job.components import application_of, parts_of
+from autotune.job.load import load
+from autotune.job.policy import LoadedFile, Policy
 from autotune.measure.measurement import structure_sha256
 from autotune.plugins.watch.torch import calls
 from autotune.tuned.tuned_config import TunedConfig
@@ -32,10 +39,12 @@ _inside: set[int] = set()
 class _Applying:
     """What is applied in this process."""
 
-    files: dict[str, Loaded] = {}
-    """By their paths."""
+    files: dict[str, LoadedFile] = {}
+    """By their paths; those of a pipeline by the paths of its components, too."""
     classes: frozenset[str] = frozenset()
-    """Names of the classes that the files are for."""
+    """Names of the classes whose calls the files are for."""
+    text_classes: frozenset[str] = frozenset()
+    """Names of those whose `generate` they are for."""
     applied: set[str] = set()
     failed: set[str] = set()
     """Names of the classes of which a module could not be looked at, and it was said."""
@@ -58,9 +67,14 @@ def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
         instead = call.__get__(self)
     elif type(self).__name__ not in _Applying.classes or (instead := _tuned(self)) is None:
         return call(self, *args, **kwargs)
+    return _within(thread, instead, args, kwargs)
+
+
+def _within(thread: int, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call of a tuned model, within which no other is looked for."""
     _inside.add(thread)
     try:
-        return instead(*args, **kwargs)
+        return call(*args, **kwargs)
     finally:
         _inside.discard(thread)
 
@@ -69,6 +83,28 @@ def own_call() -> Any:
     """What calls a module as it is called without this."""
     call = _Module.__call__
     return _ORIGINAL if call is _called else call
+
+
+def _give_generate(kind: Any) -> None:
+    """Calls of `generate` of this class go to what the file gave."""
+    generate = kind.generate
+
+    @functools.wraps(generate)
+    def generated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
+        if thread in _inside or type(self).generate is not generated or (instead := _tuned(self)) is None:
+            return generate(self, *args, **kwargs)
+        return _within(thread, instead.generate, args, kwargs)
+
+    calls.pass_over(generated)
+    kind.generate = generated
+
+
+def _class_is_defined(kind: Any, **kwargs: Any) -> None:
+    """In place of the method by which a class of modules is told of its subclasses."""
+    super(_Module, kind).__init_subclass__(**kwargs)
+    if kind.__name__ in _Applying.text_classes and hasattr(kind, "generate"):
+        _give_generate(kind)
 
 
 def _tuned(module: Any) -> Any:
@@ -105,15 +141,18 @@ def _looked_at(module: Any) -> tuple[Any, Any] | None:
 
 def _applied(module: Any) -> Any:
     structure = structure_sha256(load_backend("torch").parameters(module))
+    kind = type(module)
     for path, loaded in _Applying.files.items():
-        if loaded.answer is not None and loaded.answer.workload.signature.structure_sha256 == structure:
+        answer = loaded.answer
+        if answer is None or _class_of(answer) != kind.__name__:
+            continue
+        if answer.workload.signature.structure_sha256 == structure:
             _Applying.applied.add(path)
-            kind = type(module)
-            has_own = calls.give_call(kind, _called)
+            has_own = answer.texts is not None or calls.give_call(kind, _called)
             if has_own and _Applying.applied == _Applying.files.keys() and _Module.__call__ is _called:
                 # All are found: what is compiled from now on is compiled as without this module.
                 _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
-            given = loaded.apply(module)
+            given, _ = application_of(loaded, module, Policy()).applied()
             return None if given is module else given
     return None
 
@@ -122,13 +161,21 @@ def hook(wanted: Mapping[str, Any]) -> bool:
     """Apply the files from now on. False: it is done already."""
     if _Applying.files:
         return False
-    _Applying.files = {path: load(path) for path in wanted["files"]}
-    answers = [loaded.answer for loaded in _Applying.files.values() if loaded.answer is not None]
-    _Applying.classes = frozenset(_class_of(answer) for answer in answers)
-    for path, loaded in _Applying.files.items():
+    for path in wanted["files"]:
+        loaded = load(path)
         if loaded.problem is not None:
             _LOG.warning("autotune: %s; the job runs untuned", loaded.problem)
-            _Applying.applied.add(path)
+        elif loaded.answer is not None and loaded.answer.components:
+            _Applying.files |= {part.path: part for part in parts_of(path, loaded.answer).values()}
+        else:
+            _Applying.files[path] = loaded
+    answers = [loaded.answer for loaded in _Applying.files.values() if loaded.answer is not None]
+    _Applying.text_classes = frozenset(_class_of(answer) for answer in answers if answer.texts is not None)
+    _Applying.classes = frozenset(_class_of(answer) for answer in answers if answer.texts is None)
+    if not answers:
+        return True
+    if _Applying.text_classes:
+        _Module.__init_subclass__ = classmethod(_class_is_defined)  # type: ignore[assignment]
     calls.pass_over(_called)
     _Module.__call__ = _called  # type: ignore[method-assign]
     atexit.register(_say_what_was_not_found)
