@@ -24,6 +24,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.measure.statistics import Speedup
+
 PRIOR_SCALE = 0.05
 """Scale of a log ratio before any block is seen: each of two processes scatters by 3.5 %."""
 PRIOR_FREEDOM = 4
@@ -65,6 +67,13 @@ class Posterior:
             middle = (low + high) / 2
             low, high = (middle, high) if 1 - self.above(middle) < probability else (low, middle)
         return (low + high) / 2
+
+    def speedup(self, error: float, widened: float = 1.0) -> Speedup:
+        """The middle block with the interval that leaves half of the error on either side; each half of the interval
+        is `widened` so many times."""
+        centre, low, high = (self.quantile(share) for share in (0.5, error / 2, 1 - error / 2))
+        low, high = math.exp(centre - widened * (centre - low)), math.exp(centre + widened * (high - centre))
+        return Speedup(median=min(max(math.exp(float(np.median(self.logs))), low), high), low=low, high=high)
 
     @cached_property
     def _parts(self) -> NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +62,7 @@ class Look:
         """One config's speed-up; None without a block."""
         if config in self.configs:
             return self.intervals[config]
-        return _speedup_by(self.blocks.posterior(config)) if self.blocks.num_blocks(config) else None
+        return self.blocks.posterior(config).speedup(ERROR) if self.blocks.num_blocks(config) else None
 
     def between(self, config: int, other: int, error: float = ERROR) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with an interval of its own.
@@ -77,7 +76,7 @@ class Look:
             return simultaneous(logs, studentised_errors(logs, how_alike(logs, correlations)), error)[0]
         if not len(logs):
             raise ValueError(f"no block holds both {config} and {other}")
-        return _speedup_by(Posterior(logs[:, 0], correlations))
+        return Posterior(logs[:, 0], correlations).speedup(ERROR)
 
     @cached_property
     def upper_limits(self) -> tuple[float, ...]:
@@ -141,8 +140,3 @@ class Look:
     def _has_one(self) -> NDArray[np.bool_]:
         """Which rows hold a config that is looked at."""
         return np.asarray(np.isfinite(self.blocks.array[:, self._columns]).any(axis=1))
-
-
-def _speedup_by(posterior: Posterior) -> Speedup:
-    low, high = (math.exp(posterior.quantile(share)) for share in (ERROR / 2, 1 - ERROR / 2))
-    return Speedup(median=min(max(math.exp(float(np.median(posterior.logs))), low), high), low=low, high=high)

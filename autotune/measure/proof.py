@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from autotune.measure.blocks import Blocks
-from autotune.measure.early_look import EARLY_GAINS, is_proven_early
+from autotune.measure.early_look import EARLY_ERROR, EARLY_GAINS, PRIOR_SCALE, is_proven_early
 from autotune.measure.looks import FIRST_LOOK, Look
 from autotune.measure.statistics import ERROR, MARGIN, TOO_WIDE, Speedup, Verdict, verdict_of
 
@@ -46,16 +46,21 @@ class Proof:
         """One config's speed-up within what all looks leave of it; None without a block.
 
         The intervals of all looks hold together, so the truth lies in each of them, and what is proven exceeds the
-        margin, although a later and noisier block may have widened the interval again. Looks that contradict each
-        other leave nothing: something changed on the machine, and the interval of all blocks stands alone. What no look
-        has proven is not shown to gain anything: a few blocks may agree by chance, so such an interval reaches down to
-        1 where it would clear the margin.
+        margin: another block does not take back what few have shown. Looks that contradict each other leave nothing:
+        something changed on the machine, and the interval of all blocks stands alone. What no look has proven is not
+        shown to gain anything: a few blocks may agree by chance, so such an interval reaches down to 1 where it would
+        clear the margin.
         """
         present = self.look.speedup_of(config)
         if present is None:
             return None
         looks = [num for num in self._looks if num < self.blocks.num_blocks(config)]
-        intervals = [present, *(self._at_look(config, num).look.intervals[config] for num in looks)]
+        intervals = [
+            *self._early_intervals(config, margin),
+            *(self._at_look(config, num).look.intervals[config] for num in looks),
+        ]
+        if not intervals or config in self.look.configs:
+            intervals.append(present)
         bar = self._exceeded(config, margin, is_last=True)
         low = max([*(interval.low for interval in intervals), *([] if bar is None else [1 + bar])])
         high = min(interval.high for interval in intervals)
@@ -103,13 +108,30 @@ class Proof:
         speedup, limit = self.look.intervals[config], 1 + self.margin_of(config, margin)
         return speedup.high <= limit or (speedup.median <= limit and speedup.high <= TOO_WIDE * speedup.low)
 
+    def _early_intervals(self, config: int, margin: float) -> list[Speedup]:
+        """Intervals of the early looks at a config, from the one that proved it on; none where none did.
+
+        Each leaves the error of an early look on either side, and is as much wider as all blocks scatter more than is
+        usual: a few that agree by chance do not leave less than the blocks after them show.
+        """
+        first = self._first_proof(config, margin, is_last=True)
+        last = min(self.blocks.num_blocks(config), self.first_look - 1, max(EARLY_GAINS))
+        widened = max(1.0, self.blocks.noise / PRIOR_SCALE)
+        nums = range(first.blocks.num_blocks(config) if first else last + 1, last + 1)
+        return [self.blocks.until(config, num).posterior(config).speedup(2 * EARLY_ERROR, widened) for num in nums]
+
     def _exceeded(self, config: int, margin: float, *, is_last: bool) -> float | None:
         """The margin that the first look exceeded which proved the config; None where none did."""
+        first = self._first_proof(config, margin, is_last=is_last)
+        return None if first is None else first.blocks.margin(config, margin)
+
+    def _first_proof(self, config: int, margin: float, *, is_last: bool) -> Proof | None:
+        """The first look that proved the config."""
         num_blocks = self.blocks.num_blocks(config)
         looks = {*self._looks, *([num_blocks] if is_last and num_blocks >= self.first_look else [])}
         early = {num for num in EARLY_GAINS if num < self.first_look}
         due = (self._at_look(config, num) for num in sorted(early | looks) if num <= num_blocks)
-        return next((then.blocks.margin(config, margin) for then in due if then._proves(config, margin)), None)
+        return next((then for then in due if then._proves(config, margin)), None)
 
     def _proves(self, config: int, margin: float) -> bool:
         """The blocks, all of which are looked at, prove that the config gains more than the margin."""

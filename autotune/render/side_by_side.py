@@ -48,7 +48,10 @@ def verification_lines(verification: Verified) -> list[str]:
     if result is not None and result.speedup is not None:
         untuned, tuned = (value_words(result.objective, value) for value in result.values)
         lines.append(f"  today     {gain(result.objective, result.speedup)}")
-        lines.append(f"  untuned   {untuned}, tuned {tuned}")
+        then = ""
+        if verification.then is not None:
+            then = " (then {} and {})".format(*(shown(result.objective, value) for value in verification.then))
+        lines.append(f"  untuned   {untuned}, tuned {tuned}{then}")
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from autotune.bench.bench import Bench
@@ -31,6 +32,9 @@ class Verified:
     """None where there was nothing to measure: the exported answer is the untuned model."""
     objective: Objective = LATENCY
     """What was promised."""
+    then: tuple[float, float] | None = None
+    """The objective's values of the untuned model and the config when it was promised, the median over its blocks.
+    Where the untuned model takes another time today, the machine is in another state than it was then."""
 
     @property
     def exit_code(self) -> int:
@@ -53,7 +57,9 @@ def verify(
     cannot be measured or is not the one that was tuned.
     """
     found = _verify(tuned, pair, bench, budget, on_block, max_loss=max_loss)
-    return replace(found, objective=Objective.parse(tuned.workload.objective))
+    pairs = tuned.evidence.process_pairs
+    then = (median(untuned for untuned, _ in pairs), median(best for _, best in pairs)) if pairs else None
+    return replace(found, objective=Objective.parse(tuned.workload.objective), then=then)
 
 
 def _verify(

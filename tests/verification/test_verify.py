@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -109,6 +110,7 @@ class TestVerify:
         lines = verification_lines(found)
         assert lines[0].startswith(f"{outcome}: ")
         assert [line.split()[0] for line in lines[1:]] == ["promised", "today", "untuned"]
+        assert re.search(r"tuned [\d.]+ ms a call \(then [\d.]+ ms and [\d.]+ ms\)$", lines[3])
 
     @pytest.mark.parametrize("blocks", [SCATTERED, WILD], ids=["some noise", "too much"])
     def test_an_unchanged_gain_that_noise_hides_is_no_regression(self, tmp_path, export, scripted, blocks):
