@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.command_line import command
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, InputError
 from autotune.job.load import Loaded, load
 from autotune.job.stats import recorder_of
 from autotune.tuned.tuned_config import TunedConfig
@@ -38,9 +38,11 @@ def use_tuned(trainer: T, path: str | PathLike[str], *, record: str | PathLike[s
     of: Any = trainer
     if _compiles_by_itself(of.accelerator):
         return trainer
-    if record is not None and not os.path.exists(path):
-        _Recording(of, Path(record)).begin()
     loaded = load(path)
+    if record is not None and not os.path.exists(path):
+        _Recording(of, Path(record), os.fspath(path)).begin()
+        nothing = InputError(f"there is no {os.fspath(path)} yet, and {os.fspath(record)} records a step")
+        loaded = Loaded(loaded.path, None, nothing)
     if loaded.answer is not None and not loaded.answer.is_untuned:
         of.add_callback(_paid_back(of, loaded.answer))
     if of.model_init is None:
@@ -53,9 +55,11 @@ def use_tuned(trainer: T, path: str | PathLike[str], *, record: str | PathLike[s
 class _Recording:
     """Keeps a trainer's model and the first batch that it is trained with, and how, as a question for `tune`."""
 
-    def __init__(self, trainer: Any, folder: Path) -> None:
+    def __init__(self, trainer: Any, folder: Path, path: str) -> None:
+        """`path`: where the answer is to be."""
         self._of = trainer
         self._folder = folder
+        self._path = path
 
     def begin(self) -> None:
         """Write the model as it is now, and wait for its first step. What cannot be kept is said, and stops no job."""
@@ -106,9 +110,10 @@ class _Recording:
         }
         file = self._folder / "tune.yaml"
         file.write_text(json.dumps(question, indent=1), encoding="utf-8")
-        more = {"gradient accumulation of": arguments.gradient_accumulation_steps, "ranks:": arguments.world_size}
-        apart = "".join(f"; {what} {number}, of which a study has 1" for what, number in more.items() if number > 1)
-        _log.warning("autotune: the step is recorded: %s%s", command("tune", config=str(file)), apart)
+        more = {"batches that are accumulated": arguments.gradient_accumulation_steps, "ranks": arguments.world_size}
+        apart = "".join(f"; a study has one of the {number} {what}" for what, number in more.items() if number > 1)
+        tune, export = command("tune", config=str(file)), command("export", self._folder.name, output=self._path)
+        _log.warning("autotune: the step is recorded%s; to tune it: %s && %s", apart, tune, export)
 
 
 STEPS_OF_COMPILING, STEPS_TIMED = 5, 15

@@ -192,7 +192,7 @@ class TimeBudget:
             was_built = not cut or cut[-1].stage not in (Stage.START, Stage.BUILD)
             rest = "" if was_built else ": it was over before the model was built"
             raise InputError(
-                f"the time of {self._session.budget.wall_s:g} s does not hold one trial of the untuned model{rest}",
+                f"the time of {self._session.budget.wall_s:.3g} s does not hold one trial of the untuned model{rest}",
                 tip=f"give more with {marked('budget')}, e.g. {marked('budget', '10m')}; what was measured is kept",
             )
 

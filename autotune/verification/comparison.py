@@ -226,7 +226,7 @@ def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | N
 def too_little_time(budget: Budget) -> SetupError:
     """What is raised where the time is up before there are blocks enough."""
     return SetupError(
-        f"the time of {budget.wall_s:g} s does not hold a comparison of the two",
+        f"the time of {budget.wall_s:.3g} s does not hold a comparison of the two",
         tip=f"give more with {marked('budget')}",
     )
 

@@ -65,9 +65,9 @@ def verify(
 def _verify(
     tuned: TunedConfig, pair: PairedRun | None, bench: Bench, budget: Budget, on_block: OnBlock, *, max_loss: float
 ) -> Verified:
-    promised = tuned.evidence.speedup
     if pair is None:
-        return Verified("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
+        return Verified("holds", "the answer is the untuned model, which apply() leaves untouched", None, None)
+    promised = tuned.evidence.speedup
     constraints = [Constraint.parse(text) for text in tuned.workload.constraints]  # Before anything takes time.
     result = measure(pair, bench, budget, on_block)
     if result.failure is not None:

@@ -190,7 +190,10 @@ class TestRecording:
             trainer(steps=2, bf16=bf16, max_grad_norm=0.5), tmp_path / "none.yaml", record=tmp_path / "step"
         )
         assert (found := losses(recording)) == losses(trainer(steps=2, bf16=bf16, max_grad_norm=0.5))
-        assert f"--config {tmp_path / 'step' / 'tune.yaml'}" in warned(caplog)[-1]
+        first, last = warned(caplog)
+        assert f"there is no {tmp_path / 'none.yaml'} yet" in first
+        assert f"--config {tmp_path / 'step' / 'tune.yaml'}" in last
+        assert last.endswith(f"export step --output {tmp_path / 'none.yaml'}")
         step = runpy.run_path(str(tmp_path / "step" / "step.py"))["build"]()
         value = step["loss"](step["model"], **step["inputs"])
         assert value.item() == pytest.approx(found[0], rel=1e-3)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -24,8 +25,9 @@ from autotune.api import running, side_by_side
 from autotune.api.studies import studies_at
 from autotune.cli import app
 from autotune.cli.team_defaults import flags_in
+from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement
-from autotune.plugins.fleet import row
+from autotune.plugins.fleet import command, row
 from autotune.plugins.fleet.spec import read_spec
 from autotune.plugins.upgrade import command as upgrade_command
 from autotune.plugins.upgrade.environment import OtherEnvironment
@@ -182,6 +184,10 @@ def test_the_morning_after(
     assert set(outcomes(held).values()) == {("holds", 0)}
     assert all(each["speedups"]["today"]["low"] > 1 for each in json.loads(held.stdout))
     assert cli("fleet", "verify", "notes.yaml", files[0], "--quiet").returncode == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "verify", Mock(side_effect=SetupError("too short")))
+        short = json.loads(cli("fleet", "verify", files[0], "--json").stdout)[0]
+    assert (short["outcome"], short["model"], short["speedups"]) == ("failed", "bert.py:tiny", {})
     monkeypatch.setattr(OtherEnvironment, "of", lambda *_: OtherEnvironment(Path("python"), "1", "3.11"))
     against = cli("fleet", "verify", files[0], "notes.yaml", "--against", "other")
     assert against.returncode == 2, against.stderr

@@ -176,11 +176,11 @@ class TestVerify:
 
     @pytest.mark.parametrize("verdict", ["tie", "keep_untuned", "undecided"])
     def test_the_untuned_model_holds_without_measuring(self, tmp_path, export, verdict):
-        """`apply` changes nothing: there is nothing that could be wrong, and no process is started."""
+        """`apply` changes nothing: nothing could be wrong, nothing is promised, and no process is started."""
         tuned = load_tuned(export(lambda content: content.update(verdict=verdict)))
         assert paired_run_with_untuned(tuned, tmp_path) is None
         found = verify(tuned, None, ScriptedTrials(lambda *_: pytest.fail("started")), Budget(), lambda *_: None)
-        assert (found.outcome, found.exit_code, found.result) == ("holds", 0, None)
+        assert (found.outcome, found.exit_code, found.result, found.promised) == ("holds", 0, None, None)
         assert verification_document(found)["today"] is None
 
     def test_constraints_are_read_before_anything_is_measured(self, tmp_path, export):

@@ -151,10 +151,14 @@ def verify_all(
 
     def measured(path: Path, share: Budget) -> Row:
         row = row_of_file(str(path), read_exported(path, variables))
-        if against is None:
-            return _verified(row, verify(path, max_loss=max_loss, budget=share, env=variables, callbacks=say_block))
-        function = USES.require("verify_against")
-        return _upgraded(row, function(path, against, max_loss=max_loss, budget=share, env=variables))
+        try:
+            if against is None:
+                return _verified(row, verify(path, max_loss=max_loss, budget=share, env=variables, callbacks=say_block))
+            function = USES.require("verify_against")
+            return _upgraded(row, function(path, against, max_loss=max_loss, budget=share, env=variables))
+        except AutotuneError as error:
+            failed = Row.of_error(row.name, error)
+            return replace(row, outcome=failed.outcome, why=failed.why, exit_status=UNMEASURED, speedups={})
 
     return _told(_measured(files, limits, measured), "fleet verify", report, junit, as_json=as_json)
 

@@ -113,13 +113,12 @@ def _ask_for_text(asked: Asked, saved: Model) -> None:
         )
     new_tokens = max(2, Counter(each.new_tokens for each in texts).most_common(1)[0][0])
     batch = Counter(each.batch for each in texts).most_common(1)[0][0]
-    prompts = list(dict.fromkeys(each.ids for each in texts))
+    prompts = list({len(each.ids): each.ids for each in reversed(texts)}.values())[::-1]
     asked.model["prompts"] = {"prompts": prompts, "new_tokens": new_tokens, "batch": batch}
     asked.model["task"] = "generate"
     lengths = ", ".join(str(len(ids)) for ids in prompts)
-    asked.ask(
-        "task", f"generate: prompts of {lengths} tokens, {new_tokens} more for each, {batch} at a time", task="generate"
-    )
+    why = f"generate: one prompt of each length, {lengths} tokens, {new_tokens} more for each, {batch} at a time"
+    asked.ask("task", why, task="generate")
 
 
 def _ask_for_calls(asked: Asked, watched: Watched, saved: Model, shapes: Counter[Layout], main: Layout) -> None:
