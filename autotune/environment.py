@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import socket
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -30,8 +31,9 @@ RECORDED_PACKAGES = (
 )
 INFLUENTIAL = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Beginnings of the names of variables that make the same config faster or slower on a CPU."""
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 THREAD_VARIABLES = (
-    *("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY"),
+    *(THREADS_VARIABLE, "OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY"),
     *("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME"),
     *("MKL_NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_NUM_THREADS"),
 )
@@ -65,6 +67,11 @@ class Environment(BaseModel):
     inherited: dict[str, str] = {}
     """Variables of the user's that choose the allocator or the threads: a latency holds under them only."""
 
+    @property
+    def num_threads(self) -> int | float:
+        """Threads that compute at a time on a CPU: one for each core, or as many as a variable says."""
+        return threads_said(self.inherited | self.variables) or self.num_cores
+
     def differences(self, other: Environment) -> list[str]:
         """How the other computes on other hardware or with other threads, so that latencies must not be compared."""
         pairs: list[tuple[str, object, object]]
@@ -74,6 +81,12 @@ class Environment(BaseModel):
         mine, theirs = self.variables | self.inherited, other.variables | other.inherited
         pairs += [(name, mine.get(name, "not set"), theirs.get(name, "not set")) for name in THREAD_VARIABLES]
         return [f"{name}: {before} then, {now} now" for name, before, now in pairs if before != now]
+
+
+def threads_said(variables: Mapping[str, str]) -> int | None:
+    """How many threads a process with these variables is told to compute with; None where it counts cores."""
+    first = variables.get(THREADS_VARIABLE, "").partition(",")[0].strip()
+    return int(first) if first.isascii() and first.isdecimal() and int(first) > 0 else None
 
 
 def package_version(distribution: str) -> str | None:

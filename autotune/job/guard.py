@@ -35,6 +35,7 @@ from autotune.measure.disturbance import LoadMeter
 from autotune.measure.sampling import own_cpu_s, used
 from autotune.measure.scatter import SCATTERS, Cause, ProcessState, why_slower
 from autotune.workload.arguments import Arguments
+from autotune.workload.workload import STREAM_CALLS
 
 NUM_TIMED = 10
 """Calls that are timed, after the framework's own warm-up."""
@@ -70,6 +71,9 @@ class GuardTerms:
     """How the job keeps memory in its process; None: nobody knows a way."""
     check_share: float = 0.0
     """Share of the time of all calls that comparing later ones may take; 0: none is compared."""
+    num_of_shapes: Callable[[], object] | None = None
+    """Another value once something was compiled, where many shapes are compiled one after the other: exported caches
+    are for all of them. None: for the first call alone."""
     effects: EffectsOf | None = None
     """How to look at a call that may leave behind what a tuned one would not; None: there is nothing to look for."""
 
@@ -87,8 +91,11 @@ class Guard:
         *,
         warm_start: WarmStart | None = None,
     ) -> None:
-        """`warm_start`: caches for the first tuned call."""
-        self._tuned = tuned if warm_start is None else partial(self._warm_started, tuned, warm_start)
+        """`warm_start`: caches for the first tuned calls."""
+        self._tuned = tuned
+        if warm_start is not None:
+            cold = partial(setattr, self, "_tuned", tuned)
+            self._tuned = WarmCalls(tuned, warm_start, terms.num_of_shapes, recorder, fallback, leave=cold)
         self._untuned = fallback.untuned
         self._refusal = terms.admission.refusal
         self._backend = backend
@@ -311,16 +318,6 @@ class Guard:
         finding = check.finding_after(result, self._settled, self._untuned, Arguments(args, kwargs))
         return self._checked(finding, "outputs of a call in which something was compiled")
 
-    def _warm_started(self, tuned: Callable[..., Any], warm_start: WarmStart, *args: Any, **kwargs: Any) -> Any:
-        """The first tuned call, with the artifact's caches if they are for these inputs; without them if not."""
-        self._tuned = tuned
-        with ExitStack() as caches:
-            try:
-                caches.enter_context(warm_start.first_call(Arguments(args, kwargs).leaves()))
-            except (InputError, OSError) as problem:
-                self._recorder.note("artifact", f"{problem}; the first call compiles")
-            return tuned(*args, **kwargs)
-
     def _send_calls_to(self, call: Callable[..., Any]) -> None:
         self._call = call
         # For threads that wait for their turn.
@@ -330,6 +327,49 @@ class Guard:
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
 _Phase = Callable[[_Args, _Kwargs], Any]
+
+
+class WarmCalls:
+    """The first tuned call, with exported caches if they are for its inputs; without them if not. Calls of many shapes
+    have them up to the last of so many in a row that compile nothing, one call at a time: where caches lie is said to
+    the whole process."""
+
+    def __init__(
+        self,
+        tuned: Callable[..., Any],
+        start: WarmStart,
+        num_compiled: Callable[[], object] | None,
+        recorder: StatsRecorder,
+        fallback: Fallback,
+        *,
+        leave: Callable[[], object],
+    ) -> None:
+        """`num_compiled`: see `GuardTerms.num_of_shapes`. `leave` sends later calls past this."""
+        self._tuned = tuned
+        self._start = start
+        self._num_compiled = num_compiled
+        self._recorder = recorder
+        self._fallback = fallback
+        self._leave = leave
+        self._num_idle = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        count = self._num_compiled
+        with self._fallback.lock, ExitStack() as caches:
+            try:
+                caches.enter_context(self._start.first_call(Arguments(args, kwargs).leaves()))
+            except (InputError, OSError) as problem:
+                self._recorder.note("artifact", f"{problem}; the first call compiles")
+                count = None
+            if count is None:
+                self._leave()
+                return self._tuned(*args, **kwargs)
+            before = count()
+            result = self._tuned(*args, **kwargs)
+            self._num_idle = self._num_idle + 1 if count() == before else 0
+            if self._num_idle == STREAM_CALLS:
+                self._leave()
+            return result
 
 
 class Timing:

@@ -102,15 +102,23 @@ def _device_differences(tuned: TunedConfig, here: Environment) -> list[str | Non
     then, compilers = tuned.environment, entry_of(tuned.framework).compilers
     found = [_difference("the device", then.device, here.device)]
     if here.device.lower() == "cpu":
-        # Cores decide how many threads there are, and with them which config is fastest.
         return [
             *found,
             _difference("a", then.processor, here.processor),
             _known_difference("vector instructions", then.vector_instructions, here.vector_instructions),
-            _difference("cores:", then.num_cores, here.num_cores),
+            _cores_difference(then, here),
         ]
     found.append(_known_difference("the driver", then.driver, here.driver))
     return [*found, *(_difference(name, then.packages.get(name), here.packages.get(name)) for name in compilers)]
+
+
+def _cores_difference(then: Environment, here: Environment) -> str | None:
+    """Threads that compute decide which config is fastest: further cores that none of them uses do not."""
+    as_many = then.num_threads == here.num_threads
+    if then.num_cores == here.num_cores or (as_many and min(then.num_cores, here.num_cores) >= here.num_threads):
+        return None
+    threads = "" if here.num_threads == here.num_cores else f" with OMP_NUM_THREADS={here.num_threads}"
+    return f"cores: {then.num_cores}, here {here.num_cores}{threads}"
 
 
 def _compiler_difference(tuned: TunedConfig, here: Environment) -> str | None:

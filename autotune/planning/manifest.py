@@ -71,7 +71,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         workload=workload,
         framework_version=framework_version(framework),
         space_file=str(space_file),
-        space=space_of(workload, space_file, question, declared, limits),
+        space=space_of(workload, space_file, question, declared, limits, quantities=quantities),
         objectives=objectives,
         constraints=constraints,
         tolerance=question.tolerance,

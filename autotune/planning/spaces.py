@@ -7,7 +7,7 @@ A user's own may have knobs that no bundled one has: options of the compiler (`i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,9 +60,17 @@ def space_file_of(files: tuple[Path, ...], framework: str) -> Path:
 
 
 def space_of(
-    workload: Workload, path: Path, question: Question, declared: Declaration, limits: LimitsNow = Limits
+    workload: Workload,
+    path: Path,
+    question: Question,
+    declared: Declaration,
+    limits: LimitsNow = Limits,
+    *,
+    quantities: Collection[str] = (),
 ) -> SearchSpace:
-    """The space of a file as it holds here, with the knobs of what the model declares."""
+    """The space of a file as it holds here, with the knobs of what the model declares. `quantities` are those of
+    objectives and constraints: without throughput among them a number of instances is the service's, and not searched
+    for."""
     circumstances = _circumstances(question, workload, declared)
     space = load_space(path, framework=workload.framework, circumstances=circumstances)
     require_open_knobs(space, str(path), question.env, limits)
@@ -70,7 +78,9 @@ def space_of(
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and question.effort != "quick" and not question.space
     space = with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
-    return space if question.instances is None else with_instances(space, instances_asked(question.instances))
+    if question.instances is None:
+        return space
+    return with_instances(space, instances_asked(question.instances), are_given="throughput" not in quantities)
 
 
 def instances_asked(text: str) -> list[str]:
@@ -80,22 +90,25 @@ def instances_asked(text: str) -> list[str]:
     numbers = [number for number in range(2, num_cores + 1) if num_cores % number == 0]
     if text != "auto":
         if not (text.isascii() and text.isdecimal() and int(text) > 1):
-            raise InputError(f"{given}: is neither auto nor a number from 2 on")
+            raise InputError(f"{given}: is neither auto nor a number from 2 on", tip="leave it out for one process")
         numbers = [int(text)] if int(text) <= min(num_cores, MOST_INSTANCES) else []
     if not numbers:
         raise InputError(
             f"{given}: this process may use {num_cores} {'core' if num_cores == 1 else 'cores'}, and each instance has "
-            "one of its own at least"
+            "one of its own at least",
+            tip=f"give {marked('instances', str(num_cores))} or fewer" if num_cores > 1 else "leave it out",
         )
     return [f"{number}x{num_cores // number}" for number in numbers]
 
 
-def with_instances(space: SearchSpace, values: Sequence[str]) -> SearchSpace:
-    """The space with a knob for these numbers of processes and cores, which say how many threads each has. Raises
+def with_instances(space: SearchSpace, values: Sequence[str], *, are_given: bool = False) -> SearchSpace:
+    """The space with a knob for these numbers of processes and cores, which say how many threads each has. Where they
+    `are_given` there is one number, and the untuned model is measured in as many processes as any other config. Raises
     InputError if it has a knob of that name."""
     if any(known.name == INSTANCES for known in space.knobs):
         raise InputError(f"the search space has a knob {INSTANCES}, which {marked('instances')} adds")
-    knob = Knob(name=INSTANCES, doc=_DOC, values=(None, *values), when={}, default=None, untuned=None)
+    offered = (*values,) if are_given else (None, *values)
+    knob = Knob(name=INSTANCES, doc=_DOC, values=offered, when={}, default=offered[0], untuned=offered[0])
     rules = [
         ({INSTANCES: [*values], known.name: [value for value in known.values if value is not None]}, _BECAUSE)
         for known in space.knobs

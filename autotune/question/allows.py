@@ -28,6 +28,8 @@ class Asked(Protocol):
     @property
     def traffic(self) -> Path | None: ...
     @property
+    def instances(self) -> str | None: ...
+    @property
     def arguments(self) -> Mapping[str, object]: ...
 
 
@@ -152,6 +154,10 @@ def _one_shape(facts: Facts) -> str | None:
     return None if asks_for_many_shapes(facts.question) else ""
 
 
+def _any_number(facts: Facts) -> str | None:
+    return marked("instances", "auto") if facts.question.instances == "auto" else None
+
+
 def _two_frameworks(facts: Facts) -> str | None:
     framework = facts.question.framework
     return marked("framework", framework) if is_both(framework) else None
@@ -177,11 +183,12 @@ def _generates_text(facts: Facts) -> str | None:
 
 
 _ON_A_CPU = Why("instances are processes on cores of a CPU of their own, on Linux", f"leave out {marked('instances')}")
+_HOW_MANY = f"say how many processes your service has, e.g. {marked('instances', '2')}"
 _COUNTED = Why(
     "it is counted over many shapes",
     f"give them with {marked('shapes')} or {marked('traffic')}; for one shape there is `recompiles`",
 )
-_NO_THROUGHPUT = Why("calls of many shapes hold different numbers of items", "use latency or total:CALLS")
+_NO_THROUGHPUT = Why("calls of many shapes hold different numbers of items", "use latency, p99 or total:CALLS")
 _TRAFFICS_INPUTS = Why("results are compared on shapes of the traffic")
 _TAIL_OF_ONE = Why(
     "a 99th percentile is promised for one shape",
@@ -200,16 +207,17 @@ APART: tuple[tuple[Side, Side, Why], ...] = (
     *((_given("deadline"), _given(name), _TAIL_OF_ONE) for name in ("shapes", "traffic")),
     *((_given("inputs"), _given(name), _TRAFFICS_INPUTS) for name in ("shapes", "traffic")),
     (_argument_of_traffic, _many_shapes, Why("the traffic says its sizes")),
-    *((_quantity("throughput"), _given(name), _NO_THROUGHPUT) for name in ("shapes", "traffic")),
-    *((_quantity(name), _one_shape, _COUNTED) for name in ("compilations", "fallbacks")),
     (
-        _with_value("instances"),
-        _without("throughput"),
+        _any_number,
+        _many_shapes,
         Why(
-            "instances share the machine, and no call of one is faster for the others",
-            f"add {marked('objective', 'throughput')}",
+            "which number is best is a question of throughput, which many shapes do not have",
+            f"{_HOW_MANY}, and ask for its tail with {marked('objective', 'p99')}",
         ),
     ),
+    *((_quantity("throughput"), _given(name), _NO_THROUGHPUT) for name in ("shapes", "traffic")),
+    *((_quantity(name), _one_shape, _COUNTED) for name in ("compilations", "fallbacks")),
+    (_any_number, _without("throughput"), Why("which number is best is a question of throughput", _HOW_MANY)),
     (_with_value("instances"), _targets(lambda target: target.device != "cpu" or not target.sets_cores), _ON_A_CPU),
     (
         _generates_text,

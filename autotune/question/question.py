@@ -204,8 +204,8 @@ class Question(Record):
     )
     instances: Annotated[str | None, BeforeValidator(_as_text)] = ask(
         None,
-        "With objective throughput, on a CPU: also try so many processes at a time, each on its share of the cores; "
-        "auto: each number that divides them.",
+        "On a CPU: so many processes call at a time, each on its share of the cores, as workers of a service do. With "
+        "objective throughput beside one process with all cores; auto: each number that divides them.",
     )
     objective: Texts = ask(
         (),

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from autotune.environment import THREADS_VARIABLE, threads_said
 from autotune.errors import InputError
 from autotune.measure.measurement import TensorSpec
 from autotune.schema import Record
@@ -188,15 +189,20 @@ def _bounded(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _parts(key: Key) -> dict[str, str | None]:
-    """Name -> text, each tool and variable by itself."""
+    """Name -> text, each tool and variable by itself. Code for a CPU is made for so many threads, whatever says how
+    many there are."""
     parts: dict[str, str | None] = {}
+    if key.num_cores is not None:
+        threads = threads_said(key.variables) or key.num_cores
+        variables = {name: value for name, value in key.variables.items() if name != THREADS_VARIABLE}
+        key = key.model_copy(update={"num_cores": threads, "variables": variables})
     for name, value in key:
         if isinstance(value, dict):
             parts |= value
         elif name == "inputs":
             parts[name] = ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec in key.inputs)
         else:
-            parts[name.replace("_", " ")] = None if value is None else str(value)
+            parts["threads" if name == "num_cores" else name.replace("_", " ")] = None if value is None else str(value)
     return parts
 
 

@@ -123,7 +123,8 @@ def _portfolio_of(manifest: Manifest) -> Portfolio | None:
 def _in_instances(space: SearchSpace) -> list[Config]:
     """The untuned model in each number of instances: what they give by themselves, which no portfolio knows."""
     values = next((knob.values for knob in space.knobs if knob.name == INSTANCES), ())
-    return [Config({**space.untuned().root, INSTANCES: value}) for value in values if value is not None]
+    configs = [Config({**space.untuned().root, INSTANCES: value}) for value in values if value is not None]
+    return [config for config in configs if config != space.untuned()]
 
 
 def priors_of(study: Readable) -> list[Prior]:

@@ -20,6 +20,7 @@ from autotune.backends.undo import UndoLog
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError
+from autotune.job import guard
 from autotune.job.stats import recorder_of
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -27,7 +28,8 @@ from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack
 from autotune.tuned.tuned_config import load_tuned
-from autotune_fake.backend import FakeBackend
+from autotune.workload.traffic import parse_shapes
+from autotune_fake.backend import FakeBackend, FakeShapes
 from tests.conftest import REPOSITORY, OneByOne, ScriptedLive
 from tests.tuned.test_cache_file import KEY
 
@@ -277,9 +279,9 @@ def job(tmp_path, monkeypatch):
     )  # fmt: skip
     content["artifact"] = artifact.model_dump(mode="json")
 
-    def apply(change=lambda artifact, home: None):
+    def apply(change=lambda artifact, home: None, **changes):
         change(content["artifact"], home)
-        (home / "best.yaml").write_text(yaml.safe_dump(content))
+        (home / "best.yaml").write_text(yaml.safe_dump(content | changes))
         model = Model()
         return model, autotune.load(home / "best.yaml").apply(model, margin=None)
 
@@ -332,6 +334,28 @@ class TestTheJob:
         assert stats.events[0].message.endswith("the first call compiles")
         assert len(caplog.records) == 1
         assert num_hits(tuned) == 0
+
+    def test_calls_of_many_shapes_start_from_it(self, job, monkeypatch):
+        """Each new shape may be compiled: the caches are in force up to the second call in a row that compiles nothing,
+        and not after it, whatever comes then."""
+        compiled = [1, 0, 1, 0, 0, 1, 0]
+        seen, where = [], []
+
+        def call(model, x):
+            seen.append(compiled[len(seen)])
+            where.append(os.environ.get("FAKE_CACHE"))
+            return x * 2
+
+        monkeypatch.setattr(Model, "__call__", call)
+        monkeypatch.setattr(guard, "STREAM_CALLS", 2)
+        monkeypatch.setattr(FakeShapes, "compilations", lambda self, model, config: sum(seen))
+        traffic = parse_shapes(["rows=1..9"]).model_dump(mode="json")
+        axis = {"dimension": "rows", "leaf": 0, "axis": 0}
+        _, tuned = job(shapes={"traffic": traffic, "inputs": [axis], "outputs": [], "padding": {}})
+        for rows in range(1, 8):
+            tuned(np.ones((rows, 8)))
+        assert [place is not None for place in where] == [True] * 5 + [False] * 2
+        assert "FAKE_CACHE" not in os.environ
 
     @pytest.mark.parametrize("check", [False, True])
     def test_outputs_are_checked_if_the_framework_does_not_look(self, job, check):

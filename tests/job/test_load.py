@@ -208,6 +208,38 @@ def test_another_processor(write, caplog, monkeypatch):
     assert f"a Abacus, here {here.processor}; {instructions}cores: 99, here {here.num_cores}" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("then", "here", "is_tuned"),
+    [
+        ((1, None), (2, "1"), True),
+        ((2, "1"), (1, None), True),
+        ((4, "2"), (2, None), True),
+        ((1, None), (2, None), False),
+        ((2, None), (1, "2"), False),
+        ((4, None), (2, "4"), False),
+    ],
+)
+def test_threads_that_compute_count(write, caplog, monkeypatch, then, here, is_tuned):
+    """A file of one core is for a worker that is pinned to one, and for one of a single thread on a node with more; not
+    for threads that share a core."""
+    monkeypatch.setattr(FakeBackend, "device_name", lambda self: "cpu")
+
+    def of_threads(content):
+        inherited = {} if then[1] is None else {"OMP_NUM_THREADS": then[1]}
+        found = environment.describe(device="cpu", variables={}).model_dump(mode="json")
+        content["environment"].update({name: found[name] for name in ("processor", "vector_instructions", "device")})
+        content["environment"].update(num_cores=then[0], inherited=inherited)
+
+    path = write(of_threads)
+    monkeypatch.setattr(environment, "usable_cores", lambda: here[0])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if here[1] is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", here[1])
+    model = Model()
+    assert (autotune.load(path).apply(model) is not model) == is_tuned
+    assert (f"cores: {then[0]}, here {here[0]}" in caplog.text) == (not is_tuned)
+
+
 def test_less_memory_than_was_needed(write, caplog, monkeypatch):
     """A container with such a limit would have the kernel kill the job."""
     monkeypatch.setattr(FakeBackend, "device_name", lambda self: "cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, get_args
 
 import pytest
@@ -38,7 +39,8 @@ REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
         ({"constraints": f"{name} == 0"}, CPU, f"constraints='{name} == 0': it is counted over many shapes")
         for name in ("compilations", "fallbacks")
     ),
-    ({"instances": 2}, CPU, "instances='2': instances share the machine"),
+    ({"instances": "auto"}, CPU, "instances='auto': which number is best is a question of throughput"),
+    ({"instances": "auto", **SHAPES}, CPU, "instances='auto': .* many shapes do not have"),
     ({"instances": 2, "objective": "throughput"}, GPU, "instances='2' and framework='torch', device='gpu': instances"),
     (TEXT, MINDSPORE, "task='generate' and framework='mindspore', device='cpu': text generation is tuned in PyTorch"),
 ]
@@ -71,6 +73,24 @@ def test_what_does_not_go_together(given: dict[str, Any], target: Target | None,
         _ask(given, target)
     assert caught.value.tip
     assert "{" not in caught.value.tip
+
+
+@pytest.mark.parametrize("shapes", [{}, SHAPES, LOG], ids=["one shape", "shapes", "traffic"])
+@pytest.mark.parametrize("objective", [None, "throughput", "p99", "total:100"])
+@pytest.mark.parametrize("instances", [None, "auto", "2"])
+def test_a_tip_leads_to_a_question_that_is_taken(instances: str | None, objective: str | None, shapes: Any) -> None:
+    """Workers, a tail and shapes in all combinations: who does what the first error says meets no second one."""
+    given = {"instances": instances, **shapes, **({"objective": objective} if objective else {})}
+    is_refused = instances == "auto" and (bool(shapes) or objective != "throughput")
+    if not is_refused and not (shapes and objective == "throughput"):
+        _ask(given, CPU)
+        return
+    with pytest.raises(InputError) as caught:
+        _ask(given, CPU)
+    tip = caught.value.tip or ""
+    advised = dict(re.findall(r"(\w+)='(\w+)'", tip)) or {"objective": "p99"}
+    assert all(value in tip for value in advised.values())
+    _ask({**given, **advised}, CPU)
 
 
 def test_each_combination_has_its_case() -> None:

@@ -291,6 +291,8 @@ def test_the_space_has_each_number(space: SearchSpace) -> None:
     assert values == {(None, None), (None, 1), ("2x4", None), ("8x1", None)}
     with pytest.raises(InputError, match="has a knob instances"):
         with_instances(wide, ["2x1"])
+    service = with_instances(space, ["2x1"], are_given=True)
+    assert {config["instances"] for config in [service.untuned(), *service.configs()]} == {"2x1"}
 
 
 def test_of_several_failures_the_first_is_told(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> None:

@@ -137,9 +137,10 @@ DIFFERENCES = [
     ({"framework_version": "2.14.0"}, "it was made for framework version 2.13.0, here 2.14.0"),
     ({"tools": {"C++ compiler": "g++ 13.1"}}, r"C\+\+ compiler g\+\+ 12.2, here g\+\+ 13.1"),
     ({"tools": {}}, r"C\+\+ compiler g\+\+ 12.2, here none"),
-    ({"variables": {"OMP_NUM_THREADS": "4"}}, "OMP_NUM_THREADS 2, here 4"),
+    ({"variables": {"OMP_NUM_THREADS": "4"}}, "threads 2, here 4"),
+    ({"variables": {"CXX": "g++"}, "num_cores": 1}, "threads 2, here 1"),
     ({"cpu_flags_sha256": "00" * 32}, "cpu flags sha256"),
-    ({"num_cores": 4, "config": "x", "python": "3.12.0", "device": "gpu"}, "; and 1 more"),
+    ({"processor": "x", "config": "x", "python": "3.12.0", "device": "gpu"}, "; and 1 more"),
 ]
 
 
@@ -147,6 +148,14 @@ DIFFERENCES = [
 def test_another_key(change, words):
     """What differs is named, with both values; of many differences the first ones."""
     assert re.search(words, str(why_unfit(KEY, KEY.model_copy(update=change), shapes_matter=True)))
+
+
+def test_threads_count_and_not_what_says_how_many_there_are():
+    """One core, and one thread on several, run the same code."""
+    pinned = KEY.model_copy(update={"num_cores": 1, "variables": {}})
+    one_of_four = KEY.model_copy(update={"num_cores": 4, "variables": {"OMP_NUM_THREADS": "1"}})
+    assert why_unfit(pinned, one_of_four, shapes_matter=True) is None
+    assert why_unfit(one_of_four, pinned, shapes_matter=True) is None
 
 
 def test_shapes_matter_where_the_framework_does_not_look():
@@ -159,14 +168,15 @@ def test_shapes_matter_where_the_framework_does_not_look():
 
 def test_every_part_of_a_key_counts():
     """No part can differ unseen: each field changes the digest, and is told."""
-    for name, value in KEY:
+    key = KEY.model_copy(update={"variables": {}})
+    for name, value in key:
         other = {"tools": {"x": "1"}, "variables": {"x": "1"}, "inputs": ()}.get(
             name, 7 if name == "num_cores" else "x"
         )
-        changed = KEY.model_copy(update={name: other})
+        changed = key.model_copy(update={name: other})
         assert value != other
-        assert changed.sha256 != KEY.sha256
-        assert why_unfit(KEY, changed, shapes_matter=True) is not None
+        assert changed.sha256 != key.sha256
+        assert why_unfit(key, changed, shapes_matter=True) is not None
 
 
 def test_variables_of_the_compilers(monkeypatch):

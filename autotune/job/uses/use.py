@@ -164,13 +164,15 @@ class Use(ABC):
         is_comparable = is_comparable and policy.margin is not None and applying.pact is None
         self._note_comparison()
         cheap = entry_of(tuned.framework).cheap
-        settings, counts = ConfigParts.of(tuned.config).settings, backend.shapes if policy.check else None
+        settings = ConfigParts.of(tuned.config).settings
+        num_compiled = None if backend.shapes is None else partial(backend.shapes.compilations, self.model, settings)
         return GuardTerms(
             admission=self._admission(backend),
             hint=applying.hint,
             hint_of_misfits=self._hint_of_misfits(),
             check=self._check(backend) if policy.check or unchecked_caches else None,
-            num_compiled=None if counts is None else partial(counts.compilations, self.model, settings),
+            num_compiled=num_compiled if policy.check else None,
+            num_of_shapes=None if tuned.shapes is None else num_compiled,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             page_faults=tuned.evidence.best.page_faults,
             keeping_memory=None if cheap is None else cheap.by_hand,

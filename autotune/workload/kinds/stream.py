@@ -21,5 +21,6 @@ class Stream(Infer):
 
     @classmethod
     def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str:
-        del framework, is_exact
-        return "it holds what one first call compiles, and this answer is for many shapes"
+        return (
+            None if is_exact else f"what comes from {framework}'s cache is for one shape, and this answer is for many"
+        )
