@@ -86,6 +86,7 @@ class TestTorch:
         settings = {"execution": "compile", "backend": "aot_eager", **config}
         return trial_of(tmp_path, "torch", TORCH_MODEL, settings, shapes="seq=3..12", num_calls=20)
 
+    @pytest.mark.slow
     def test_dynamic_shapes_are_compiled_once(self, tmp_path):
         """One graph serves all ten; nothing that is checked adds another, and what was found of the axes is kept."""
         measured = self.measured(tmp_path, dynamic=True)

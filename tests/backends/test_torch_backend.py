@@ -290,7 +290,7 @@ print(json.dumps({"given": given, "error": error, "same": tuned is model}))
 """
 
 
-@pytest.mark.fast_cases("faster")
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["faster", "tie"])
 def test_the_exported_config_reaches_torch_compile_in_a_fresh_job(tmp_path, verdict):
     """What a job's torch.compile is called with is what the trial's was; unless faster, it is not called at all."""

@@ -123,6 +123,7 @@ def test_a_model_that_runs_without_gradients_is_called_without(made, name):
     assert not backend.input_gradients
 
 
+@pytest.mark.fast_cases("potential")
 @pytest.mark.parametrize(("name", "offered"), [("potential", (False,)), ("plain", (False, True))])
 def test_weights_of_a_model_that_records_gradients_are_not_frozen(tmp_path, name, offered):
     """Such a config would fail, so the study has none."""
@@ -133,6 +134,7 @@ def test_weights_of_a_model_that_records_gradients_are_not_frozen(tmp_path, name
     assert freezing.values == offered
 
 
+@pytest.mark.fast_cases("nan", "evaluated")
 @pytest.mark.parametrize(
     ("name", "offered"),
     [("training", (False,)), ("inference", (False,)), ("nan", (False,)), ("evaluated", (False, True))],

@@ -92,6 +92,7 @@ class Packed(torch.nn.Module):
         return self.linear(x)
 
 
+@pytest.mark.fast_cases("python")
 @pytest.mark.parametrize("wrapper", [False, True], ids=["python", "cpp_wrapper"])
 def test_code_is_found_again_with_other_weights(wrapper):
     check([Layers(), Layers(), Layers()], [False, True, True], cpp_wrapper=wrapper)

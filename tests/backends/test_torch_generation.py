@@ -65,7 +65,7 @@ def num_graphs() -> int:
 
 
 class TestAStream:
-    @pytest.mark.fast_cases("static", "dynamic")
+    @pytest.mark.fast_cases("static")
     def test_greedy_tokens_are_the_untuned_ones(self, tuned: Tuned) -> None:
         """They are compared after the stream was gone through once: caches are used again."""
         before = num_graphs()
@@ -87,6 +87,7 @@ class TestPuttingBack:
         assert vars(model) == before
         assert stream(model) == stream(llama())
 
+    @pytest.mark.slow
     def test_a_model_with_an_encoder(self) -> None:
         """Its decoder begins with one token, and has what the encoder gave in a second cache."""
         torch._dynamo.reset()
@@ -160,6 +161,7 @@ class TestAutocast:
 
 
 class TestFrozenWeights:
+    @pytest.mark.slow
     def test_caches_are_no_constants_of_frozen_code(self) -> None:
         """Hugging Face marks the tensors of a static cache in a way that would make them some."""
         torch._dynamo.reset()

@@ -502,6 +502,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_kept_memory_ends_page_faults():
     """Planted by a C library that gives all memory back at once: thousands in each call, none while it is kept."""
     variables = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "0", "OMP_NUM_THREADS": "1"}

@@ -94,6 +94,7 @@ def is_packed_for(library):
     return found[library] > 0 == found[other]
 
 
+@pytest.mark.slow
 def test_the_code_has_onednns_product_and_calls_stay_float32(model):
     """In the code, in the error, and in what the setting reads within a call, which is what it is before."""
     before = torch.backends.mkldnn.matmul.fp32_precision
@@ -106,6 +107,7 @@ def test_the_code_has_onednns_product_and_calls_stay_float32(model):
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
+@pytest.mark.slow
 def test_neither_program_is_found_for_the_other(model):
     """Code of each is found in the cache again, in both orders, and is that of its own library."""
     programs = {}

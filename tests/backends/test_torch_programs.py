@@ -93,6 +93,7 @@ class At:
         """Nothing is left to do."""
 
 
+@pytest.mark.fast_cases("static")
 class TestStepsOfAText:
     @pytest.fixture(params=[{"cache": "dynamic"}, {"cache": "static", "cache_length": 16}], ids=["dynamic", "static"])
     def tuned(self, request: pytest.FixtureRequest) -> Iterator[Tuned]:

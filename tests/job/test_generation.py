@@ -135,7 +135,6 @@ class TestTunedCalls:
         assert len(expected[0]) == 8
         assert continued(job.tuned, IDS) == continued(plain, IDS), "a call that ended early leaves nothing behind"
 
-    @pytest.mark.fast_cases("decode", "both")
     def test_left_padding(self, job: Job, plain: Any) -> None:
         mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7])
         ids = prompt(2, 7) * mask
@@ -183,7 +182,6 @@ class TestTunedCalls:
         assert torch.equal(given.past_key_values.layers[0].keys, before)
         assert len(pickle.dumps(given.past_key_values)) > 0
 
-    @pytest.mark.fast_cases("decode", "both")
     def test_a_longer_prompt_than_any(self, job: Job, plain: Any) -> None:
         ids = prompt(1, 40)
         assert continued(job.tuned, ids) == continued(plain, ids)
@@ -316,6 +314,7 @@ class TestTheModel:
         continued(tuned, IDS)
         assert autotune.stats(tuned).generation == GenerationStats(num_prefills=1, num_decodes=NEW - 1, num_untuned=0)
 
+    @pytest.mark.slow
     def test_with_learned_positions(self, tmp_path: Path) -> None:
         torch._dynamo.reset()
         model = gpt2()

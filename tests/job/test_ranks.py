@@ -182,6 +182,7 @@ class TestTheDecision:
     """Over the store of a real group. What can be applied and what can go wrong with it are rows of a table in
     `test_applied_on_ranks`, whose ranks are threads."""
 
+    @pytest.mark.fast_cases("model")
     @pytest.mark.parametrize("kind", ["model", "step"])
     def test_all_apply_one_file(self, two, exported, kind):
         """Or a copy of it elsewhere."""
@@ -268,7 +269,7 @@ class TestOrders:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
-    @pytest.mark.fast_cases("aot_eager-after", "aot_eager-blocks")
+    @pytest.mark.fast_cases("aot_eager-blocks")
     @pytest.mark.parametrize("order", ["before", "after", "step", "blocks"])
     @pytest.mark.parametrize("config", [COMPILED, INDUCTOR], ids=["aot_eager", "inductor"])
     def test_sharded(self, two, exported, order, config):
@@ -281,6 +282,7 @@ class TestOrders:
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
+    @pytest.mark.slow
     def test_sharded_as_a_whole(self, two, exported):
         outcomes = two.run(sharded, exported(COMPILED), "after", False)
         same(outcomes)
@@ -295,19 +297,21 @@ class TestOrders:
         assert "inputs require gradients" in line
         assert "tune with inputs that require gradients" in line
 
+    @pytest.mark.slow
     def test_no_sync(self, two, exported):
         outcomes = two.run(accumulated, exported(COMPILED))
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
+    @pytest.mark.slow
     def test_find_unused_parameters(self, two, exported):
         outcomes = two.run(with_unused, exported(COMPILED, made(Unused)))
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert warned(outcomes) == []
 
-    @pytest.mark.fast_cases("before")
+    @pytest.mark.slow
     @pytest.mark.parametrize("order", ["before", "step"])
     def test_a_last_batch_of_another_shape_on_one_rank(self, two, exported, order):
         """A step of a shape that no trial compared is untuned on that rank alone, which says so once."""
@@ -422,7 +426,7 @@ def with_a_last_batch(rank, path, order):
 class TestPlanted:
     """What goes wrong on one rank alone."""
 
-    @pytest.mark.fast_cases("prepared-before", "not prepared-step")
+    @pytest.mark.fast_cases("prepared-before")
     @pytest.mark.parametrize("order", ["before", "step"])
     @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "not prepared"])
     def test_a_compile_error(self, two, exported, order, is_prepared):
@@ -455,6 +459,7 @@ class TestPlanted:
         assert rank == 0
         assert "rank 1: " in line
 
+    @pytest.mark.slow
     def test_a_first_call_that_takes_long(self, two, exported):
         """The other rank waits for it, longer than the job's own collectives would."""
         outcomes = two.run(slow_to_compile, exported(PLANTED), 4.0, 100.0)
@@ -480,6 +485,7 @@ class TestPlanted:
         assert rank == 0
         assert "rank 1: no answer within 1 s" in line
 
+    @pytest.mark.slow
     def test_a_slower_machine(self, two, exported):
         """A rank whose calls take longer than recorded is no reason, for it or for the others."""
         path = Path(exported(PLANTED))

@@ -160,7 +160,7 @@ class TestDiffusers:
         with pytest.raises(InputError, match="images of 8 bits"):
             declared(pipeline("pictures"))
 
-    @pytest.mark.fast_cases("dit")
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "region"), [("stable_diffusion", "unet, text_encoder"), ("dit", "transformer, vae.decoder")]
     )
@@ -180,6 +180,7 @@ class TestTransformers:
             declared(pipeline("writer"))
         assert "generate" in refused.value.tip
 
+    @pytest.mark.fast_cases("images")
     @pytest.mark.parametrize("name", ["texts", "images"])
     def test_a_pipeline_has_one_component(self, pipeline, name):
         """The model; texts and numbers are what is compared."""

@@ -619,6 +619,7 @@ def test_a_float64_reference_gives_untuned_steps_an_error(run_steps):
     assert 0 < outcome.relative_error < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
 def test_a_relu_that_flips_is_no_wrong_result(tmp_path):
