@@ -229,6 +229,7 @@ class TestDiffusers:
         assert autotune.stats(pipe.transformer).state == autotune.stats(pipe.vae.decoder).state == "tuned"
 
 
+@pytest.mark.fast_cases("images")
 @pytest.mark.parametrize("name", ["texts", "images"])
 def test_a_pipeline_of_transformers(tuned, name):
     """Its model is tuned, and its answers are the same."""

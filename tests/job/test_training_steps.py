@@ -402,6 +402,7 @@ class TestTheJobsOwnExceptions:
         step(batch(1))
         assert (warned(caplog), autotune.stats(step).state) == ([], "tuned")
 
+    @pytest.mark.fast_cases("forward-True", "forward pre-False")
     @pytest.mark.parametrize("is_disabled", [False, True])
     @pytest.mark.parametrize("where", ["forward", "forward pre"])
     def test_a_hook_of_a_model_that_is_called(self, tmp_path, caplog, where, is_disabled):
@@ -519,6 +520,7 @@ def one_process(tmp_path):
 
 
 class TestSeveralProcesses:
+    @pytest.mark.fast_cases("module", "loss")
     @pytest.mark.parametrize("given", ["module", "wrapper", "loss"])
     def test_the_module_of_a_wrapper(self, tuned, monkeypatch, one_process, caplog, given):
         """DistributedDataParallel synchronises what is called through it: one warning where nothing is."""

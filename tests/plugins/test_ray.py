@@ -128,6 +128,7 @@ def kill_at_its_trial(study, number, kill):
     threading.Thread(target=watch, daemon=True).start()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_cluster")
 def test_a_killed_actor_costs_no_trial(make_study):
     """Two actors, one of which is killed with -9: the study is complete, and nothing is left running."""

@@ -75,6 +75,7 @@ def test_no_finalist_passes_that_is_wrong_as_a_job_uses_it(use_judge, framework,
     assert [(name, said) for name, (words, said) in found.items() if words not in said] == []
 
 
+@pytest.mark.fast_cases("torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_finalist_is_refused_that_is_right_as_a_job_uses_it(use_judge, framework):
     """Whatever it rounds otherwise; and all inputs were varied."""
