@@ -322,10 +322,15 @@ def write_yaml(path: Path, content: dict[str, Any], comment: str = "", *, compac
     heading = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     flow = None if compact else False
     body = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=flow)
+    write_asked(path, heading + body, tip="choose another place with -o")
+
+
+def write_asked(path: Path, content: str | bytes, tip: str | None = None) -> None:
+    """Write a file where the user wants it. Raises InputError, with this tip, if that cannot be."""
     try:
-        write_whole(path, heading + body)
+        write_whole(path, content)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", tip="choose another place with -o") from None
+        raise InputError(f"cannot write {path}: {error.strerror}", tip=tip) from None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -175,6 +175,16 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
 }
 """Feature -> what its names look like, its home, and the other files in which such names may stand."""
+KIND_FOLDERS = (
+    *("workload/kinds/", "trial/worker/subjects/", "trial/worker/calls/", "job/uses/", "answer/sections/"),
+    *("models/", "workload/components.py", "workload/generation.py", "workload/traffic.py"),
+    *("trial/worker/components.py", "job/components.py", "backends/torch/pipelines.py"),
+)
+ASKS_FOR_A_KIND = re.compile(
+    r"\.(texts|prompts|recipe|components|shapes|traffic|replay|generated|own_loop)\b|\btask\b(?!')|\bPipeline(Model)?\b"
+)
+"""How a condition tells kinds of work apart: by the task, or by what a file or a measurement has of one kind alone."""
+MOST_BRANCHES = 29
 FOREIGN_FLAGS: dict[str, str] = {
     "backends/mindspore/knobs.py": "MindSpore's graph kernels are set by MS_DEV_GRAPH_KERNEL_FLAGS, a text of flags",
     "backends/torch/compile_cache.py": "a compiler's --version",
@@ -309,6 +319,32 @@ def test_a_feature_is_known_at_home(feature: str) -> None:
         and (found := {name for name in names_in(path) if re.fullmatch(pattern, name)})
     ]
     assert not speaks, "\n".join(speaks)
+
+
+def test_few_places_tell_kinds_of_work_apart() -> None:
+    """Outside of their folders code asks a kind for what it needs to know, and does not ask which it is."""
+    asking = [
+        f"{place(path)}:{test.lineno} {ast.unparse(test)}"
+        for path in sources()
+        if not place(path).startswith(KIND_FOLDERS)
+        for test in conditions_in(parsed(path))
+        if ASKS_FOR_A_KIND.search(ast.unparse(test))
+    ]
+    assert len(asking) <= MOST_BRANCHES, "\n".join(asking)
+
+
+def conditions_in(tree: ast.AST) -> Iterator[ast.expr]:
+    """What decides between two ways, or is returned or kept as such."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) | ast.Match(subject=test):
+                yield test
+            case ast.comprehension(ifs=tests):
+                yield from tests
+            case ast.Return(value=ast.BoolOp() | ast.Compare() as test):
+                yield test
+            case ast.Assign(value=ast.BoolOp() | ast.Compare() as test):
+                yield test
 
 
 def names_in(path: Path) -> set[str]:

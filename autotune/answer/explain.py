@@ -174,7 +174,7 @@ class TrialComparisons:
     blocks: Sequence[BlockRow] = ()
     noise: float = 0.0
     """Share by which two processes of one config may differ in the search."""
-    is_of_calls: bool = True
+    is_latency: bool = True
     """What is minimised is the time of a steady call, in which equal programs do not differ."""
 
     @classmethod
@@ -193,7 +193,7 @@ class TrialComparisons:
         """`one` over `other`, by one process each; None where either was disturbed."""
         if one.disturbed is not None or other.disturbed is not None:
             return None
-        if self.is_of_calls and run_same_program(one, other):
+        if self.is_latency and run_same_program(one, other):
             return Speedup(median=1.0, low=1.0, high=1.0)
         ratio = self.value(other.measurement) / self.value(one.measurement)
         return Speedup(median=ratio, low=ratio / (1 + self.noise), high=ratio * (1 + self.noise))

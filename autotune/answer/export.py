@@ -20,7 +20,7 @@ from autotune.bench.bench import Bench, Running
 from autotune.bench.local import LocalBench
 from autotune.config import Config
 from autotune.errors import InputError, marked
-from autotune.files import write_whole
+from autotune.files import write_asked, write_whole
 from autotune.measure.early_look import PRIOR_SCALE, noise_of
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
@@ -364,10 +364,7 @@ class _Making:
         cold_s = self._confirmed.compile_s if self._confirmed and was_confirmed else cold.compile_s
         _refuse_if_useless(cold_s, shipped.compile_s)
         ratio, noise = self._compared(cold, shipped, from_artifact)
-        try:
-            write_whole(target, content)
-        except OSError as error:
-            raise InputError(f"cannot write {target}: {error.strerror}", tip="choose another place with -o") from None
+        write_asked(target, content, tip="choose another place with -o")
         costs = {"compile_s": shipped.compile_s, "compile_cold_s": cold_s}
         return Artifact(**dict(file), **costs, calls_ratio=ratio, calls_noise=noise)
 

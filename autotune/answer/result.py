@@ -10,7 +10,7 @@ from autotune.command_line import command
 from autotune.measure.blocks import Blocks
 from autotune.measure.looks import Look
 from autotune.measure.measurement import Measurement
-from autotune.measure.objective import OF_GENERATION, Objective
+from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots, Profile
 from autotune.measure.scatter import ProcessState, Scatter, widest
 from autotune.measure.statistics import MARGIN, Speedup, Verdict, break_even_calls
@@ -276,8 +276,7 @@ class StudyResult:
         """
         assert self.untuned is not None
         speedup = None if self.confirmation is None else self.confirmation.compared.get(record.number)
-        is_of_calls = self.objective.is_latency and self.objective.quantity not in OF_GENERATION
-        if self.confirmation is None or speedup is None or not is_of_calls:
+        if self.confirmation is None or speedup is None or not self.objective.gives_call_s:
             return self.untuned.measurement.steady_call_s, record.measurement.steady_call_s
         signature = record.measurement.signature
         num_items = max(signature.items_per_call, 1) if self.objective.quantity == "throughput" else 1

@@ -95,7 +95,7 @@ def tune(
         if is_both(given.framework):
             if live_inputs is not None:
                 raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")
-            run = partial(_search, tell=tell)
+            run = partial(search, notify=tell)
             both = USES.require("tune_both")
             found: TuneResult = both(given, build, terms, studies, run, tell=tell, notify=notify_all(callbacks))
             return found
@@ -156,14 +156,10 @@ def _display() -> LiveDisplay:
     return NotebookDisplay() if is_notebook() else LiveDisplay(PlainConsole(stderr=True))
 
 
-def _search(study: Study, terms: Terms, *, tell: Notify, on: str | None = None) -> None:
-    search(study, terms, tell, on=on)
-
-
 def _run(study: Study, terms: Terms, tell: Notify, *, on: str | None = None) -> TuneResult:
     """Search, prove and read the result."""
     try:
-        _search(study, terms, tell=tell, on=on)
+        search(study, terms, tell, on=on)
         return TuneResult(study)
     except KeyboardInterrupt:
         kept = f"study {study.name!r} in {study.folder.parent}/ keeps what is recorded"

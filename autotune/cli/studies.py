@@ -69,7 +69,7 @@ def run(
     """Run one trial again and show its output. The study is not changed."""
     from autotune.answer.format import seconds
     from autotune.answer.sections.hot_spots import profile_lines
-    from autotune.answer.sections.traffic import pass_line
+    from autotune.answer.sections.traffic import pass_lines
     from autotune.api.studies import studies_at
     from autotune.measure.measurement import Measurement
     from autotune.tuning.rerun import rerun_trial
@@ -84,11 +84,9 @@ def run(
         print_line(
             f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
         )
-        if outcome.replay is not None:
-            print_line(pass_line(outcome))
         folder = opened.trial_folder(trial)
         profiled = folder.read_profile() if profile else None
-        for line in () if profiled is None else profile_lines(profiled):
+        for line in (*pass_lines(outcome), *(() if profiled is None else profile_lines(profiled))):
             print_line(line)
         if profiled is not None and folder.trace_file.exists():
             print_line(f"trace for chrome://tracing or Perfetto: {folder.trace_file}")

@@ -71,14 +71,14 @@ def without_axes(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) -
 def question_of(tuned: TunedConfig) -> dict[str, Any]:
     """What asks for the same model and the same search again, by the fields of the question. Sizes of traffic are no
     arguments then; where no text says them, `traffic` is a file that is still to be written."""
-    workload, sizes = tuned.workload, tuned.sizes_asked
+    workload, (sizes, dimensions) = tuned.workload, tuned.sizes_asked
     is_default = workload.objective == LATENCY.name and not sizes
     return {
         "build": workload.model,
         "framework": tuned.framework,
         "device": workload.device,
         "task": workload.task,
-        "arguments": {name: value for name, value in workload.arguments.items() if name not in tuned.dimensions},
+        "arguments": {name: value for name, value in workload.arguments.items() if name not in dimensions},
         **sizes,
         "inputs": workload.inputs,
         "objective": () if is_default else (workload.objective,),

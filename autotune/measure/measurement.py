@@ -139,6 +139,16 @@ class Replay(Record):
         """Functions that reached the limit of compilations and fell back to eager execution."""
         return None if self.compilations is None else self.compilations[-1].num_given_up
 
+    def fewest_calls(self, enough: int) -> int:
+        """The fewest calls that a turn may have: a whole pass."""
+        del enough
+        return len(self.stream)
+
+    def is_slow(self, steady_s: float, slow_s: float) -> bool:
+        """A pass has several calls, however slow they are."""
+        del steady_s, slow_s
+        return False
+
     def cold_of(self, first_s: float, second_s: float | None) -> tuple[float, ...]:
         """Seconds of the calls in which everything is compiled: those of the first pass."""
         del first_s, second_s
@@ -153,6 +163,10 @@ class Replay(Record):
     def passes_s(self, samples: Samples) -> NDArray[np.float64]:
         """Seconds of the timed calls: a row for each pass, a column for each call of the stream."""
         return np.reshape(samples.latency_s, (-1, len(self.stream)))
+
+    def shape_s(self, shape: int, samples: Samples) -> float:
+        """The median of a steady call of one of the shapes."""
+        return float(np.median(self.passes_s(samples)[:, np.array(self.stream) == shape]))
 
     def compiled_for(self, shape: int) -> int | None:
         """Graphs that were compiled in calls of one of the shapes."""
@@ -172,6 +186,14 @@ class SameCall:
     num_compilations: None = None
     """It is counted over many shapes."""
     num_fallbacks: None = None
+
+    def fewest_calls(self, enough: int) -> int:
+        """The fewest calls that a turn may have, where so many are `enough`."""
+        return enough
+
+    def is_slow(self, steady_s: float, slow_s: float) -> bool:
+        """A pass takes so long that a turn is this one alone."""
+        return steady_s > slow_s
 
     def cold_of(self, first_s: float, second_s: float | None) -> tuple[float, ...]:
         """Seconds of the calls in which everything is compiled, of which the second may still record something."""
@@ -434,12 +456,6 @@ class Measurement(Compiled, Checked, Timed, SparseRecord):
         """Seconds of a call once everything is compiled: the median, and under traffic the mean over the stream of each
         call's median over the passes."""
         return self.passes.steady_s(self.latency, self.samples)
-
-    def shape_s(self, shape: int) -> float:
-        """The median of a steady call of one shape of the replay. Only with a replay."""
-        assert self.replay is not None
-        of_shape = np.array(self.replay.stream) == shape
-        return float(np.median(self.replay.passes_s(self.samples)[:, of_shape]))
 
 
 class Failure(Record):

@@ -17,8 +17,9 @@ Goal = Literal["latency", "p90", "p99", "throughput", "ttft", "tpot", "memory", 
 
 GOAL_PATTERN = r"^(latency|p90|p99|throughput|ttft|tpot|memory|compile|total:[1-9][0-9]{0,14})$"
 """What names an objective. `total:10000` is the whole job: the first call and the 9,999 after it."""
-OF_GENERATION = ("ttft", "tpot")
-"""Quantities that there are for generated text only: the time to the first token, and that for each further one."""
+_OF_CALLS = ("latency", "p90", "p99", "throughput")
+_LATENCIES = (*_OF_CALLS, "ttft", "tpot")
+"""The last two are of generated text alone: the time to the first token, and that for each further one."""
 PAGE_BYTES = 4096
 """Memory below one page is what a system does not tell from none; ratios of it mean nothing."""
 
@@ -79,7 +80,12 @@ class Objective(Record):
     @property
     def is_latency(self) -> bool:
         """What is minimised is the time of a steady call: a config with slow calls cannot be the best."""
-        return self.quantity in ("latency", "p90", "p99", "throughput", *OF_GENERATION)
+        return self.quantity in _LATENCIES
+
+    @property
+    def gives_call_s(self) -> bool:
+        """Its value is the seconds of a steady call, or of an item of one."""
+        return self.quantity in _OF_CALLS
 
     @property
     def is_timed(self) -> bool:

@@ -96,11 +96,12 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
             raise InputError(
                 f"{marked('build', model)}: not there for {framework}", tip=f"bundled for {framework}: {others}"
             )
-        if model not in models.names(framework, task):
-            known = ", ".join(models.names(framework, task)) or "none"
+        suitable = models.names(framework, task)
+        if model not in suitable:
             lacks, what = kind_asked(task, many_shapes=False).lacking
             raise InputError(
-                f"{marked('task', task)} {marked('build', model)}: it has no {lacks}", tip=f"bundled to {what}: {known}"
+                f"{marked('task', task)} {marked('build', model)}: it has no {lacks}",
+                tip=f"bundled to {what}: {', '.join(suitable) or 'none'}",
             )
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
     hub = hub_of(model)

@@ -121,8 +121,18 @@ BY_WORK: dict[str, dict[Work, Why | None]] = {
         ),
         "generate": Why("text generation is tuned in PyTorch only", f"use {marked('framework', 'torch')}"),
     },
+    "target": {
+        "infer": None,
+        "train": None,
+        "generate": Why(
+            "text generation is tuned in PyTorch only",
+            f"use {marked('framework', 'torch')}, or tune the step for one token with {marked('task', 'infer')}, of a "
+            "model that keeps keys and values itself and has a reset (examples/models/decode_step.py)",
+        ),
+    },
 }
-"""Field, or quantity, or two frameworks -> what there is against it, for each kind of work; None: it goes together."""
+"""Field, quantity, two frameworks, or a target that generates no text -> what there is against it, for each kind of
+work; None: it goes together."""
 
 
 def _given(name: str) -> Side:
@@ -178,10 +188,6 @@ def _targets(is_wrong: Callable[[Target], bool]) -> Side:
     return given
 
 
-def _generates_text(facts: Facts) -> str | None:
-    return marked("task", "generate") if facts.question.task == "generate" else None
-
-
 _ON_A_CPU = Why("instances are processes on cores of a CPU of their own, on Linux", f"leave out {marked('instances')}")
 _HOW_MANY = f"say how many processes your service has, e.g. {marked('instances', '2')}"
 _COUNTED = Why(
@@ -219,15 +225,6 @@ APART: tuple[tuple[Side, Side, Why], ...] = (
     *((_quantity(name), _one_shape, _COUNTED) for name in ("compilations", "fallbacks")),
     (_any_number, _without("throughput"), Why("which number is best is a question of throughput", _HOW_MANY)),
     (_with_value("instances"), _targets(lambda target: target.device != "cpu" or not target.sets_cores), _ON_A_CPU),
-    (
-        _generates_text,
-        _targets(lambda target: not target.generates),
-        Why(
-            "text generation is tuned in PyTorch only",
-            f"use {marked('framework', 'torch')}, or tune the step for one token with {marked('task', 'infer')}, of a "
-            "model that keeps keys and values itself and has a reset (examples/models/decode_step.py)",
-        ),
-    ),
 )
 """Two things that do not go together, and why."""
 
@@ -248,7 +245,12 @@ def _side_of(name: str) -> Side:
     return _SIDES.get(name, _given(name))
 
 
-_SIDES = {"ttft": _quantity("ttft"), "tpot": _quantity("tpot"), BOTH: _two_frameworks}
+_SIDES: dict[str, Side] = {
+    "ttft": _quantity("ttft"),
+    "tpot": _quantity("tpot"),
+    "target": _targets(lambda target: not target.generates),
+    BOTH: _two_frameworks,
+}
 
 
 def _refusal(first: str, second: str, why: Why) -> InputError:

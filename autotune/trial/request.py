@@ -143,10 +143,6 @@ class TrialRequest(Record):
         """The profile and its trace go to a trial's folder."""
         return self.model_copy(update={"profile_in": str(folder)})
 
-    def compared_with(self, reference: Path) -> TrialRequest:
-        """The file of the reference outputs lies here."""
-        return self.model_copy(update={"reference": str(reference)})
-
     def cached_in(self, folder: Path, *, cold: bool) -> TrialRequest:
         """`cold`: the folder is emptied first."""
         return self.model_copy(update={"cache": str(folder), "cold": cold})

@@ -214,14 +214,10 @@ class TunedConfig(SparseRecord):
         return None if self.shapes is None else self.shapes.traffic
 
     @property
-    def dimensions(self) -> tuple[str, ...]:
-        """Arguments of the model's function that are sizes of the traffic."""
-        return () if self.shapes is None else self.shapes.traffic.dimensions
-
-    @property
-    def sizes_asked(self) -> dict[str, str]:
-        """The field of the question that asks for the traffic, and its value; empty for one shape."""
-        return {} if self.shapes is None else self.shapes.traffic.asked
+    def sizes_asked(self) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The field of the question that asks for the traffic, with its value, and the arguments of the model's
+        function that are its sizes; both empty for one shape."""
+        return ({}, ()) if self.shapes is None else (self.shapes.traffic.asked, self.shapes.traffic.dimensions)
 
     @property
     def is_untuned(self) -> bool:

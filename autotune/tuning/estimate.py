@@ -158,15 +158,14 @@ def _turns_s(contestants: Sequence[Measurement], plan: BlockPlan, sampling: Samp
 
 def _turn_s(measured: Measurement, sampling: SamplingPlan) -> float:
     """Seconds of one turn. It has one call more than it counts, unless it is a single slow one."""
-    if measured.replay is None and measured.steady_call_s > sampling.slow_call_s:
+    if measured.passes.is_slow(measured.steady_call_s, sampling.slow_call_s):
         return measured.steady_call_s
     return measured.steady_call_s + max(sampling.turn_s, _fewest_s(measured, sampling))
 
 
 def _fewest_s(measurement: Measurement, sampling: SamplingPlan) -> float:
     """Seconds of the fewest calls of a turn: of some, or of a whole pass of the stream."""
-    num_calls = sampling.fewest_in_turn if measurement.replay is None else len(measurement.replay.stream)
-    return num_calls * measurement.steady_call_s
+    return measurement.passes.fewest_calls(sampling.fewest_in_turn) * measurement.steady_call_s
 
 
 def _asked_to_told_s(record: TrialRecord) -> float:

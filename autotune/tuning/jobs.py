@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.environment import available_memory_bytes, num_usable_cores
 from autotune.measure.measurement import Measurement
 from autotune.study.study import Study
+from autotune.workload.kinds import kind_of
 
 MOST_JOBS = 8
 SPARE_BYTES = 2**30
@@ -66,7 +67,7 @@ def _compiles_unobserved(study: Study) -> bool:
     manifest = study.manifest
     bounded = {constraint.quantity for constraint in manifest.constraints}
     quantities = bounded.union(objective.quantity for objective in manifest.objectives)
-    return manifest.workload.shapes is None and quantities.isdisjoint(_OF_COMPILING)
+    return not kind_of(manifest.workload).has_many_shapes and quantities.isdisjoint(_OF_COMPILING)
 
 
 def _peak_bytes(study: Study) -> int | None:

@@ -27,6 +27,7 @@ from autotune.study.slots import Readable, list_slot
 from autotune.study.study import Studies, Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
+from autotune.workload.kinds import kind_of
 from autotune.workload.process_start import INSTANCES
 
 MOST_CONFIGS = 4
@@ -115,7 +116,7 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
 def _portfolio_of(manifest: Manifest) -> Portfolio | None:
     """What was recorded is how long steady calls of one shape take."""
     workload = manifest.workload
-    if workload.shapes is not None or not manifest.objective.needs_turns:
+    if kind_of(workload).has_many_shapes or not manifest.objective.needs_turns:
         return None
     return portfolio_for(manifest.space, workload.device, workload.task)
 

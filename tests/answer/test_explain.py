@@ -121,7 +121,7 @@ def test_equal_programs_do_not_differ_in_a_call(measurement):
     )
     latency, total = Objective(), Objective.parse("total:10")
     assert TrialComparisons(latency.value).in_search(one, other).median == 1
-    assert TrialComparisons(total.value, is_of_calls=False).in_search(one, other).median > 1
+    assert TrialComparisons(total.value, is_latency=False).in_search(one, other).median > 1
 
 
 class TestAMachineThatIsNotQuiet:

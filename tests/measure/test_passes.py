@@ -117,7 +117,7 @@ def test_the_total_of_a_job(replayed: Measurement, num_calls: int, total_s: floa
 
 def test_figures_of_each_shape(replayed: Measurement) -> None:
     """Its median, and the graphs that were compiled when it was called; in all: compilations and fallbacks."""
-    assert [replayed.shape_s(shape) for shape in (0, 1)] == [2, 5]
+    assert [replayed.replay.shape_s(shape, replayed.samples) for shape in (0, 1)] == [2, 5]
     assert [replayed.replay.compiled_for(shape) for shape in (0, 1)] == [3, 1]
     assert (replayed.replay.num_compilations, replayed.replay.num_fallbacks) == (4, 1)
     silent = replayed.replay.model_copy(update={"compilations": None})

@@ -74,7 +74,9 @@ class TrafficSection(Section):
             "sizes": sizes,
             "share": next(load.share for load in self.answer.manifest.workload.traffic.loads if load.sizes == sizes),
             "num_calls": first.stream.count(shape),
-            "latency_s": {name: measured.shape_s(shape) for name, measured in self._compared.items()},
+            "latency_s": {
+                name: _replay(measured).shape_s(shape, measured.samples) for name, measured in self._compared.items()
+            },
             "num_graphs": {name: _replay(measured).compiled_for(shape) for name, measured in self._compared.items()},
         }
 
@@ -102,6 +104,11 @@ def how_compiled(figures: Measurement) -> str:
     graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"
     eager = ", then left to eager execution" if replay is not None and replay.num_fallbacks else ""
     return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}"
+
+
+def pass_lines(measurement: Measurement) -> list[str]:
+    """What a trial that is run again has to say of its stream, if it has one."""
+    return [] if measurement.replay is None else [pass_line(measurement)]
 
 
 def pass_line(measurement: Measurement) -> str:

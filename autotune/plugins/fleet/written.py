@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from autotune.answer.content import Figure, Intervals, PagePart
-from autotune.errors import InputError, printable_lines
-from autotune.files import write_whole
+from autotune.errors import printable_lines
+from autotune.files import write_asked
 from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, notes_of, table_of, worst
 from autotune.render.html.page import render, write_page
 
@@ -78,11 +78,7 @@ def write_junit(path: Path, rows: Sequence[Row], what: str) -> Path:
     suite.set("time", f"{sum(row.seconds for row in rows):.3f}")
     root = ET.Element("testsuites")
     root.append(suite)
-    content = ET.tostring(root, encoding="unicode", xml_declaration=True)
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    write_asked(path, ET.tostring(root, encoding="unicode", xml_declaration=True))
     return path
 
 

@@ -14,7 +14,7 @@ from autotune.answer.sections import sections
 from autotune.answer.sections.verdict import headline
 from autotune.command_line import install
 from autotune.errors import InputError, printable_lines
-from autotune.files import write_whole
+from autotune.files import write_asked
 from autotune.measure.statistics import COMPILED
 from autotune.render.terminal import facts
 from autotune.study.study import Study
@@ -71,11 +71,7 @@ def write_page(path: Path, made: Callable[[], str]) -> Path:
     """Write what is made, and return where. Raises InputError like `require_possible`, before anything is made, and for
     a file that cannot be written."""
     require_possible(path)
-    content = made()
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    write_asked(path, made())
     return path
 
 

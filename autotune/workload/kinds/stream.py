@@ -14,6 +14,7 @@ class Stream(Infer):
 
     named = ("traffic",)
     has_engines = False
+    has_many_shapes = True
 
     @classmethod
     def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:

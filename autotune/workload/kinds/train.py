@@ -40,6 +40,7 @@ class Train(Work):
 
     task = "train"
     words = "training steps"
+    trains = True
     named = ("train",)
     lacking = ("loss", "train")
     keys = ("targets", "loss", "optimizer")

@@ -28,6 +28,10 @@ class Work(ABC):
     """What a config does can be written in the framework's own code."""
     has_engines: ClassVar[bool] = False
     """An engine beside the framework may run the calls: all are of one model and one shape."""
+    has_many_shapes: ClassVar[bool] = False
+    """Calls differ in their shapes, so that what compiling them takes is compared, and no portfolio is of them."""
+    trains: ClassVar[bool] = False
+    """It changes the weights, so that no process can share them with another."""
     needs: ClassVar[str] = "inputs"
     """The key that the author's function must return beside `model`."""
     keys: ClassVar[tuple[str, ...]] = ()

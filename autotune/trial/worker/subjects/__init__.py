@@ -17,7 +17,7 @@ from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.built_ahead import take_over
 from autotune.trial.worker.subject import Subject, SubjectOf
 from autotune.workload.build import Built, build
-from autotune.workload.kinds import Rows
+from autotune.workload.kinds import Rows, kind_of
 from autotune.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def declared_by(workload: Workload, backend: Backend) -> Declaration:
     """Build the workload's model, and read what is declared of it. Raises as `build_subject` does."""
     subject = _subject_of(workload, backend)
     declared = subject.declared()  # A lazy module has its weights by then.
-    is_large = workload.task != "train" and subject.weight_bytes() >= LARGE_BYTES
+    is_large = not kind_of(workload).trains and subject.weight_bytes() >= LARGE_BYTES
     return declared.model_copy(update={"built_once": is_large})
 
 
