@@ -53,7 +53,7 @@ ELSEWHERE = {
     "docs/tutorial_cn.md": "the same, in MindSpore",
     "README_CN.md": "the same; its model is one of MindSpore",
 }
-LIBRARIES = ("fastapi", "transformers")
+LIBRARIES = ("fastapi", "mindspore", "transformers")
 """Imported by the code of a page, which is not run where one is not installed."""
 
 

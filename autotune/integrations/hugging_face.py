@@ -97,14 +97,16 @@ class _Recording:
             self._folder, inputs, precision, os.path.abspath(sys.path[0] or "."),
             optimizer=kind, options=options, clip=arguments.max_grad_norm,
         )  # fmt: skip
-        # Under autocast a step is compared with what the trainer's own numbers are worth; without, none may be tried.
-        numbers = {"tolerance": 0.03} if precision in ("bf16", "fp16") else {"fixed-precision": True}
+        # Under autocast a step is compared with what the trainer's own numbers are worth.
+        numbers = {"tolerance": 0.03} if precision in ("bf16", "fp16") else {}
         threads = os.environ.get("OMP_NUM_THREADS")
         question = {
             "model": f"{self._folder.absolute() / 'step.py'}:build",
             "task": "train",
             "framework": "torch",
             "study": self._folder.name,
+            # The trainer chooses: a config with autocast of its own would be a second one within the trainer's.
+            "fixed-precision": True,
             **numbers,
             **({"env": [f"OMP_NUM_THREADS={threads}"]} if threads else {}),
         }

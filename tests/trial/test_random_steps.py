@@ -155,6 +155,22 @@ class TestStepsOfOtherNumbers:
         with pytest.raises(WrongResultError, match=words):
             StepGate("model").errors(self._steps(0), self._steps(1, **changed), 1e-3)
 
+    def test_a_weight_of_few_numbers_may_be_led_another_way(self):
+        """As a classifier's bias of two labels is by dropout; not where its gradient has one direction, and no large
+        weight is."""
+        ways, large = np.array([1e-3, 3e-3]), np.linspace(-1, 1, 100)
+
+        def error(got, ways):
+            steps = (self._steps(seed, gradients=[large, each]) for seed, each in enumerate((np.array([1, -1]), got)))
+            expected, seen = (replace(each, ways=np.array([1e-3, 1e-3])) for each in steps)
+            return StepGate("model").errors(expected, replace(seen, ways=ways), 1e-3)
+
+        assert len(error(np.array([-2, 2]), ways)) == 1
+        with pytest.raises(WrongResultError, match=r"weight 2 of 2 moved by 0\.003"):
+            error(np.array([2, -2]), ways)
+        with pytest.raises(WrongResultError, match=r"weight 1 of 2 moved by 0\.003"):
+            error(np.array([-2, 2]), ways[::-1])
+
     def test_a_framework_that_cannot_draw_the_same_is_told(self):
         with pytest.raises(AutotuneError, match="it draws: turn that off"):
             StepGate("model", lambda: "it draws: turn that off").refuse_unusable(self._steps(0), 1e-3)

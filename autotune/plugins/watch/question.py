@@ -22,6 +22,8 @@ _SATURATED = 0.8
 """Share of its time in calls from which a process is taken to be waiting for nothing else."""
 _LEAST_COUNT = 0.5
 """Share of calls in which gradients are taken, from which the model is trained."""
+_TOLERANCE_OF_AUTOCAST = 0.03
+"""What numbers of 8 bits are worth after some layers."""
 Sizes = tuple[tuple[int, ...], ...]
 
 
@@ -63,7 +65,8 @@ def question_of(watched: Watched) -> Asked:
     main = _main_layout(shapes)
     asked.model |= {"training": main.training, "autocast": main.autocast, "task": "infer"}
     if main.autocast is not None:
-        asked.ask("autocast", f"{main.autocast[1]} on {main.autocast[0]}: all calls of the study are made under it")
+        why = f"{main.autocast[1]} on {main.autocast[0]}: so are all calls of the study, compared by its digits"
+        asked.ask("autocast", why, tolerance=_TOLERANCE_OF_AUTOCAST, fixed_precision=True)
     if watched.models[0].is_text:
         _ask_for_text(asked, saved)
     else:

@@ -46,6 +46,8 @@ _MOST_SPREAD = 0.25
 """Whatever the spread, a gradient that is further away is wrong."""
 _OWN_WAY = 0.5
 """Largest distance of a gradient, or a slice of one, as a share of its own norm: 1 is none at all, 2 the opposite."""
+_FEW, _SAME_DIRECTION = 64, 0.9
+"""Numbers of a weight up to which other draws may lead it another way, and the cosine from which they did not."""
 _TINY = 1e-300
 _LEAST_SLICE = 1e-2
 """Share of the largest slice's norm below which a slice is not compared by its own."""
@@ -144,7 +146,7 @@ class StepGate:
             return self._exact_errors(reference, seen, tolerance)
         except WrongResultError:
             self.by_chance = True
-        _require_ways(reference, seen.ways)
+        _require_ways(reference, seen.ways, _led_by_chance(reference, seen))
         _require_slope(reference.slope, seen.slope, tolerance)
         return (require_alike(reference.chance, seen.chance, tolerance),)
 
@@ -336,15 +338,36 @@ def _way(before: Array, after: Array) -> float:
     return rms(after.astype(np.float64) - before)
 
 
-def _require_ways(reference: StepsTaken, got: Array) -> None:
-    """How far each weight moved; of one whose gradient is nothing but rounding, such as a bias before a batch norm, no
-    more than that it moved."""
+def _led_by_chance(reference: StepsTaken, seen: StepsTaken) -> Array:
+    """Which weights of a few numbers, such as a classifier's bias, had a gradient of another direction with the other
+    draw: chance does not average out there, and Adam adds up steps of one sign or of two."""
+    if not len(reference.gradients) == len(seen.gradients) == len(reference.ways):
+        return np.zeros(len(reference.ways), bool)
+    return np.array(
+        [
+            expected.shape == got.shape and expected.size <= _FEW and _cosine(expected, got) < _SAME_DIRECTION
+            for expected, got in zip(reference.gradients, seen.gradients, strict=True)
+        ]
+    )
+
+
+def _cosine(expected: Array, got: Array) -> float:
+    product = np.vdot(expected.astype(np.float64), got.astype(np.float64))
+    return float(product / max(np.linalg.norm(expected) * np.linalg.norm(got), _TINY))
+
+
+def _require_ways(reference: StepsTaken, got: Array, by_chance: Array | None = None) -> None:
+    """How far each weight moved; of one whose gradient is nothing but rounding, such as a bias before a batch norm, or
+    is led by chance, no more than that it moved."""
     expected, spreads = reference.ways, reference.own_spreads
     errors = np.abs(got - expected) / np.maximum(expected, _FLOOR * expected.max())
     is_rounding = np.zeros(len(got), bool)
     if len(spreads) == len(got):
         is_rounding = np.array([spread.size > 0 and spread[0] > _OWN_WAY for spread in spreads])
         errors = np.where(is_rounding & (got > 0) & (got < _MOST_MOVEMENT * expected), 0.0, errors)
+    if by_chance is not None:
+        farthest = np.maximum(_MOST_MOVEMENT * expected, expected.max())
+        errors = np.where(by_chance & (got > 0) & (got <= farthest), 0.0, errors)
     errors = np.where(~is_rounding & (got == 0) & (expected > _STANDS * expected.max()), 1.0, errors)
     worst = int(np.argmax(errors))
     if not errors[worst] <= _MOVEMENT:
