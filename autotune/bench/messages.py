@@ -15,6 +15,8 @@ from autotune.measure.measurement import Stage
 
 FORK_SERVER = "bench.fork_server"
 """The program of a fork server, which waits as soon as it has imported what the supervisor has."""
+LACKS = "lacks:"
+"""Begins the argument with which a supervisor is started again with less: what it lacks, and why."""
 
 
 @dataclass(frozen=True)

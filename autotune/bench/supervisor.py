@@ -51,6 +51,7 @@ from autotune.bench.child import LONGEST_WAIT_S, PR_SET_CHILD_SUBREAPER, Child, 
 from autotune.bench.fork_server import ForkServer, preload
 from autotune.bench.messages import (
     FORK_SERVER,
+    LACKS,
     Event,
     Exited,
     Finish,
@@ -76,8 +77,6 @@ from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, TU
 
 _WAITS_AT = {"live": TURN_FD_VARIABLE, "gated": GATE_FD_VARIABLE, "free": None}
 """The pipe at which a process waits for its turn."""
-_LACKS = "lacks:"
-"""Begins the argument with which the supervisor restarts itself with less."""
 _BY_PARENT, _BY_COMPILER = "parent", "compiler"
 """Who has paused a trial: it goes on when nobody has."""
 
@@ -363,7 +362,7 @@ def main(arguments: list[str]) -> None:
     *modules, lacks = arguments if _is_said(arguments) else (*arguments, "")
     events = os.dup(1)
     os.dup2(2, 1)  # Output of a framework's import must not mix with the events.
-    lacks = lacks.removeprefix(_LACKS)
+    lacks = lacks.removeprefix(LACKS)
     if not modules:
         Supervisor(orders=0, events=events, lacks=lacks or None).serve()
         return
@@ -377,13 +376,13 @@ def main(arguments: list[str]) -> None:
         print(f"trials import {lacks}", file=sys.stderr)
         os.dup2(events, 1)
         with_less = modules[: min(len(modules) - 1, 2)]
-        os.execv(sys.executable, module_command("bench.supervisor", *with_less, f"{_LACKS}{lacks}"))
+        os.execv(sys.executable, module_command("bench.supervisor", *with_less, f"{LACKS}{lacks}"))
     Supervisor(0, events, modules, imported, lacks or None).serve()
 
 
 def _is_said(arguments: Sequence[str]) -> bool:
     """The last one tells what an earlier try lacked."""
-    return bool(arguments) and arguments[-1].startswith(_LACKS)
+    return bool(arguments) and arguments[-1].startswith(LACKS)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,18 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from autotune.bench.messages import Event, Order, Ready, decode, encode
+from autotune.bench.messages import LACKS, Event, Order, Ready, decode, encode
 from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, module_command, package_path, start_when_possible
 
+_NUM_OF_FRAMEWORK = 2
+"""Modules before those of the model: the framework, and its compiler's."""
 _ENDS_WITHIN_S = 30.0
 """A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
 
@@ -27,8 +29,9 @@ _PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
 class SupervisorProcess:
     """A running supervisor (`bench.supervisor`)."""
 
-    def __init__(self, process: subprocess.Popen[bytes], modules: Sequence[str]) -> None:
-        self._process = process
+    def __init__(self, popen: Callable[[Sequence[str]], subprocess.Popen[bytes]], modules: Sequence[str]) -> None:
+        self._popen = popen
+        self._process = start_when_possible(lambda: popen(modules))
         self._modules = modules
         self._is_ready = False
         self.lacks: str | None = None
@@ -42,10 +45,11 @@ class SupervisorProcess:
 
         `log` takes its stderr; None: it writes to this process's. `python`: an interpreter in place of this one.
         """
-        return cls(start_when_possible(lambda: _popen(modules, variables, log, python)), modules)
+        return cls(lambda modules: _popen(modules, variables, log, python), modules)
 
     def wait_until_ready(self, limit_s: float) -> None:
-        """It has imported the modules. Raises SetupError, and kills it, where that takes longer."""
+        """It has imported the modules. Raises SetupError, and kills it, where that takes longer. Where the import of
+        what the model brought ends the process, another one is begun without that."""
         if self._is_ready:
             return
         if not _says_something(self._process, limit_s):
@@ -54,11 +58,24 @@ class SupervisorProcess:
                 f"stopped: importing {self._modules[0] if self._modules else 'the supervisor'} took longer than "
                 f"{limit_s:.0f} s, the limit of stage {Stage.START}"
             )
-        # Nothing from one that has ended: the first order finds out.
         line = _pipe(self._process.stdout).readline()
+        if not line and len(self._modules) > _NUM_OF_FRAMEWORK:
+            self._begin_without_the_models()
+            self.wait_until_ready(limit_s)
+            return
+        # Nothing from one that has ended: the first order finds out.
         said = decode(line) if line else None
         self.lacks = said.lacks if isinstance(said, Ready) else None
         self._is_ready = True
+
+    def _begin_without_the_models(self) -> None:
+        """An import that raises is told by the process itself; a crash is told here."""
+        _close_pipes(self._process)
+        status = self._process.wait()
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        lacks = f"{LACKS}what the model imports each for itself: the import ended the process ({how})"
+        self._modules = self._modules[:_NUM_OF_FRAMEWORK]
+        self._process = start_when_possible(lambda: self._popen([*self._modules, lacks]))
 
     @property
     def pid(self) -> int:

@@ -41,6 +41,7 @@ with open({counted!r}, "a") as counted:
 {then}
 """
 FAILS_AHEAD = "import sys\nif 'supervisor' in sys.argv[0]: raise RuntimeError('no such device')"
+ENDS_AHEAD = "import os, sys\nif 'supervisor' in sys.argv[0]: os.abort()"
 STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
 USES_IT = """
 def tiny():
@@ -206,7 +207,9 @@ def test_what_the_model_imports_is_memory_of_each_trial(make_runner, library, of
 
 
 @pytest.mark.parametrize(
-    ("then", "why"), [(FAILS_AHEAD, "no such device"), (STARTS_A_THREAD, "left 2 threads")], ids=["fails", "threads"]
+    ("then", "why"),
+    [(FAILS_AHEAD, "no such device"), (STARTS_A_THREAD, "left 2 threads"), (ENDS_AHEAD, "ended the process (SIGABRT)")],
+    ids=["fails", "threads", "ends"],
 )
 def test_what_cannot_be_imported_ahead_is_imported_by_each_trial(make_runner, library, of_library, tmp_path, then, why):
     """The compiler still is imported ahead, and it is said why the rest is not."""
