@@ -18,7 +18,7 @@ EXPORTS = "build/exports"
 STEPS = (
     ("planted",), ("aa",), ("replay",), ("overhead",),
     ("wall_time", "--seeds", "5", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
-    ("warm_start",), ("loader",), ("generation",), ("zoo",),
+    ("warm_start",), ("loader",), ("generation",), ("large",), ("zoo",),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 
