@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.outputs import part_of
+from autotune.backends.outputs import parts_held
 from autotune.backends.protocol import Backend
 from autotune.measure.parts import CHANGED, OBJECT, Part
 from autotune.nesting import Parts, has_fields, is_pythons
@@ -93,22 +93,22 @@ class CallState:
         left_out = set(map(id, apart_from))
         names = [name for name in {**self._marks, **before._marks} if id(self._values.get(name)) not in left_out]
         changed = [name for name in names if not _is_same(self._mark(name), before._mark(name))]
-        parts = [(name, self._part(name, before._mark(name))) for name in changed]
-        return [replace(part, name=_shown(name)) for name, part in parts if part is not None]
+        parts = [part for name in changed for part in self._parts(name, before._mark(name))]
+        return [replace(part, name=_shown(part.name)) for part in parts]
 
-    def _part(self, name: str, before: object) -> Part | None:
-        """What is there now. None for what shows in what it holds."""
+    def _parts(self, name: str, before: object) -> list[Part]:
+        """What is there now. Empty for what shows in what it holds."""
         if name not in self._marks:
-            return Part(name, "gone", np.asarray(""), is_tensor=False)
+            return [Part(name, "gone", np.asarray(""), is_tensor=False)]
         mark = self._mark(name)
         if isinstance(mark, _Same):
-            return Part(name, OBJECT, np.asarray(_shown(mark.place)), is_tensor=False)
+            return [Part(name, OBJECT, np.asarray(_shown(mark.place)), is_tensor=False)]
         if isinstance(mark, _Holder):
             shows = isinstance(before, _Holder) and (before.kind, before.code) == (mark.kind, mark.code)
-            return None if shows else _named_part(name, mark.kind if mark.code is None else mark.code)
+            return [] if shows else [_named_part(name, mark.kind if mark.code is None else mark.code)]
         value = self._values[name]
-        part = part_of(self._backend, name, value)
-        return _named_part(name, value if callable(value) else None) if part is None else part
+        parts = parts_held(self._backend, name, value)
+        return [_named_part(name, value if callable(value) else None)] if parts is None else parts
 
     def _mark(self, name: str) -> object:
         return self._marks.get(name, _GONE)

@@ -535,6 +535,13 @@ class ComponentWatch(Protocol):
         and the arguments, and when the call ended. Returns what ends the telling."""
 
 
+class SketchOnDevice(Protocol):
+    """What is kept of a large tensor to compare it by, made where the tensor lies."""
+
+    def __call__(self, value: Any) -> Mapping[str, NDArray[Any]] | None:
+        """See `measure.sketch.sketch_of`. None for what is kept whole, and for what is no tensor."""
+
+
 class PlainCalls:
     """See `ModelProxies`. For a framework whose models are plain callables: the job holds the function itself."""
 
@@ -564,6 +571,7 @@ class Offers(Protocol):
     shared_kernels: SharedKernels | None = None
     answered_probes: AnsweredProbes | None = None
     built_once: BuiltOnce | None = None
+    sketch: SketchOnDevice | None = None
     profile: Profiler | None = None
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None

@@ -47,7 +47,13 @@ def flatten(outputs: Any) -> list[Any]:
 
 
 def observed(
-    backend: Backend, value: Any, *, inputs: Arguments | None = None, reads: bool = False, holds: bool = False
+    backend: Backend,
+    value: Any,
+    *,
+    inputs: Arguments | None = None,
+    reads: bool = False,
+    holds: bool = False,
+    whole: bool = False,
 ) -> Observed:
     """Take apart what a call returned.
 
@@ -55,25 +61,33 @@ def observed(
         inputs: What the call was given: the form of a tensor that is a view of one of these says so.
         reads: Iterators are read, and their items compared. Not where they are the job's.
         holds: The tensors are kept beside their parts, which are copies.
+        whole: All of a large tensor is kept, too: its author says what of it is compared.
     """
     seen = Observed()
     storages = ((backend.storage(leaf), name) for name, leaf in (inputs.named_leaves() if inputs else ()))
     views = {storage: name for storage, name in storages if storage is not None}
-    _Walk(backend, seen, views, reads, holds).look_at("output", value, DEEPEST)
+    _Walk(backend, seen, views, reads=reads, holds=holds, whole=whole).look_at("output", value, DEEPEST)
     return seen
 
 
-def part_of(backend: Backend, name: str, value: Any) -> Part | None:
-    """A tensor, array, number or text as a part; None for anything else."""
-    spec = backend.spec(value)
-    if spec is not None:
+def parts_held(backend: Backend, name: str, value: Any, *, whole: bool = False) -> list[Part] | None:
+    """A tensor, array, number or text as a part, or as those that are kept of a large one, unless it is kept `whole`;
+    None for anything else."""
+    if backend.spec(value) is not None:
+        form = backend.form(value)
+        sketch = None if whole or backend.sketch is None else backend.sketch(value)
+        if sketch is not None:
+            return [Part(name + end, form, array) for end, array in sketch.items()]
         array = backend.to_array(value)
-        return None if array is None else Part(name, backend.form(value), array.copy())
+        part = None if array is None else Part(name, form, array.copy())
+        return None if part is None else [part] if whole else part.kept()
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return Part(name, f"array of {value.dtype}", value.copy())
+        part = Part(name, f"array of {value.dtype}", value.copy())
+        return [part] if whole else part.kept()
     if isinstance(value, np.generic):
-        return Part(name, str(value.dtype), np.asarray(value))
-    return _plain(name, value)
+        return [Part(name, str(value.dtype), np.asarray(value))]
+    plain = _plain(name, value)
+    return None if plain is None else [plain]
 
 
 def _plain(name: str, value: Any) -> Part | None:
@@ -89,21 +103,31 @@ def _plain(name: str, value: Any) -> Part | None:
 class _Walk:
     """One walk through one value."""
 
-    def __init__(self, backend: Backend, seen: Observed, views: Mapping[object, str], reads: bool, holds: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        seen: Observed,
+        views: Mapping[object, str],
+        *,
+        reads: bool,
+        holds: bool,
+        whole: bool,
+    ) -> None:
         self._backend = backend
         self._seen = seen
         self._views = views
         self._reads = reads
         self._holds = holds
+        self._whole = whole
         self._known: dict[int, Any] = {}
         """Containers and objects that were met, held so that no other gets the id."""
 
     def look_at(self, name: str, value: Any, depth: int) -> None:
         opened = self._backend.opened(value)
-        part = part_of(self._backend, name, value) if opened is None else None
-        if part is not None:
-            self._seen.parts.append(self._with_view(part, value))
-            if self._holds and part.is_tensor:
+        held = parts_held(self._backend, name, value, whole=self._whole) if opened is None else None
+        if held is not None:
+            self._seen.parts += [self._with_view(part, value) for part in held]
+            if self._holds and held[0].is_tensor:
                 self._seen.tensors[name] = value
             return
         if id(value) in self._known:

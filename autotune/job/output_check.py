@@ -180,7 +180,7 @@ class CallCheck:
         return self._before is not None and now.has_other_weights_than(self._before)
 
     def _observed(self, result: Any, inputs: Arguments) -> Observed:
-        return observed(self._check.backend, result, inputs=inputs)
+        return observed(self._check.backend, result, inputs=inputs, whole=self._check.authors is not None)
 
     def _state(self) -> CallState:
         return CallState(self._check.backend, self._roots)

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.measure.agreement import Array, ArrayAgreement, compare
+from autotune.measure.sketch import OTHERS, PLACES, SUMS, is_large, sketch_of
 
 INFINITE = float("inf")
 CHANGED = "changed"
@@ -48,6 +49,13 @@ class Part:
     def is_float(self) -> bool:
         """A number of Python with a fraction, which may be a time."""
         return self.form == "float" and not self.is_tensor
+
+    def kept(self) -> list[Part]:
+        """As it is, or the parts of its sketch, if it is a large tensor."""
+        is_whole = not self.name.endswith((SUMS, OTHERS, PLACES))
+        to_sketch = self.is_tensor and self.array.dtype.kind in "biufc" and is_whole and is_large(self.array.size)
+        kept = sketch_of(self.array) if to_sketch else {"": self.array}
+        return [replace(self, name=self.name + end, array=array) for end, array in kept.items()]
 
     def without_value(self) -> Part:
         """That it was changed is known, and not to what."""

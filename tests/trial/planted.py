@@ -68,12 +68,15 @@ class Judge:
         with again.recording():
             seen = again.observe(step, again.first(step))
         self.reference = again.gate.settled(self.reference, seen, self._tolerance) or self.reference
+        self.said: tuple[str, ...] = ()
+        """What the latest variant's record says of what was not compared."""
 
     def verdict(self, variant: Variant) -> str | None:
         """Why the variant is wrong; None if it passes."""
         task, step = self._task(variant.make)
         with task.recording():
             seen = task.observe(step, task.first(step))
+        self.said = task.not_varied
         try:
             task.gate.errors(self.reference, seen, self._tolerance)
         except WrongResultError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.backends.registry import load_backend
+from autotune.measure import sketch
 from autotune.trial.worker import use
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
@@ -26,8 +27,17 @@ def workload_of(framework, function, task):
     )
 
 
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "sketched"])
+def sketches(request):
+    """Outputs are compared as those of large models are."""
+    return request.param
+
+
 @pytest.fixture
-def judge(framework):
+def judge(framework, monkeypatch, sketches):
+    if sketches:
+        for name, value in {"MOST_WHOLE": 60, "NUM_SUMS": 64, "NUM_SAMPLED": 32, "_LEAST_SLICES": 2}.items():
+            monkeypatch.setattr(sketch, name, value)
     return Judge(load_backend(framework), workload_of(framework, "build", "infer"))
 
 
@@ -48,6 +58,14 @@ def test_no_right_variant_is_refused(judge, num):
     """Rounding in any of the outputs, at the scale of its channel; a time, a random float or a residual left behind."""
     refused = [(variant.name, why) for variant in right_variants(num) if (why := judge.verdict(variant)) is not None]
     assert refused == []
+
+
+@pytest.mark.parametrize("sketches", [True], indirect=True)
+@pytest.mark.parametrize("framework", FRAMEWORKS[:1])
+def test_what_is_not_compared_whole_is_named(judge):
+    """The right variant passes, and the trial's record has a sentence for each large output."""
+    assert judge.verdict(next(right_variants(1))) is None
+    assert "of output['detections'], which is large, a fixed sample and sums over all of it were compared" in judge.said
 
 
 @pytest.fixture

@@ -74,13 +74,14 @@ from autotune.backends.torch.recompiles import watching
 from autotune.backends.torch.rehearsal import rehearse
 from autotune.backends.torch.tensors import (
     array_of,
+    content_of,
     device_of,
     extremes_of,
+    large_sketch,
     placed,
     require_shape,
     shape_of,
     tensor_like,
-    writes_of,
 )
 from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
@@ -115,6 +116,7 @@ class TorchBackend(Backend):
     shared_kernels = staticmethod(shared_kernels)
     answered_probes = staticmethod(answered)
     built_once = staticmethod(built_once)
+    sketch = staticmethod(large_sketch)
     proxies = proxy
     calls_file = files
     watch_calls = staticmethod(files.watch_calls)
@@ -233,11 +235,8 @@ class TorchBackend(Backend):
         return extremes_of(value, axis)
 
     def content(self, value: Any) -> Hashable | None:
-        """A parameter is not read, since there may be gigabytes of them."""
-        if isinstance(value, torch.Generator):
-            return bytes(value.get_state().tolist())
-        writes = writes_of(value) if isinstance(value, torch.nn.Parameter) else None
-        return super().content(value) if writes is None else writes
+        content = content_of(value)
+        return super().content(value) if content is None else content
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         """What a plain function takes from around it counts as well. What holds the components of a pipeline does not:

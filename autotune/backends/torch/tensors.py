@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from autotune.errors import InputError
 from autotune.measure.measurement import RAGGED
+from autotune.measure.sketch import is_large, sketch_of
 from autotune.nesting import has_fields
 
 _FLOATS_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
@@ -21,6 +24,11 @@ _REDUCED = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 _WHOLE = _REDUCED | {torch.uint16, torch.uint32, torch.uint64}
 _BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 _MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
+_ADDS_WIDE = ("cpu", "cuda")
+"""Devices that add up numbers of 64 bits."""
+_MOST_COPIED = 1 << 20
+"""Bytes of a tensor that are looked at on the host."""
+_ROW, _ROWS_AT_ONCE, _SEED = 1 << 15, 16, 64
 MOST_DENSE = 1 << 24
 """Elements up to which a sparse tensor is looked at as a dense one: an adjacency of 100,000 nodes would take 40 GB."""
 
@@ -35,6 +43,78 @@ def array_of(value: torch.Tensor) -> NDArray[Any]:
     strided = _strided(value.detach()).resolve_conj().resolve_neg().cpu()
     array: NDArray[Any] = _known_to_numpy(strided).numpy()
     return array
+
+
+def large_sketch(value: Any) -> Mapping[str, NDArray[Any]] | None:
+    """See `SketchOnDevice`. On an accelerator of which it is not known that it adds numbers of 64 bits, and for what is
+    not strided, the host makes it of a copy."""
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.layout is not torch.strided
+        or value.is_nested
+        or value.is_quantized
+    ):
+        return None
+    if not is_large(value.numel()) or value.device.type not in _ADDS_WIDE:
+        return None
+    with torch.no_grad():
+        return sketch_of(value.detach().resolve_conj().resolve_neg(), _Pieces())
+
+
+class _Pieces:
+    """See `measure.sketch.Pieces`."""
+
+    def numbers(self, piece: torch.Tensor) -> torch.Tensor:
+        known = _known_to_numpy(piece)
+        if known.is_complex():
+            return known.to(torch.complex128)
+        return known.to(torch.float64 if known.is_floating_point() else torch.int64)
+
+    def finite(self, numbers: torch.Tensor) -> torch.Tensor:
+        return torch.where(numbers.isinf(), torch.zeros((), dtype=numbers.dtype, device=numbers.device), numbers)
+
+    def infinite(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.isinf().long() * (1 + (numbers.real < 0).long())
+
+    def array(self, numbers: torch.Tensor) -> NDArray[Any]:
+        return array_of(numbers)
+
+
+def content_of(value: Any) -> Hashable | None:
+    """See `Backend.content`; None for what is no plain tensor. A parameter is not read, since there may be gigabytes of
+    them."""
+    if isinstance(value, torch.Generator):
+        return bytes(value.get_state().tolist())
+    writes = writes_of(value) if isinstance(value, torch.nn.Parameter) else None
+    return _bits_of(value) if writes is None and isinstance(value, torch.Tensor) else writes
+
+
+def _bits_of(value: torch.Tensor) -> Hashable | None:
+    """Another value once a bit of the tensor was changed, but for a chance of 2**-32. None for what is no plain tensor.
+
+    A large tensor is summed up where it lies, so that a cache of gigabytes is not brought to the host: its words of 32
+    bits by fixed random factors of 64 bits, modulo 2**64 and in rows. These sums are what is compared.
+    """
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+        return None
+    plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    known = tuple(value.shape), str(value.dtype)
+    octets = plain.view(torch.uint8)
+    num_summed = octets.numel() // (4 * _ROW) * (4 * _ROW)
+    if octets.numel() <= _MOST_COPIED or value.device.type not in _ADDS_WIDE:
+        return *known, zlib.crc32(octets.cpu().numpy().data)
+    if octets.data_ptr() % 4:
+        octets = octets.clone()
+    rows = octets[:num_summed].view(torch.int32).view(-1, _ROW)
+    factors = _factors(str(value.device))
+    sums = [(some.long() * factors).sum(1) for some in torch.split(rows, _ROWS_AT_ONCE)]
+    return *known, torch.cat(sums).cpu().numpy().tobytes(), zlib.crc32(octets[num_summed:].cpu().numpy().data)
+
+
+@cache
+def _factors(device: str) -> torch.Tensor:
+    drawn = np.random.default_rng(_SEED).integers(-(2**63), 2**63, _ROW, dtype=np.int64)
+    return torch.from_numpy(drawn).to(device)
 
 
 def tensor_like(array: NDArray[Any], original: torch.Tensor) -> torch.Tensor:

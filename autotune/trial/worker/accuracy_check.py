@@ -248,6 +248,12 @@ class OutputGate:
         named = heading["parts"]
         arrays, spreads = stored[1 : 1 + len(named)], stored[1 + len(named) :]
         lists = [parts.parts_with(*named_arrays) for named_arrays in zip(named, arrays, strict=True)]
+        # What is large was stored whole before November 2026.
+        of_calls = (
+            lists[:-1] if self.authors else [[kept for part in held for kept in part.kept()] for held in lists[:-1]]
+        )
+        lists = [*of_calls, [kept for part in lists[-1] for kept in part.kept()]]
+        spreads = spreads if [*map(len, of_calls)] == [*map(len, arrays[:-1])] else []
         return Seen(
             calls=[Observed(held) for held in lists[:-1]],
             left=lists[-1],

@@ -39,6 +39,7 @@ from autotune.measure.generated import Generated
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.parts import Part
 from autotune.measure.sampling import Clock, PreparedCall, SamplingPlan
+from autotune.measure.sketch import sketched
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import Gate
 from autotune.trial.worker.costs import SecondCall
@@ -139,11 +140,16 @@ class Calls(ABC):
             seen = self._observe(step, first, reference_tolerance=reference_tolerance)
         if len(names) == 1:
             what = "an operator that is not the framework's own: what it does beside its result is not compared"
-            self._unseen = (f"the model calls {next(iter(names))}, {what}",)
+            self._unseen += (f"the model calls {next(iter(names))}, {what}",)
         elif names:
             what = "operators that are not the framework's own: what they do beside their results is not compared"
-            self._unseen = (f"the model calls {', '.join(names)}, {what}",)
+            self._unseen += (f"the model calls {', '.join(names)}, {what}",)
         return seen
+
+    def _note_sketched(self, compared: Sequence[Part]) -> None:
+        """Say of which of these not all was compared."""
+        said = sketched([part.name for part in compared])
+        self._unseen += tuple(sentence for sentence in said if sentence not in self._unseen)
 
     @abstractmethod
     def _observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Any:

@@ -109,6 +109,7 @@ class OneShape(Calls):
         times = possible_times(left, once, earlier)
         left += _one_call_earlier(earlier, names)
         has_forms = not self._subject.is_wide
+        self._note_sketched([*(part for call in calls for part in call.parts), *left])
         return Seen(calls, left, not_compared, framework=self._workload.framework, has_forms=has_forms, times=times)
 
     def _next(self, step: Step, inputs: Arguments, *, is_new: bool) -> Any:
@@ -206,7 +207,7 @@ class OneShape(Calls):
         return inputs.call(step)
 
     def _observed(self, returned: Any, inputs: Arguments) -> Observed:
-        return observed(self._backend, returned, inputs=inputs, reads=True)
+        return observed(self._backend, returned, inputs=inputs, reads=True, whole=self._subject.authors is not None)
 
 
 def _one_call_earlier(changed: list[Part], apart_from: frozenset[str]) -> Iterator[Part]:

@@ -29,6 +29,7 @@ docs/training.md has the figures that the tolerances rest on.
 from __future__ import annotations
 
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -77,7 +78,7 @@ from autotune.trial.worker.calls.step_gate import (
     rms,
 )
 from autotune.trial.worker.subject import Subject
-from autotune.trial.worker.use import digest, use_folder
+from autotune.trial.worker.use import use_folder
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.train import Train
 from autotune.workload.workload import Workload
@@ -140,13 +141,13 @@ class Steps(Calls):
         is_to_take = first is None or put_back is not None
         losses = [self._taken(step, example) if is_to_take else self._loss(first)]
         left, not_compared = self._surroundings.changed_since(self._before)
+        self._note_sketched(left)
         gradients = self._training.gradients(self._recipe.optimizer)
         self._after_first = self._kept()
         losses += self._later_losses(step, [*others, example])
         later = self._surroundings.changed_since(self._before)[0]
         ways = self._ways()
         loss, is_random = self._repeated(step, example)
-        losses.append(loss)
         repeated = self._surroundings.changed_since(self._before)[0]
         again = self._training.gradients(self._recipe.optimizer)
         spread, own_spreads = self._spreads(step, gradients, reference_tolerance)
@@ -156,10 +157,10 @@ class Steps(Calls):
         is_random = is_random or bool(self._backend.active_dropout(self._subject.model))
         draws_others = is_random and not self._same_numbers
         chance = self._chance(step) if draws_others else None
-        slope = self._slope(step, again, losses[-1]) if draws_others and self._training.silence is None else None
+        slope = self._slope(step, again, loss) if draws_others and self._training.silence is None else None
         self._keep_start(draws_others=draws_others)
         return StepsTaken(
-            losses=np.array(losses),
+            losses=np.array([*losses, loss]),
             gradients=gradients,
             again=again,
             ways=ways,
@@ -254,7 +255,7 @@ class Steps(Calls):
 
     def _digests(self) -> list[int]:
         """One of each weight as it is now."""
-        return [digest(weight) for weight in self._training.weights(self._recipe.optimizer)]
+        return list(map(_digest, self._training.weights(self._recipe.optimizer)))
 
     def _kept(self) -> Kept | None:
         """What there is now; None where no step is taken again later, or it cannot be kept."""
@@ -384,6 +385,11 @@ class Steps(Calls):
         if self._training.draw_as_uncompiled is not None or not self._draws_in_silence:
             return None
         return "it draws random numbers (dropout as a function, sampling), compiled code draws others: turn that off"
+
+
+def _digest(weight: Array) -> int:
+    """Another number once it was changed."""
+    return zlib.crc32(np.asarray(weight, order="C").data)
 
 
 def _left_behind(first: list[Part], later: list[Part], repeated: list[Part], *, draws: bool) -> dict[str, Any]:

@@ -84,4 +84,4 @@ class StreamCalls(OneShape):
     def _observed(self, returned: Any, inputs: Arguments) -> Observed:
         """A shape strategy may pad or split a call, whose inputs are then copies."""
         del inputs
-        return observed(self._backend, returned, inputs=None, reads=True)
+        return observed(self._backend, returned, inputs=None, reads=True, whole=self._subject.authors is not None)
