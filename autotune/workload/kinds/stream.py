@@ -21,7 +21,7 @@ class Stream(Infer):
         return task == cls.task and many_shapes
 
     @classmethod
-    def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str:
+    def why_no_artifact(cls, framework: str, *, is_exact: bool) -> str | None:
         return (
             None if is_exact else f"what comes from {framework}'s cache is for one shape, and this answer is for many"
         )

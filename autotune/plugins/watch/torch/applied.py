@@ -100,7 +100,7 @@ def _give_generate(kind: Any) -> None:
     kind.generate = generated
 
 
-def _class_is_defined(kind: Any, **kwargs: Any) -> None:
+def _class_is_defined(kind: Any, /, **kwargs: Any) -> None:
     """In place of the method by which a class of modules is told of its subclasses."""
     super(_Module, kind).__init_subclass__(**kwargs)
     if kind.__name__ in _Applying.text_classes and hasattr(kind, "generate"):
