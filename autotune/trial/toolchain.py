@@ -115,7 +115,16 @@ def install_toolchain(toolchain: Path, cache: Path, temporary: Path) -> None:
         link = temporary / path.relative_to(home)
         if path.is_file() and not os.path.lexists(link):
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
+            _link(path, link)
+
+
+def _link(path: Path, link: Path) -> None:
+    """The file itself where that can be: it stays for the trial if the toolchain is removed meanwhile, as where more
+    environments than are kept tune side by side. The compiler has looked for its header once."""
+    try:
+        link.hardlink_to(path)
+    except OSError:  # Another file system.
+        link.symlink_to(path)
 
 
 def _emptied(folder: Path) -> TrialFolder:
@@ -128,7 +137,7 @@ def _emptied(folder: Path) -> TrialFolder:
 
 
 def _keep_newest(home: Path) -> None:
-    """Remove the older ones: each takes 300 MB. A trial whose links are dangling makes its own files."""
+    """Remove the older ones: each takes 300 MB. A trial has linked what it needs, or makes its own files."""
     found = sorted((path for path in home.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     for path in found[:-MAX_KEPT]:
         shutil.rmtree(path, ignore_errors=True)

@@ -118,6 +118,13 @@ assert "graph" not in {config!r} or mindspore.get_context("mode") == mindspore.G
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.parametrize(("scope", "says"), [("model", False), ("step", True)])
+def test_a_line_of_mindspore_says_what_of_a_step_is_compiled(scope, says):
+    """Not of a config that compiles the model alone, as `Model.train` and a job's own loop take it."""
+    code = mindspore_code(Config({"execution": "jit", "scope": scope, "capture": "ast"}), "2.10.0", "cpu", "train")
+    assert any("not the model alone" in each for each in code.beside) == says
+
+
 def test_variables_of_mindspore_stand_beside_the_line():
     """The processor's instructions are chosen before the process starts; flags of fusion are in the line."""
     config = Config({"execution": "jit", "jit_level": "O1", "enable_graph_kernel": True, "onednn_isa": "AVX2"})

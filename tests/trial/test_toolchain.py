@@ -272,6 +272,16 @@ class TestToolchain:
         assert isinstance(outcome, Measurement)
         assert hung.reason is Reason.TIMEOUT
 
+    def test_a_trial_keeps_what_is_removed_meanwhile(self, tmp_path):
+        """More environments than are kept may tune side by side, and a compiler looks for its header once."""
+        header = tmp_path / "made" / "temporary" / "headers" / "a.h"
+        for folder in (tmp_path / "made" / "cache", tmp_path / "temporary", header.parent):
+            folder.mkdir(parents=True)
+        header.write_text("#include <a>")
+        install_toolchain(tmp_path / "made", tmp_path / "cache", tmp_path / "temporary")
+        shutil.rmtree(tmp_path / "made")
+        assert (tmp_path / "temporary" / "headers" / "a.h").read_text() == "#include <a>"
+
     def test_a_trial_repeated_by_hand_does_without_one_that_is_gone(self, tmp_path):
         """A request names a folder; it may have been removed, or be another machine's."""
         (tmp_path / "temporary").mkdir()

@@ -27,7 +27,7 @@ def plain_code(config: Config, version: str, device: Device, task: Task) -> Plai
     if not compiles or arguments.region != Region() or config.get("shapes") not in _PLAIN_STRATEGIES:
         return None
     beside = [f"set {name}={value} before the process starts" for name, value in arguments.variables.items()]
-    if task == "train":
+    if task == "train" and config.get("scope") != "model":
         beside.append("the training step is compiled, not the model alone")
     return PlainCode("; ".join(_statements(arguments)), tuple(beside))
 
