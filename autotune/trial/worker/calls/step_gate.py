@@ -353,7 +353,7 @@ def _led_by_chance(reference: StepsTaken, seen: StepsTaken) -> Array:
 
 def _cosine(expected: Array, got: Array) -> float:
     product = np.vdot(expected.astype(np.float64), got.astype(np.float64))
-    return float(product / max(np.linalg.norm(expected) * np.linalg.norm(got), _TINY))
+    return float(product) / max(float(np.linalg.norm(expected) * np.linalg.norm(got)), _TINY)
 
 
 def _require_ways(reference: StepsTaken, got: Array, by_chance: Array | None = None) -> None:
