@@ -48,12 +48,13 @@ SPAN = re.compile(r"`([^`\n]+)`")
 ELSEWHERE = {
     "docs/python-api.md": "tests/api/test_page.py runs them one after the other",
     "docs/python-reference.md": "signatures",
+    "docs/serving.md": "tests/end_to_end/test_service.py runs its two files under gunicorn",
     "docs/watch.md": "tests/plugins/test_watch.py runs the job and the block",
     "docs/tutorial.md": "tests/end_to_end/test_tutorial.py runs the page",
     "docs/tutorial_cn.md": "the same, in MindSpore",
     "README_CN.md": "the same; its model is one of MindSpore",
 }
-LIBRARIES = ("fastapi", "mindspore", "transformers")
+LIBRARIES = ("mindspore", "transformers")
 """Imported by the code of a page, which is not run where one is not installed."""
 
 

@@ -80,6 +80,8 @@ class Fallback:
         """What `prepare` calls."""
         self.leave_tuned: Callable[[], None] = lambda: None
         """Sends later calls to the untuned model, and frees the tuned one. Set by what the job calls."""
+        self.forked: Callable[[], None] = lambda: None
+        """Told in a child process that goes on with the tuned model. Set by what the job calls."""
         self.lock = threading.RLock()
         """Held by whoever changes where calls go."""
         self._changes = changes
@@ -122,6 +124,7 @@ class Fallback:
         call may have been under way, with the compiler's own locks."""
         if self.lock.acquire(blocking=False):
             self.lock.release()
+            self.forked()
             return
         self.lock = threading.RLock()
         self.release()

@@ -14,6 +14,7 @@ Rule of this file: going back is one assignment.
 from __future__ import annotations
 
 import logging
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from typing import Any
 from autotune.apply.warm_start import WarmStart
 from autotune.backends.contracts.compiler import EffectsOf
 from autotune.backends.protocol import Backend
+from autotune.environment import num_usable_cores, threads_said
 from autotune.errors import InputError, UnsuitableCallError, marked
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, MismatchError
@@ -39,6 +41,10 @@ from autotune.workload.workload import STREAM_CALLS
 
 NUM_TIMED = 10
 """Calls that are timed, after the framework's own warm-up."""
+FORKED = (
+    "this process was forked from one whose model had computed with up to {} threads, which a fork lacks: if the next "
+    "call hangs, start the parent with OMP_NUM_THREADS=1, or call the model in its children alone"
+)
 MAX_LEFT_OUT = 200
 """Calls with other inputs than the measured ones, or that were made untuned, after which nothing more is timed."""
 
@@ -121,6 +127,7 @@ class Guard:
         self._watch = None if terms.effects is None else Watch(terms.effects, fallback)
         self._phase: _Phase = self._first if self._watch is None else self._watched
         fallback.leave_tuned = partial(self._send_calls_to, self._untuned)
+        fallback.forked = self._in_child
         recorder.state = "settling"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -317,6 +324,19 @@ class Guard:
             return result
         finding = check.finding_after(result, self._settled, self._untuned, Arguments(args, kwargs))
         return self._checked(finding, "outputs of a call in which something was compiled")
+
+    def _in_child(self) -> None:
+        """A child process lacks the threads of its parent's OpenMP. GNU's waits for them without end, in compiled code
+        and in the framework's own, so it is said before."""
+        num_threads, call = threads_said(os.environ) or num_usable_cores(), self._call
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            self._call = call
+            self._recorder.note("mismatch", FORKED.format(num_threads))
+            return call(*args, **kwargs)
+
+        if self._num_settling and num_threads > 1:
+            self._call = first
 
     def _send_calls_to(self, call: Callable[..., Any]) -> None:
         self._call = call

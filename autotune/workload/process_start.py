@@ -175,7 +175,8 @@ class ProcessStart:
             if not loaded.startswith(tuple(name.partition(".so")[0] for name in library.files)):
                 lacking.append(f"{pair[1]} preloaded (here {loaded or 'nothing'} is)")
         num_cores = len(usable_cpus())
-        if self.cores is not None and num_cores != self.cores:
+        # An instance computes with as many threads as cores, which its variables say: it may stay on more of them.
+        if self.cores is not None and (num_cores < self.cores or (num_cores != self.cores and self.instances == 1)):
             lacking.append(f"{CORES}: {self.cores} (here {num_cores})")
         return lacking
 

@@ -385,7 +385,8 @@ def test_the_export_has_the_trial_without_the_start(measurement: Measurement) ->
 @needs_two_cores
 @pytest.mark.parametrize("launched", [True, False])
 def test_a_job_as_an_instance(tmp_path: Path, launch: Run, launched: bool) -> None:
-    """Launched, its model is tuned without a word. Else it stays untuned, with one line."""
+    """Launched, its model is tuned without a word, and so in a worker with as many threads that nobody pinned. Else it
+    stays untuned, with one line."""
     path = export(tmp_path / "best.yaml", "fake", TWO, Model(), [FakeKit.x])
     content = yaml.safe_load(path.read_text())
     content["environment"]["num_cores"] = 1
@@ -398,11 +399,14 @@ def test_a_job_as_an_instance(tmp_path: Path, launch: Run, launched: bool) -> No
         assert (result.returncode, result.stdout) == (0, "tuned\n"), result.stderr
         assert result.stderr.count("\n") == 1, result.stderr
         return
-    result = subprocess.run(job, capture_output=True, text=True, check=True)
+    threads = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    result = subprocess.run(job, capture_output=True, text=True, check=True, env=threads)
     assert result.stdout == "untuned\n"
     (line,) = result.stderr.splitlines()
-    assert "was measured as 2 processes side by side, each of them started with " in line
+    assert "was measured as 2 processes side by side, each of them started with OMP_NUM_THREADS=1 (here" in line
     assert f"{path} --instance I -- COMMAND" in line
+    result = subprocess.run(job, capture_output=True, text=True, check=True, env={**threads, "OMP_NUM_THREADS": "1"})
+    assert (result.stdout, result.stderr) == ("tuned\n", "")
 
 
 JOB = """

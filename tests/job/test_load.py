@@ -25,6 +25,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.registry import CheapSettings
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
+from autotune.job import fallback as fallback_of_jobs
 from autotune.job import guard
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
@@ -252,6 +253,7 @@ def test_less_memory_than_was_needed(write, caplog, monkeypatch):
     content = yaml.safe_load(path.read_text())
     content["config"]["instances"] = "4x1"
     path.write_text(yaml.safe_dump(content))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     autotune.load(path).apply(model, on_mismatch="apply")
     assert "4 processes side by side" in caplog.text
     assert "of memory" not in caplog.text, "each of four processes takes a fourth of it"
@@ -743,6 +745,21 @@ def test_a_process_forked_during_a_first_call(is_held, caplog):
         thread.join()
     said = "autotune: the process was forked during a first call; back to the untuned model"
     assert lines(caplog) == [said] * is_held
+
+
+@pytest.mark.parametrize(("threads", "is_called"), [("1", True), ("2", True), ("2", False)])
+def test_a_process_forked_after_calls_of_several_threads(write, caplog, monkeypatch, threads, is_called):
+    """The child may hang in its next call, which says so first, once; of one thread there is nothing to say."""
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    model = autotune.load(write(of_a_slow_model)).apply(Model())
+    if is_called:
+        model(INPUT)
+    fallback_of_jobs._after_fork()
+    caplog.clear()
+    for _ in range(2):
+        assert (model(INPUT) == INPUT * 2).all()
+    said = [line for line in lines(caplog) if "was forked from one whose model had computed" in line]
+    assert len(said) == (threads == "2" and is_called)
 
 
 class Cached(Model):
