@@ -98,10 +98,7 @@ class Guard:
         warm_start: WarmStart | None = None,
     ) -> None:
         """`warm_start`: caches for the first tuned calls."""
-        self._tuned = tuned
-        if warm_start is not None:
-            cold = partial(setattr, self, "_tuned", tuned)
-            self._tuned = WarmCalls(tuned, warm_start, terms.num_of_shapes, recorder, fallback, leave=cold)
+        self._tuned = tuned if warm_start is None else WarmCalls(self, tuned, warm_start)
         self._untuned = fallback.untuned
         self._refusal = terms.admission.refusal
         self._backend = backend
@@ -127,7 +124,7 @@ class Guard:
         self._watch = None if terms.effects is None else Watch(terms.effects, fallback)
         self._phase: _Phase = self._first if self._watch is None else self._watched
         fallback.leave_tuned = partial(self._send_calls_to, self._untuned)
-        fallback.forked = self._in_child
+        fallback.forked = partial(_warn_in_child, self)
         recorder.state = "settling"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -325,19 +322,6 @@ class Guard:
         finding = check.finding_after(result, self._settled, self._untuned, Arguments(args, kwargs))
         return self._checked(finding, "outputs of a call in which something was compiled")
 
-    def _in_child(self) -> None:
-        """A child process lacks the threads of its parent's OpenMP. GNU's waits for them without end, in compiled code
-        and in the framework's own, so it is said before."""
-        num_threads, call = threads_said(os.environ) or num_usable_cores(), self._call
-
-        def first(*args: Any, **kwargs: Any) -> Any:
-            self._call = call
-            self._recorder.note("mismatch", FORKED.format(num_threads))
-            return call(*args, **kwargs)
-
-        if self._num_settling and num_threads > 1:
-            self._call = first
-
     def _send_calls_to(self, call: Callable[..., Any]) -> None:
         self._call = call
         # For threads that wait for their turn.
@@ -349,46 +333,48 @@ _Kwargs = dict[str, Any]
 _Phase = Callable[[_Args, _Kwargs], Any]
 
 
+def _warn_in_child(guard: Guard) -> None:
+    """A child process lacks the threads of its parent's OpenMP. GNU's waits for them without end, in compiled code and
+    in the framework's own, so it is said before the next call."""
+    num_threads, call = threads_said(os.environ) or num_usable_cores(), guard._call
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        guard._call = call
+        guard._recorder.note("mismatch", FORKED.format(num_threads))
+        return call(*args, **kwargs)
+
+    if guard._num_settling and num_threads > 1:
+        guard._call = first
+
+
 class WarmCalls:
     """The first tuned call, with exported caches if they are for its inputs; without them if not. Calls of many shapes
     have them up to the last of so many in a row that compile nothing, one call at a time: where caches lie is said to
     the whole process."""
 
-    def __init__(
-        self,
-        tuned: Callable[..., Any],
-        start: WarmStart,
-        num_compiled: Callable[[], object] | None,
-        recorder: StatsRecorder,
-        fallback: Fallback,
-        *,
-        leave: Callable[[], object],
-    ) -> None:
-        """`num_compiled`: see `GuardTerms.num_of_shapes`. `leave` sends later calls past this."""
+    def __init__(self, guard: Guard, tuned: Callable[..., Any], start: WarmStart) -> None:
+        self._guard = guard
         self._tuned = tuned
         self._start = start
-        self._num_compiled = num_compiled
-        self._recorder = recorder
-        self._fallback = fallback
-        self._leave = leave
         self._num_idle = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        count = self._num_compiled
-        with self._fallback.lock, ExitStack() as caches:
+        guard = self._guard
+        count = guard._terms.num_of_shapes
+        with guard._fallback.lock, ExitStack() as caches:
             try:
                 caches.enter_context(self._start.first_call(Arguments(args, kwargs).leaves()))
             except (InputError, OSError) as problem:
-                self._recorder.note("artifact", f"{problem}; the first call compiles")
+                guard._recorder.note("artifact", f"{problem}; the first call compiles")
                 count = None
             if count is None:
-                self._leave()
+                guard._tuned = self._tuned
                 return self._tuned(*args, **kwargs)
             before = count()
             result = self._tuned(*args, **kwargs)
             self._num_idle = self._num_idle + 1 if count() == before else 0
             if self._num_idle == STREAM_CALLS:
-                self._leave()
+                guard._tuned = self._tuned
             return result
 
 
