@@ -11,17 +11,14 @@ import importlib.util
 import inspect
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
 
 import numpy as np
 import pytest
-import yaml
 
 from autotune.backends.undo import UndoLog
 from autotune.bench.local import LocalBench
@@ -36,18 +33,20 @@ pytestmark = pytest.mark.mindspore
 
 from autotune.backends.mindspore import backend  # noqa: E402
 from autotune.backends.mindspore.backend import MindSporeBackend  # noqa: E402
+from tests.backends.mindspore_child import (  # noqa: E402
+    AST,
+    BYTECODE,
+    FUSION,
+    GRAPH,
+    PYNATIVE,
+    TRACE,
+    WHOLE,
+    printed_by,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-PYNATIVE = {"execution": "pynative"}
-GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
-AST = {"execution": "jit", "capture": "ast", "jit_level": "O0", "enable_graph_kernel": False, "fullgraph": False}
-WHOLE = AST | {"fullgraph": True}
-TRACE = {"execution": "jit", "capture": "trace", "jit_level": "O0", "enable_graph_kernel": False}
-BYTECODE = AST | {"capture": "bytecode"}
-FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
 COMPILED = {"graph": GRAPH, "ast": AST, "ast-fullgraph": WHOLE, "trace": TRACE, "bytecode": BYTECODE}
-QUICK = pytest.mark.fast_cases("graph", "ast-fullgraph")
 
 
 class Mlp(nn.Cell):
@@ -176,86 +175,40 @@ def run(tmp_path_factory):
 
     @functools.cache
     def run_once(cell, config):
-        return _run(cell, config, tmp_path_factory.mktemp("trial"))
+        return printed_by(__file__, tmp_path_factory.mktemp("trial"), cell, config)
 
     return lambda cell, config: run_once(cell, json.dumps(config))
 
 
-def _run(cell, config, folder):
-    command = [sys.executable, str(__file__), cell, config]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        **MindSporeBackend().cache_variables(str(folder)),
-    }
-    # The fusion compiler's own processes outlive a killed parent: they end with its session.
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True, start_new_session=True
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=60)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
-
-
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
-@QUICK
-def test_every_way_of_compiling_compiles_the_whole_model_and_keeps_its_result(run, config):
-    """Each execution and capture gives PyNative's result from one graph without breaks."""
+@pytest.mark.fast_cases("graph", "ast-fullgraph")
+def test_every_way_of_compiling(run, config):
+    """Each execution and capture gives PyNative's result from one graph without breaks, a second shape is a recompile,
+    whichever counter MindSpore keeps it in, and what is compiled stands beside the Cell: this has its parameters, works
+    inside another one, and can be compiled again."""
     said = run("Mlp", config)
-    assert max(said["errors"]) < 1e-6
-    assert said["diagnosis"].pop("num_kernels") > 0
-    assert said["diagnosis"] == {
-        "compiled": True,
-        "num_graphs": 1,
-        "graph_breaks": [],
-        "recompiles": [],
-        "cache_hits": None,
-        "num_fused": 0,
-        "fused": None,
-        "unfused": None,
-        "note": None,
-    }
-
-
-@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
-@QUICK
-def test_a_new_shape_is_a_recompile(run, config):
-    """The graph for a second shape is counted, whichever counter MindSpore keeps it in."""
-    said = run("Mlp", config)
-    assert said["other_shape"] < 1e-6
+    assert max(*said["errors"], said["other_shape"], said["inside_another"]) < 1e-6
+    nothing = dict.fromkeys(("cache_hits", "fused", "unfused", "note"))
+    expected = {"compiled": True, "num_graphs": 1, "graph_breaks": [], "recompiles": [], "num_fused": 0, **nothing}
+    found = dict(said["diagnosis"])
+    assert found.pop("num_kernels") > 0
+    assert found == expected
     assert said["diagnosis_then"]["num_graphs"] == 2
     assert len(said["diagnosis_then"]["recompiles"]) == 1
-
-
-@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
-@QUICK
-def test_the_cell_itself_is_not_compiled(run, config):
-    """What is compiled stands beside it: same parameters, usable inside another Cell."""
-    said = run("Mlp", config)
-    assert not said["is_the_model"]
-    assert said["same_parameters"]
-    assert said["inside_another"] < 1e-6
-
-
-@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
-@QUICK
-def test_a_cell_can_be_compiled_again(run, config):
-    """A second config on the same Cell has graphs of its own."""
-    assert run("Mlp", config)["again"] is None
+    assert (said["is_the_model"], said["same_parameters"], said["again"]) == (False, True, None)
 
 
 def test_pynative_leaves_the_model_alone(run):
-    """The untuned config hands back the Cell, with nothing compiled and nothing in the way of a later compile."""
+    """The untuned config hands back the Cell, with nothing compiled and nothing in the way of a later compile. Arrays
+    of bfloat16, which NumPy has not, come as float32; a tensor like one without dimensions, as a time step, has none.
+    """
     said = run("Mlp", PYNATIVE)
     assert said["errors"] == [0, 0]
     assert said["is_the_model"]
     assert said["diagnosis"]["compiled"] is False
     assert said["diagnosis"]["num_graphs"] == 0
     assert said["again"] is None
+    assert (said["half"], said["ranks"]) == ("float32", [0, 0, 2])
 
 
 @pytest.mark.parametrize("config", [AST | FUSION, GRAPH | FUSION, TRACE | FUSION], ids=["ast", "graph", "trace"])
@@ -316,16 +269,6 @@ def test_python_left_in_a_graph_is_a_break(run, config):
     (graph_break,) = said["diagnosis"]["graph_breaks"]
     assert graph_break["reason"].endswith("in Default")
     assert graph_break["count"] > 0
-
-
-def test_bfloat16_reads_as_float32(run):
-    """NumPy has no bfloat16; arrays of it come as float32, tensors made from them are bfloat16 again."""
-    assert run("Mlp", PYNATIVE)["half"] == "float32"
-
-
-def test_a_tensor_like_another_has_its_rank(run):
-    """One without dimensions, as time steps are, has none."""
-    assert run("Mlp", PYNATIVE)["ranks"] == [0, 0, 2]
 
 
 @pytest.mark.slow
@@ -503,51 +446,6 @@ def test_a_model_that_its_author_compiled_is_refused():
 def test_memory_exhaustion_is_recognised(error, reason):
     """MindSpore's own exhaustion is a RuntimeError with a known text; nothing else is guessed."""
     assert MindSporeBackend().classify(error) is reason
-
-
-JOB = """
-import json, sys
-import mindspore as ms, numpy as np
-import autotune
-from autotune.backends.mindspore.knobs import compile_arguments
-given = {"context": [], "jit": []}
-set_context, jit = ms.set_context, ms.jit
-ms.set_context = lambda **arguments: given["context"].append(arguments) or set_context(**arguments)
-ms.jit = lambda model, **arguments: given["jit"].append(arguments) or jit(model, **arguments)
-tuned = autotune.load(sys.argv[1])
-model, inputs = ms.nn.SequentialCell(ms.nn.Dense(8, 8), ms.nn.GELU()), ms.Tensor(np.ones((4, 8), np.float32))
-expected = model(inputs).asnumpy()
-error = float(abs(tuned.apply(model, on_mismatch="apply")(inputs).asnumpy() - expected).max())
-wanted = compile_arguments(tuned.answer.config, ms.__version__, "cpu")
-print(json.dumps({"given": given, "context": wanted.context, "jit": wanted.jit, "error": error}))
-"""
-
-
-@pytest.mark.fast_cases("jit-faster")
-@pytest.mark.parametrize("verdict", ["faster", "tie"])
-@pytest.mark.parametrize(
-    "config",
-    [{"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": True}, {"execution": "graph"}],
-    ids=["jit", "graph"],
-)
-def test_the_exported_config_reaches_mindspore_in_a_fresh_job(tmp_path, config, verdict):
-    """What a job's MindSpore is told is what the trial's was; unless the verdict is faster, it is told nothing."""
-    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="mindspore", verdict=verdict, config=config)
-    content["environment"]["framework_version"] = ms.__version__
-    path = tmp_path / "best.yaml"
-    path.write_text(yaml.safe_dump(content))
-    child = subprocess.run(
-        [sys.executable, "-c", JOB, str(path)], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "GLOG_v": "3", "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    said = json.loads(child.stdout.splitlines()[-1])
-    assert said["error"] < 1e-5
-    if verdict == "faster":
-        assert said["given"] == {name: [said[name]] if said[name] else [] for name in ("context", "jit")}
-    else:
-        assert said["given"] == {"context": [], "jit": []}
 
 
 if __name__ == "__main__":

@@ -10,10 +10,8 @@ import functools
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
@@ -34,6 +32,7 @@ pytestmark = pytest.mark.mindspore
 
 from autotune.backends.mindspore import fingerprint  # noqa: E402
 from autotune.backends.mindspore.backend import MindSporeBackend  # noqa: E402
+from tests.backends.mindspore_child import printed_by  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -161,32 +160,13 @@ def run(tmp_path_factory):
 
     @functools.cache
     def run_once(cell, configs, first_an_operator, attempt):
-        return _run(cell, configs, first_an_operator, tmp_path_factory.mktemp("trial"))
+        folder = tmp_path_factory.mktemp("trial")
+        return printed_by(__file__, folder, cell, configs, json.dumps(first_an_operator), timeout_s=300)
 
     def run_configs(*configs, cell="Block", first_an_operator=False, attempt=0):
         return run_once(cell, json.dumps(configs), first_an_operator, attempt)
 
     return run_configs
-
-
-def _run(cell, configs, first_an_operator, folder):
-    command = [sys.executable, str(__file__), cell, configs, json.dumps(first_an_operator)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        **MindSporeBackend().cache_variables(str(folder)),
-    }
-    # The fusion compiler's own processes outlive a killed parent: they end with its session.
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True, start_new_session=True
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=300)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
 
 
 @pytest.fixture

@@ -17,14 +17,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_spaces
 from autotune.space.load import Circumstances, load_space, read_space_file
-
-PYNATIVE = {"execution": "pynative"}
-GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
-AST = {"execution": "jit", "capture": "ast", "jit_level": "O0", "enable_graph_kernel": False, "fullgraph": False}
-WHOLE = AST | {"fullgraph": True}
-TRACE = {"execution": "jit", "capture": "trace", "jit_level": "O0", "enable_graph_kernel": False}
-BYTECODE = AST | {"capture": "bytecode"}
-FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
+from tests.backends.mindspore_child import AST, BYTECODE, FUSION, GRAPH, PYNATIVE, TRACE, WHOLE
 
 RELEASES = ["2.3.0", "2.5.0", "2.6.0", "2.8.0", "2.9.0", "2.10.0"]
 DEVICES = ["cpu", "gpu", "ascend"]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from autotune.backends.registry import framework_version, load_backend
@@ -275,42 +271,6 @@ def test_a_setting_that_this_release_lacks_is_invalid(knob, value):
 
     with pytest.raises(InvalidConfigError, match=f"knob {knob}: torch .* has no '{value}', only"):
         TorchBackend().compile(torch.nn.Linear(2, 2), Config({"execution": "compile", knob: value}), UndoLog())
-
-
-EXPORT = """
-import json, sys, torch, autotune
-given = []
-compile = torch.compile
-torch.compile = lambda model, **arguments: given.append(arguments) or compile(model, **arguments)
-model, (inputs,) = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), (torch.ones(4, 8),)
-with torch.no_grad():
-    tuned = autotune.load(sys.argv[1]).apply(model, on_mismatch="apply")
-    error = float((tuned(inputs) - model(inputs)).abs().max())
-print(json.dumps({"given": given, "error": error, "same": tuned is model}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verdict", ["faster", "tie"])
-def test_the_exported_config_reaches_torch_compile_in_a_fresh_job(tmp_path, verdict):
-    """What a job's torch.compile is called with is what the trial's was; unless faster, it is not called at all."""
-    import yaml
-
-    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="torch", verdict=verdict, config=CHEAP)
-    content["environment"]["framework_version"] = framework_version("torch")
-    path = tmp_path / "best.yaml"
-    path.write_text(yaml.safe_dump(content))
-    child = subprocess.run(
-        [sys.executable, "-c", EXPORT, str(path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 0, child.stderr
-    said = json.loads(child.stdout)
-    if verdict == "faster":
-        assert said["given"] == [{"backend": "aot_eager", "dynamic": None, "fullgraph": False}]
-        assert said["error"] < 1e-5
-    else:
-        assert (said["given"], said["same"]) == ([], True)
 
 
 def test_apply_refuses_another_frameworks_model(tmp_path):

@@ -56,10 +56,6 @@ def pipe():
 IDS = torch.arange(8).reshape(2, 4)
 
 
-def compiled_graphs():
-    return torch._dynamo.utils.counters["stats"].get("unique_graphs", 0)
-
-
 def test_components_are_tuned_in_their_places(tuned, pipe):
     """The pipeline is the job's own object; what the config does not name is untouched; `applied` puts all back."""
     path, expected = tuned("build", "denoiser, vae.decoder"), pipe(IDS)
