@@ -83,7 +83,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "ray": ("plugins/ray/cluster.py",),
     "prometheus_client": ("plugins/serving/prometheus.py",),
     "yaml": ("files.py",),
-    "typer": ("cli/", "plugins/fleet/command.py", "plugins/upgrade/command.py", "plugins/watch/command.py"),
+    "typer": ("cli/", "plugins/fleet/command.py", "plugins/upgrade/command.py", "plugins/watch/"),
     "rich": ("render/", "cli/"),
     "jinja2": ("render/html/",),
     "matplotlib": ("render/html/",),

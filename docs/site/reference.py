@@ -42,7 +42,7 @@ def commands() -> str:
     return "\n".join(f"## `autotune {name}`\n\n{text}" for name, text in _commands_of(found, ""))
 
 
-_BEHIND_A_DOOR = ("fleet", "watch")
+_BEHIND_A_DOOR = ("fleet", "try", "watch")
 """Commands that people type, of those that the help does not name."""
 
 

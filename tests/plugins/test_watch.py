@@ -341,12 +341,14 @@ from tests.generating import NEW, llama, prompt
 from tests.stand_ins import pipelines
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
-ids = prompt(1, 5)
+ids, times = prompt(1, 5), range(int(sys.argv[1]))
 with torch.no_grad():
     pipe = types.SimpleNamespace(**pipelines.modules())
-    print("picture", [round(float(each), 6) for each in pipelines.call(pipe, torch.arange(8).reshape(2, 4)).flatten()])
+    pictures = [pipelines.call(pipe, torch.arange(8).reshape(2, 4)).flatten().tolist() for _ in times]
+    print("picture", {str([round(each, 6) for each in picture]) for picture in pictures})
     pipe = llama()
-    print("text", pipe.generate(ids, max_new_tokens=NEW, do_sample=False).tolist(), llama().generate.__qualname__)
+    texts = [pipe.generate(ids, max_new_tokens=NEW, do_sample=False).tolist() for _ in times]
+    print("text", {str(text) for text in texts}, llama().generate.__qualname__)
 graphs = "torch._dynamo.utils" in sys.modules and torch._dynamo.utils.counters["stats"]["unique_graphs"]
 print("graphs", graphs, torch.nn.Module.__call__.__name__, flush=True)
 """
@@ -354,7 +356,8 @@ print("graphs", graphs, torch.nn.Module.__call__.__name__, flush=True)
 
 @pytest.mark.torch
 def test_a_pipeline_and_a_text_are_tuned_without_a_line_of_code(tmp_path, workload):
-    """The components of a pipeline's file, and `generate` from its first call on: equal pictures and tokens."""
+    """The components of a pipeline's file, and `generate` from its first call on: equal pictures and tokens, also where
+    they take turns."""
     pytest.importorskip("transformers")
     from tests.generating import NEW, llama, prompt
 
@@ -369,12 +372,20 @@ def test_a_pipeline_and_a_text_are_tuned_without_a_line_of_code(tmp_path, worklo
     )  # fmt: skip
     path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: m.LlamaForCausalLM"))
     (tmp_path / "job.py").write_text(GENERAL_JOB)
-    job = [sys.executable, "job.py"]
-    plain = run(job, tmp_path)
-    tuned = run([*cli_command("launch", "pipe.yaml", "text.yaml", "--apply", "--"), *job], tmp_path)
-    assert tuned.returncode == plain.returncode == 0, tuned.stderr
+    job, files = [sys.executable, "job.py"], ["pipe.yaml", "text.yaml"]
+    plain = run([*job, "1"], tmp_path)
+    tuned = run([*cli_command("launch", *files, "--apply", "--"), *job, "1"], tmp_path)
+    tried = run([*cli_command("try", *files, "--json", "--"), *job, "30"], tmp_path)
+    assert tuned.returncode == plain.returncode == tried.returncode == 0, tuned.stderr + tried.stderr
     assert "graphs 0 _wrapped_call_impl" in plain.stdout
     assert tuned.stdout == plain.stdout.replace("graphs 0", "graphs 3")
+    own, document = tried.stdout.rsplit("\n", 2)[:2]
+    assert own == tuned.stdout.strip()
+    models = {each["name"]: each for each in json.loads(document)["models"]}
+    assert [each["unit"] for each in models.values()].count("call") == len(models) - 1 == 2
+    text = models["LlamaForCausalLM"]
+    assert (text["unit"], text["num"]) == ("text", 30)
+    assert text["untuned"]["num"] > 0 < text["tuned"]["num"]
 
 
 def test_what_is_not_applied_by_itself(tmp_path, cli):

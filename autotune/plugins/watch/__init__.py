@@ -1,1 +1,2 @@
-"""`watch`, and `tune FOLDER`: a job is watched while it runs as ever, and tuned as it was seen."""
+"""`watch`, `tune FOLDER`, `launch --apply` and `try`: a job is watched while it runs as ever, tuned as it was seen, run
+tuned, and run both ways."""

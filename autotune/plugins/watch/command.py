@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +16,11 @@ from autotune.cli.app import print_line, say, say_error
 from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
 from autotune.job.launch import Launch, tip_of
+from autotune.plugins.watch.document import PROCESSES
 from autotune.plugins.watch.folder import Watched, read
 from autotune.plugins.watch.injected import APPLY_VARIABLE, VARIABLE
 from autotune.plugins.watch.question import lines_of, question_of
-from autotune.plugins.watch.recorder import PROCESSES, Wanted
+from autotune.plugins.watch.recorder import Wanted
 from autotune.study.budget import duration_s
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 
@@ -64,21 +65,34 @@ def launch_applied(
     job: Annotated[list[str] | None, typer.Option("--word", help="A word of the job's command; repeatable.")] = None,
 ) -> int:
     """Run a job with its models tuned: `launch FILE... --apply -- COMMAND`."""
-    if not job:
-        raise InputError("no command of a job is given", tip="write it behind two dashes")
-    starts = [Launch.of(_for_torch(file), os.environ) for file in files]
-    first = starts[0]
-    for file, start in zip(files, starts, strict=True):
-        if (start.variables, start.cores) != (first.variables, first.cores):
-            raise InputError(f"{files[0]} and {file} ask for processes that are started in two ways: {start.line()}")
-        for remark in start.remarks:
-            say(f"{file}: {remark}")
+    words = require_job(job)
+    start = start_of({file: for_torch(file) for file in files})
     say(f"applied to models of their structure: {', '.join(map(str, files))}")
     wanted = {"files": [str(own_folders.absolute(file)) for file in files]}
-    first.execute(job, {**os.environ, **variables_of(APPLY_VARIABLE, wanted)})
+    start.execute(words, {**os.environ, **variables_of(APPLY_VARIABLE, wanted)})
 
 
-def _for_torch(file: Path) -> TunedConfig:
+def require_job(job: Sequence[str] | None) -> Sequence[str]:
+    """The words of the job's command. Raises InputError where there are none."""
+    if not job:
+        raise InputError("no command of a job is given", tip="write it behind two dashes")
+    return job
+
+
+def start_of(files: Mapping[Path, TunedConfig]) -> Launch:
+    """How a job under these files is started, of which the remarks are said. Raises InputError where they do not go
+    together."""
+    starts = {file: Launch.of(tuned, os.environ) for file, tuned in files.items()}
+    one, first = next(iter(starts.items()))
+    for file, start in starts.items():
+        if (start.variables, start.cores) != (first.variables, first.cores):
+            raise InputError(f"{one} and {file} ask for processes that are started in two ways: {start.line()}")
+        for remark in start.remarks:
+            say(f"{file}: {remark}")
+    return first
+
+
+def for_torch(file: Path) -> TunedConfig:
     """Raises InputError for a file that is not for PyTorch."""
     tuned = load_tuned(file)
     if tuned.framework != "torch":

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from autotune import own_folders
 from autotune.errors import InputError
 from autotune.files import read_file
-from autotune.plugins.watch.recorder import PROCESSES, SCHEMA
+from autotune.plugins.watch.document import PROCESSES
+from autotune.plugins.watch.recorder import SCHEMA
 from autotune.schema import Record
 
 

@@ -25,11 +25,16 @@ APPLY_VARIABLE = "AUTOTUNE_APPLY"
 """Holds, as JSON, the files that are applied to models of the job."""
 _APPLYING = {"torch": "autotune.plugins.watch.torch.applied"}
 """As `_FRAMEWORKS`, for these."""
+TRY_VARIABLE = "AUTOTUNE_TRY"
+"""Holds, as JSON, the files that are applied in turns, and the folder for what that gives."""
+_TRYING = {"torch": "autotune.plugins.watch.torch.alternating"}
 
 
 def begin() -> None:
     """Watch, or apply files, as the variables say, in this process and those that it starts."""
-    if text := os.environ.get(APPLY_VARIABLE):
+    if text := os.environ.get(TRY_VARIABLE):
+        watch(json.loads(text), _TRYING)
+    elif text := os.environ.get(APPLY_VARIABLE):
         watch(json.loads(text), _APPLYING)
     elif text := os.environ.get(VARIABLE):
         watch(json.loads(text))

@@ -1,27 +1,17 @@
-"""What is seen of a job's calls in one process, and the document of it in the folder.
-
-A process that is killed writes nothing at its end. So the document is written anew after 2, 4, 8, ... calls of a model
-and every few seconds, and once more where the process ends in a way that Python sees.
-"""
+"""What is seen of a job's calls in one process, and the document of it in the folder."""
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
-import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from autotune.plugins.watch.document import Document
 
 SCHEMA = 1
-PROCESSES = "processes"
-"""Where in the folder each process has its document. `tune` knows the folder by it."""
 MOST_MODELS = 64
 """Models that are counted in a process."""
 MOST_SAVED = 4
@@ -92,49 +82,25 @@ class Seen:
         self.counts, self.latest = {}, []
 
 
-class Recorder:
-    """The models of this process. `describe` gives the documents of one; `save` writes one into the folder."""
+class Recorder(Document):
+    """The models of this process. `framework` gives the documents of one, and `save` writes one into the folder."""
 
     def __init__(self, wanted: Wanted, framework: Any) -> None:
         self.wanted = wanted
-        self.folder = Path(wanted.folder)
         self.models: list[Seen] = []
-        self.lock = threading.Lock()
         self.notes: dict[str, None] = {}
-        self.is_over = False
         self._framework = framework
-        self._begin()
-        atexit.register(self.write)
-        os.register_at_fork(after_in_child=self._forked)
-        self._leave = os._exit
-        self._leave_written = self._written_and_left
-        os._exit = self._leave_written
-
-    def _written_and_left(self, status: int) -> NoReturn:
-        """In place of `os._exit`, with which processes that multiprocessing forks end."""
-        self.write()
-        self._leave(status)
-
-    def close(self) -> None:
-        """Write what was seen; nothing is counted or written any more."""
-        self.write()
-        self.is_over = True
-        atexit.unregister(self.write)
-        if os._exit is self._leave_written:
-            os._exit = self._leave
+        super().__init__(wanted.folder)
 
     def _begin(self) -> None:
+        super()._begin()
         self._first_ns: int | None = None
         self._last_ns = 0
-        self._written_ns = 0
-        self._num_written = -1
         self._writing_ns = 0
         """Spent between calls by what is written here."""
-        self._token = os.urandom(4).hex()
 
-    def _forked(self) -> None:
-        self.lock = threading.Lock()
-        self._begin()
+    def forget(self) -> None:
+        """Files and kept calls stay."""
         for seen in self.models:
             seen.forget()
 
@@ -146,8 +112,7 @@ class Recorder:
                 self._first_ns = begun_ns
             self._last_ns = now = begun_ns + took_ns
             is_over = self._has_enough(seen, now)
-            is_due = seen.calls > 1 and seen.calls & (seen.calls - 1) == 0
-            if not (is_due or is_over or now - self._written_ns > _EVERY_S * 1e9):
+            if not (is_over or self.is_due(seen.calls, now, _EVERY_S)):
                 return
         begun = time.perf_counter_ns()
         self.write()
@@ -160,28 +125,9 @@ class Recorder:
             wanted.seconds is not None and now_ns - first > wanted.seconds * 1e9
         )
 
-    def write(self) -> None:
-        """Write what was seen, if there is anything new. Never raises: the job goes on, or ends, as ever."""
-        if self.is_over or not self.lock.acquire(timeout=5):
-            return
-        try:
-            num = sum(seen.calls for seen in self.models)
-            num += len(self.notes)
-            if num and num != self._num_written:
-                self._num_written, self._written_ns = num, time.perf_counter_ns()
-                self._save()
-                place = self.folder / PROCESSES
-                place.mkdir(parents=True, exist_ok=True)
-                path = place / f"{socket.gethostname()}-{os.getpid()}-{self._token}.json"
-                partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps(self._document()))
-                partial.replace(path)
-        except Exception as problem:
-            if os.environ.get("AUTOTUNE_WATCH_DEBUG"):
-                with suppress(Exception):
-                    sys.stderr.write(f"autotune: {self.folder} was not written: {problem!r}\n")
-        finally:
-            self.lock.release()
+    def size(self) -> int:
+        """Number of calls, and of notes."""
+        return sum(seen.calls for seen in self.models) + len(self.notes)
 
     def _save(self) -> None:
         """Write the models that take the time, once each, and the calls of each that were kept since."""
@@ -198,11 +144,11 @@ class Recorder:
         used = sum(path.stat().st_size for path in self.folder.glob("*") if path.is_file())
         return self.wanted.most_bytes - used
 
-    def _document(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Any]:
+        """Models that take the time are written into the folder first."""
+        self._save()
         return {
             "schema": SCHEMA,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
             "command": list(sys.orig_argv),
             "folder": os.getcwd(),
             "seconds": self._seconds(),

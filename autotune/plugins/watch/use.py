@@ -9,7 +9,8 @@ from os import PathLike, fspath
 from autotune import own_folders
 from autotune.errors import InputError
 from autotune.plugins.watch import injected
-from autotune.plugins.watch.recorder import PROCESSES, Wanted
+from autotune.plugins.watch.document import PROCESSES
+from autotune.plugins.watch.recorder import Wanted
 
 
 @contextmanager

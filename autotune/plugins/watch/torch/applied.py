@@ -12,9 +12,9 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -36,6 +36,12 @@ _inside: set[int] = set()
 """Threads that are in a call of a tuned model."""
 
 
+def apply(loaded: LoadedFile, module: Any) -> Any:
+    """What the job is to call in place of a module that the file is for."""
+    given, _ = application_of(loaded, module, Policy()).applied()
+    return given
+
+
 class _Applying:
     """What is applied in this process."""
 
@@ -53,6 +59,17 @@ class _Applying:
     """What is called in place of each module that was looked at, by its identity, with the module, which lives as long
     then; None: itself."""
     lock = threading.Lock()
+    use: ClassVar[Callable[[LoadedFile, Any], Any]] = apply
+
+
+def use_with(use: Callable[[LoadedFile, Any], Any]) -> None:
+    """Call something else in place of a module than what `apply` gives."""
+    _Applying.use = use
+
+
+def is_looking() -> bool:
+    """Models are looked for at each call of a module."""
+    return bool(_Module.__call__ is _called)
 
 
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +169,7 @@ def _applied(module: Any) -> Any:
             if has_own and _Applying.applied == _Applying.files.keys() and _Module.__call__ is _called:
                 # All are found: what is compiled from now on is compiled as without this module.
                 _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
-            given, _ = application_of(loaded, module, Policy()).applied()
+            given = _Applying.use(loaded, module)
             return None if given is module else given
     return None
 
@@ -176,7 +193,8 @@ def hook(wanted: Mapping[str, Any]) -> bool:
         return True
     if _Applying.text_classes:
         _Module.__init_subclass__ = classmethod(_class_is_defined)  # type: ignore[assignment]
-    calls.pass_over(_called)
+    for function in (_called, own_call):
+        calls.pass_over(function)
     _Module.__call__ = _called  # type: ignore[method-assign]
     atexit.register(_say_what_was_not_found)
     return True

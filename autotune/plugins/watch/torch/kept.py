@@ -108,19 +108,27 @@ def keep_text(seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any], result:
         seen.kept.clear()
         seen.notes = {note: None for note in seen.notes if not note.startswith(_NO_CALLS)}
         seen.extra["prompts"] = []
+    found = text_of(args, kwargs, result)
+    if found is None:
+        seen.notes["prompts cannot be kept: they are no tensor of token ids"] = None
+        return ((), False, False, None)
+    prompts, new_tokens = found
+    batch, length = prompts.shape
+    kept: list[Any] = seen.extra["prompts"]
+    if len(kept) < MOST_KEPT and length <= _MOST_PROMPT:
+        kept.append({"ids": prompts[0].tolist(), "batch": batch, "new_tokens": new_tokens})
+    return ((prompts.shape, prompts.dtype),), False, False, None
+
+
+def text_of(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[torch.Tensor, int] | None:
+    """The prompts of a call of `generate`, and the number of new tokens of each; None: they are not told."""
     prompts = next(
         (each for each in (kwargs.get("input_ids"), kwargs.get("inputs"), *args[:1]) if each is not None), None
     )
     written = getattr(result, "sequences", result)
     if not isinstance(prompts, torch.Tensor) or not isinstance(written, torch.Tensor):
-        seen.notes["prompts cannot be kept: they are no tensor of token ids"] = None
-        return ((), False, False, None)
-    batch, length = prompts.shape
-    new_tokens = written.shape[-1] - length
-    kept: list[Any] = seen.extra["prompts"]
-    if len(kept) < MOST_KEPT and length <= _MOST_PROMPT:
-        kept.append({"ids": prompts[0].tolist(), "batch": batch, "new_tokens": new_tokens})
-    return ((prompts.shape, prompts.dtype),), False, False, None
+        return None
+    return prompts, written.shape[-1] - prompts.shape[-1]
 
 
 def save(recorder: Recorder, seen: Seen) -> None:
