@@ -34,6 +34,7 @@ def without_kind(table, kind):
     return table.model_copy(update={"models": of_kept(table.models), "kinds": of_kept(table.kinds), "entries": entries})
 
 
+@pytest.mark.fast_cases("vit_torch", "small_mlp_torch")
 @pytest.mark.parametrize("name", NUM_RACES)
 def test_races_end_as_published(name, tmp_path, monkeypatch):
     """Within a tenth of the seconds, two trials and 1.5 points of regret: which of equal configs a search takes differs

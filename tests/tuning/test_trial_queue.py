@@ -96,7 +96,7 @@ def test_where_little_time_is_left_the_first_config_compiles_alone(make_study, t
     """It is the one that is known best: what compiles beside it takes the time in which it would be proven."""
     for wall_s, is_alone in ((FIRST_ALONE_S - 1, True), (100 * FIRST_ALONE_S, False)):
         runner.did.clear()
-        tune(make_study(f"within-{wall_s:g}"), budget=SEARCH_ALL.but(wall_s=wall_s))
+        tune(make_study(f"within-{wall_s:g}"), budget=SEARCH_ALL.but(wall_s=wall_s, num_trials=4))
         search = [what for what, folder in runner.did if folder.isdecimal()]
         assert (search[1:3] == ["prepare", "run"]) is is_alone
 
@@ -166,6 +166,7 @@ def test_trials_compile_while_a_block_becomes_warm(make_study, tune, runner):
     assert [each for each in own_children() if each.status() != "zombie"] == []
 
 
+@pytest.mark.fast_cases("BlockMeasured-ctrl-c", "AnswerProven-error")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SetupError("the machine is broken")], ids=["ctrl-c", "error"])
 @pytest.mark.parametrize("kind", [BlockStarted, BlockMeasured, AnswerProven])
 def test_nothing_is_left_of_a_block_that_is_interrupted(make_study, tune, runner, kind, error):
