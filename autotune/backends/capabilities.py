@@ -433,6 +433,15 @@ class AnsweredProbes(Protocol):
         what has no answer there is asked as before."""
 
 
+class CompilersAhead(Protocol):
+    """Processes in which a compiler makes the code of an accelerator."""
+
+    def __call__(self, config: Config, clock: Clock) -> Callable[[], float] | None:
+        """Begin those that compiling this config will use, before anything opens the device's driver, and do not wait
+        for them. What tells the seconds, at most, that a compile which begins now is spared by that; None: it will use
+        none."""
+
+
 class ImportedAhead(Protocol):
     """A compiler that a fork server has imported, which a first call would import otherwise; and modules of the model,
     which building it would."""
@@ -570,6 +579,7 @@ class Offers(Protocol):
     compile_cache: CompileCache | None = None
     shared_kernels: SharedKernels | None = None
     answered_probes: AnsweredProbes | None = None
+    begin_compilers: CompilersAhead | None = None
     built_once: BuiltOnce | None = None
     sketch: SketchOnDevice | None = None
     profile: Profiler | None = None

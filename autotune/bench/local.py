@@ -268,6 +268,9 @@ class _Supervised:
             is_ahead = bool(request.workload.imported) and set(request.workload.imported) <= set(self._modules)
             fresh = self._entry.holds_fresh and not self._num_blocks and not is_ahead and not self.builder.is_used
         request = self._with_toolchain(request)
+        on_device = request.workload.device != "cpu" and not request.workload.built_once
+        if on_device and self._is_prepared and self.has_servers:
+            self._begun_server()  # It imports while the untuned model's process opens the driver.
         if waits == "free" and any(process.may_be_paused for process in self.running.values()):
             waits = "gated"
         started = _Process(self, folder, request, waits, fresh=fresh)
@@ -369,7 +372,7 @@ class _Supervised:
     ) -> None:
         if self.supervisor is None:
             try:
-                starting = self._begin_supervisor()
+                starting = SupervisorProcess.begin(self._modules, self._variables, self._log, self._python)
                 starting.wait_until_ready(min(limits.start, limits.total))
             except SetupError as error:
                 process.refuse(f"{error}")
@@ -442,9 +445,6 @@ class _Supervised:
         server = _Process(self, folder, None, "gated", fresh=True)
         self._send_start(server, limits, FORK_SERVER, stops=False, echo=True)
         return server
-
-    def _begin_supervisor(self) -> SupervisorProcess:
-        return SupervisorProcess.begin(self._modules, self._variables, self._log, self._python)
 
 
 class _Process(Process):

@@ -89,6 +89,8 @@ class TrialRequest(Record):
     """Absolute path of the files that the compiler needs for every model, made once (see `toolchain`)."""
     kernels: Kernels | None = None
     """None: each trial compiles all of its own, with as many threads as the framework's compiler takes by itself."""
+    compilers_ahead: bool = False
+    """On a device, processes in which its compiler works begin before its driver does (see `CompilersAhead`)."""
     compiled_before: ColdCompile | None = None
     """The compile that left the caches, if they are a copy: its cold figures are recorded for this trial."""
     keep_cache_in: str | None = None
@@ -153,6 +155,10 @@ class TrialRequest(Record):
     def with_kernels(self, folder: Path, num_threads: int) -> TrialRequest:
         """What is compiled is found in the folder, or added to it."""
         return self.model_copy(update={"kernels": Kernels(folder=str(folder), num_threads=num_threads)})
+
+    def with_compilers_ahead(self) -> TrialRequest:
+        """See `compilers_ahead`."""
+        return self.model_copy(update={"compilers_ahead": True})
 
     def keeping_cache_in(self, folder: Path) -> TrialRequest:
         """What the first call compiles is kept in the folder."""

@@ -3,7 +3,8 @@
 In a block each contestant has one fresh process. They are started one after the other, or a few at a time, the next
 when one is warm (in a random order, reversed in the next block, since the first one started tends to be slower). All
 are kept warm, and then take their samples in turns, in a random order each round, so that any disturbance of the
-machine affects all of them.
+machine affects all of them. On a device with room for two blocks the processes of both become warm side by side, and
+are waited for before the first of the two takes its turns.
 
 A device may have room for one process of the model. There a block is *in turn*: each process takes all of its samples
 and ends before the next one starts. Since orders alternate, what changes slowly falls on each contestant alike from one
@@ -17,7 +18,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from autotune.bench.bench import Bench, Lost, Running
 from autotune.config import Config
@@ -31,6 +34,7 @@ from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.attempts import may_be_random
+from autotune.tuning.room import Room
 from autotune.tuning.session import Session, picks_by_timing, trial_request
 
 
@@ -291,16 +295,29 @@ class Block:
         self.ended: dict[str, Outcome] = {}
         """They took all their turns, where processes run in turn."""
         self.control, self.second = guests
+        self.opens_following: Callable[[], Block] | None = None
+        """Opens the next block, whose processes become warm beside those of this one once these have started: each of
+        the two comes from a fork server of its own."""
+        self.following: Block | None = None
 
     @property
     def is_warm(self) -> bool:
-        """All processes have started, and none is on its way."""
-        return not self.left and not self.warming
+        """All processes have started, and none is on its way; those of the block that follows neither."""
+        is_alone = self.opens_following is None and (self.following is None or self.following.is_warm)
+        return not self.left and not self.warming and is_alone
+
+    @property
+    def on_their_way(self) -> list[Running]:
+        """Processes that become warm, of this block and of the one that follows."""
+        following = [] if self.following is None else self.following.on_their_way
+        return [*self.warming.values(), *following]
 
     @property
     def can_start(self) -> bool:
         """There is another process to start, and nothing that it has to wait for."""
-        return bool(self.left) and not (self._run.in_turn and self.warming)
+        if self.left:
+            return not (self._run.in_turn and self.warming)
+        return self.opens_following is not None or (self.following is not None and self.following.can_start)
 
     @property
     def is_lost(self) -> bool:
@@ -310,11 +327,29 @@ class Block:
 
     def start_next(self) -> Running:
         """Start the next process."""
-        contestant = self.left.pop(0)
-        return self._start(contestant)
+        if self.left:
+            return self._start(self.left.pop(0))
+        if self.opens_following is not None:
+            self.following, self.opens_following = self.opens_following(), None
+        assert self.following is not None, "somebody can start"
+        return self.following.start_next()
+
+    def let_follow(self) -> None:
+        """The next block is opened and becomes warm beside this one."""
+        # This one uses its configs longer; whoever is wrong then takes part in no further block.
+        contestants = [each.used_longer(is_used=False) for each in self.contestants]
+        self.opens_following = partial(self._run.open_block, contestants, number=self.number + 1)
+
+    def become_current(self) -> None:
+        """The block that it followed has ended: what it takes counts from here on."""
+        self.begun = self._run.deadline.clock()
 
     def note_ready(self, running: Running) -> None:
         """One that is on its way is warm, or has failed: then another process may take its place."""
+        if all(process is not running for process in self.warming.values()):
+            assert self.following is not None, "it is of one of the two"
+            self.following.note_ready(running)
+            return
         name = next(name for name, process in self.warming.items() if process is running)
         running.warm(self._run.on_stage)
         del self.warming[name]
@@ -329,7 +364,9 @@ class Block:
             self.live[name] = running
 
     def drop(self) -> None:
-        """End all processes: nobody needs what they measured."""
+        """End all processes, those of the block that follows too: nobody needs what they measured."""
+        if self.following is not None:
+            self.following.drop()
         self._run.bench.drop([*self.live.values(), *self.warming.values()])
         self.left.clear()
         self.live.clear()
@@ -360,6 +397,53 @@ class Block:
 
     def _named(self, name: str) -> Contestant:
         return next(contestant for contestant in self.contestants if contestant.name == name)
+
+
+class HasRoom(Protocol):
+    """Whoever knows how many processes find room at a time."""
+
+    has_room: bool
+    room: Room | None
+
+
+class BlockAhead:
+    """The block that becomes warm beside the open one on a device, whose seconds until it is warm the two then share;
+    none where there are no places or no room for the processes of both, or one block is expected to be enough."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._block: Block | None = None
+        """It followed the block that was closed last."""
+
+    def let_follow(self, block: Block, where: HasRoom, *, num_needed: int) -> None:
+        """Let one follow this block, which has just been opened; none beside one that followed itself. `num_needed`:
+        blocks that are expected to be needed."""
+        num = 2 * len(block.contestants)
+        has_room = where.has_room and (where.room is None or where.room.num_processes >= num)
+        has_places = not self._session.mixes and self._session.num_warming >= num
+        if num_needed > 1 and has_room and has_places and len(block.left) == len(block.contestants):
+            block.let_follow()
+
+    def keep(self, block: Block) -> None:
+        """The block is about to be closed: what followed it is next."""
+        self._block, block.following = block.following, None
+
+    def taken(self, number: int, contestants: Sequence[Contestant]) -> Block | None:
+        """The block of this number and these configs. None, and it is dropped, where another one is opened."""
+        block, self._block = self._block, None
+        if block is None:
+            return None
+        if block.number == number and {each.name for each in block.contestants} == {each.name for each in contestants}:
+            block.become_current()
+            return block
+        block.drop()
+        return None
+
+    def drop(self) -> None:
+        """End its processes: something else comes next."""
+        block, self._block = self._block, None
+        if block is not None:
+            block.drop()
 
 
 class Guest:

@@ -28,7 +28,7 @@ from autotune.study.records import (
     together_in,
 )
 from autotune.study.study import Study
-from autotune.tuning.blocks import Block, BlockedRun, Contestant, blocked_run, contestant_of
+from autotune.tuning.blocks import Block, BlockAhead, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.estimate import block_plan, setting_up_s
 from autotune.tuning.events import BlockMeasured, BlockStarted, ScatterExplained
@@ -57,6 +57,7 @@ class Field:
         self._contestants: dict[int, Contestant] = {}
         self._seen: list[dict[str, Measurement]] = []
         self.block: Block | None = None
+        self.ahead = BlockAhead(session)
         self.failed: dict[int, Failure] = {}
         """Trial -> why its config cannot take part."""
         self.most_finalists: int | None = None
@@ -133,7 +134,7 @@ class Field:
         # The untuned model's process says what a longer use gives: `Block.end` lets it come to its end first.
         chosen = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
         contestants = [each.used_longer(is_used=self._number(each.name) not in self._used) for each in chosen]
-        self.block = run.open_block(contestants, control, number, second)
+        self.block = self.ahead.taken(number, chosen) or run.open_block(contestants, control, number, second)
         return self.block
 
     def close(self) -> BlockRow | None:
@@ -143,6 +144,7 @@ class Field:
         assert block is not None, "one is open"
         assert self._run is not None, "it is of this run"
         study = self._session.study
+        self.ahead.keep(block)
         measured = self._run.close_block(block)
         if self._run.was_lost:
             # Its worker was lost: what was measured on another machine cannot stand beside what comes now.
@@ -172,15 +174,12 @@ class Field:
         self._explain_scatter()
         return row
 
-    def drop(self) -> None:
-        """End the processes of the open block, which nobody waits for."""
-        block, self.block = self.block, None
-        if block is not None:
-            block.drop()
-
     def end(self) -> None:
         """Drop what is open; keep the caches of those whose compiler picks kernels by timing them, and no others."""
-        self.drop()
+        self.ahead.drop()
+        if self.block is not None:
+            self.block.drop()
+            self.block = None
         if self._run is not None:
             keep_confirmed(self._session.study, list(self._contestants.values()))
             remove(self._folder / "cache")

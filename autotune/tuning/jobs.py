@@ -51,18 +51,18 @@ def _bytes_of_one(peak_bytes: int | None) -> int:
 def may_compile_ahead(study: Study) -> bool:
     """Not where what compiling costs is compared, and not on a device, where nothing stands still while another process
     is timed."""
-    return study.manifest.workload.device == "cpu" and _compiles_unobserved(study)
+    return study.manifest.workload.device == "cpu" and compiles_unobserved(study)
 
 
 def num_warming(study: Study) -> int:
     """Processes of one block that become warm at the same time where trials run one by one. On a device they compile on
     the machine's cores, and have the device for what they run there one after the other."""
-    if study.manifest.workload.device == "cpu" or not _compiles_unobserved(study):
+    if study.manifest.workload.device == "cpu" or not compiles_unobserved(study):
         return 1
     return max(1, min(MOST_WARMING, num_usable_cores() // CORES_TO_COMPILE))
 
 
-def _compiles_unobserved(study: Study) -> bool:
+def compiles_unobserved(study: Study) -> bool:
     """What compiling costs is not compared."""
     manifest = study.manifest
     bounded = {constraint.quantity for constraint in manifest.constraints}

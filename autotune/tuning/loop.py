@@ -111,7 +111,7 @@ class Tuner:
             goes_on = self._wants_more() or earlier is None or not _stands(earlier, study)
             if bench.is_here and goes_on:
                 require_same_machine(study)
-            if goes_on and may_compile_ahead(study):
+            if goes_on and (may_compile_ahead(study) or study.manifest.workload.device != "cpu"):
                 bench.prepare(study.manifest.workload, self._time.left_s)
             try:
                 self._race(goes_on=goes_on)
@@ -206,7 +206,7 @@ class Tuner:
         if block is not None and (block.is_warm or self._time.left_s <= 0):
             self._measure_block()
             return True
-        warming = [] if block is None else list(block.warming.values())
+        warming = [] if block is None else block.on_their_way
         started: list[Running] = [*self._queue.running(), *warming]
         if not started:
             if not len(self._queue):
@@ -235,16 +235,18 @@ class Tuner:
             if self._field.lost is not None or not (has_place or (block is None and self._session.mixes)):
                 return  # Without the untuned model nothing can be compared any more.
             way = self._under_way(has_place=has_place)
-            match self._standing().next(way, self._budget, self._time, self._sampler):
+            match (standing := self._standing()).next(way, self._budget, self._time, self._sampler):
                 case End(reason, forecast):
                     if forecast is not None:
                         self._study.early_stop = forecast
                     self._end_search(reason)
                 case Prove(finalists):
                     block = self._field.open(finalists, self._beside.process, self._second.process)
+                    self._field.ahead.let_follow(block, self._field, num_needed=standing.blocks_needed(finalists[0]))
                     block.was_beside = len(self._queue) > 0
                 case Try(config, longest_s, is_extra) if has_place:
                     self._num_extra += is_extra
+                    self._field.ahead.drop()
                     if block is not None:
                         block.was_beside = True
                     self._queue.add(self._opened(config), longest_s)
@@ -253,11 +255,11 @@ class Tuner:
 
     def _warms_more(self, block: Block) -> bool:
         """One more process of the block may become warm beside those that do."""
-        return self._session.mixes or (len(block.warming) < self._session.num_warming and self._field.has_room)
+        return self._session.mixes or (len(block.on_their_way) < self._session.num_warming and self._field.has_room)
 
     def _num_under_way(self) -> int:
         """Places that are taken; where trials run one by one, one for all processes of a block."""
-        num_warming = 0 if self._field.block is None else len(self._field.block.warming)
+        num_warming = 0 if self._field.block is None else len(self._field.block.on_their_way)
         return len(self._queue) + (num_warming if self._session.mixes else min(num_warming, 1))
 
     def _num_places(self) -> int:
@@ -328,13 +330,12 @@ class Tuner:
         plan = self._budget.confirmation.fit_for(self._session.objective)
         evidence = evidence_of(self._study, plan, list(self._field.failed), self._needed_settings)
         assert evidence is not None, "the untuned model is measured first"
-        has_deadline, blocks_s = math.isfinite(self._time.left_s), self._time.blocks_s
-        block_s = 0.0 if has_deadline else blocks_s / max(self._field.num_measured, 1)
+        blocks_s = self._time.blocks_s
+        block_s = 0.0 if math.isfinite(self._time.left_s) else blocks_s / max(self._field.num_measured, 1)
         return Standing(evidence, self._field.most_finalists, blocks_s, block_s)
 
     def _wants_more(self) -> bool:
-        num_tried = self._study.num_recorded() + len(self._queue)
-        return self._budget.num_trials is None or num_tried < self._budget.num_trials
+        return self._study.num_recorded() + len(self._queue) < (self._budget.num_trials or math.inf)
 
     def _opened(self, config: Config) -> AskedTrial:
         """A trial of this config in the study, where it counts as running for as long as it may take."""

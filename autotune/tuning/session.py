@@ -24,7 +24,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import DriftChecked, Notify, StageEntered
-from autotune.tuning.jobs import may_compile_ahead, num_jobs_in, num_warming
+from autotune.tuning.jobs import compiles_unobserved, may_compile_ahead, num_jobs_in, num_warming
 from autotune.tuning.room import Room, room_for
 
 IMPORTED_APART = value_slot("imported_apart", str)
@@ -100,8 +100,12 @@ class Session:
     def with_kernels(self, request: TrialRequest) -> TrialRequest:
         """The request, whose compiler finds the kernels that earlier trials of this run compiled.
 
-        As many threads compile as there are cores for each of the trials that compile side by side.
+        As many threads compile as there are cores for each of the trials that compile side by side. On a device its
+        compiler's processes begin before the driver does, in place of that.
         """
+        if self.study.manifest.workload.device != "cpu":
+            is_ahead = not request.untuned and compiles_unobserved(self.study)
+            return request.with_compilers_ahead() if is_ahead else request
         kernels = self.caches.kernels
         if request.untuned or kernels is None or not self.bench.is_here or not may_compile_ahead(self.study):
             return request

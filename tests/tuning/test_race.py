@@ -15,7 +15,7 @@ from autotune.answer.sections import news
 from autotune.answer.sections.noise import NoiseSection
 from autotune.bench.bench import Lost
 from autotune.config import Config
-from autotune.measure.measurement import Failure, Usage
+from autotune.measure.measurement import DeviceMemory, Failure, Usage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.json import document
@@ -648,16 +648,18 @@ class TestOnADevice:
         """A study of three configs on a machine with so many cores. Returns it, its end and, for each process of a
         block, how many were on their way when it started. `fails` is told that too, and gives a failure or None."""
 
-        def run(num_cores, fails=lambda _: None):
+        def run(num_cores, fails=lambda _: None, room=None):
+            memory = None if room is None else DeviceMemory(own_bytes=2**30, free_bytes=(room - 1) * 2**30)
+            seen = measurement.model_copy(update={"device_memory": memory})
             monkeypatch.setattr("autotune.tuning.jobs.num_usable_cores", lambda: num_cores)
             on_their_way = []
 
             def outcome_of(name, block, config):
                 latency_ms = {"m0": 8, "m5": 7.9, "m6": 7.8}.get(config.get("mode"), 10)
                 if tuner._field.block is None:
-                    return with_latency(measurement, latency_ms / 1e3)
-                on_their_way.append(len(tuner._field.block.warming))
-                return fails(on_their_way[-1]) or with_latency(measurement, latency_ms / 1e3)
+                    return with_latency(seen, latency_ms / 1e3)
+                on_their_way.append(len(tuner._field.block.on_their_way))
+                return fails(on_their_way[-1]) or with_latency(seen, latency_ms / 1e3)
 
             of_three = SPACE.replace("[m0, m1, m2, m3, m4, m5, m6, m7]", "[m0, m5, m6]")
             on_gpu = workload.model_copy(update={"device": "gpu"})
@@ -667,11 +669,21 @@ class TestOnADevice:
 
         return run
 
-    @pytest.mark.parametrize(("num_cores", "most"), [(2, 0), (4, 1), (16, 1)])
-    def test_processes_of_a_block_become_warm_side_by_side(self, run, num_cores, most):
-        """The leader's and the untuned model's, where there are two cores for each of the two."""
-        study, confirmation, on_their_way = run(num_cores)
-        assert max(on_their_way) == most
+    @pytest.mark.parametrize(
+        ("num_cores", "room", "order"),
+        [
+            (2, None, [0] * 6),
+            (4, None, [0, 1] * 3),
+            (16, None, [0, 1, 2, 3, 0, 1]),
+            (16, 4, [0, 1, 2, 3, 0, 1]),
+            (16, 3, [0] * 6),
+        ],
+    )
+    def test_processes_of_a_block_become_warm_side_by_side(self, run, num_cores, room, order):
+        """The leader's and the untuned model's, where there are two cores for each of the two; those of the next block
+        beside them, where there are cores and memory for all four and one block is not enough."""
+        study, confirmation, on_their_way = run(num_cores, room=room)
+        assert on_their_way == order
         assert study.record(confirmation.candidate).config == compiled(6)
 
     def test_a_pair_that_has_no_room_becomes_warm_one_by_one(self, run):

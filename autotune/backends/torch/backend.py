@@ -38,7 +38,7 @@ from autotune.backends.torch import (
 )
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs
 from autotune.backends.torch.captured_graphs import counting
-from autotune.backends.torch.compile_cache import cache_variables, shared_kernels
+from autotune.backends.torch.compile_cache import begin_compilers, cache_variables, shared_kernels
 from autotune.backends.torch.compiled_step import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.frozen import takes_constant_weights
@@ -103,8 +103,7 @@ class TorchBackend(Backend):
     """See `Backend`."""
 
     warmup_calls = 3
-    """Convolution and attention models are steady from the second call on, tiny ones take some more: the warm-up
-    goes on until the samples are steady anyway."""
+    """Most models are steady from the second call on; the warm-up goes on until the samples are steady anyway."""
     evaluation_call = "model.eval()"
     call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
     training = training
@@ -115,6 +114,7 @@ class TorchBackend(Backend):
     compile_cache = compile_cache
     shared_kernels = staticmethod(shared_kernels)
     answered_probes = staticmethod(answered)
+    begin_compilers = staticmethod(begin_compilers)
     built_once = staticmethod(built_once)
     sketch = staticmethod(large_sketch)
     proxies = proxy

@@ -1,10 +1,12 @@
-"""Caches of compiled code: where they lie, what they can be shipped with, and what trials of a study share of them."""
+"""Caches of compiled code: where they lie, what they can be shipped with, and what trials of a study share of them; and
+the processes that compile, begun ahead."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import torch
 from autotune import own_folders
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch import npu
+from autotune.backends.torch.knobs import settings_of
+from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import StoreError
 from autotune.measure.sampling import Clock
@@ -116,3 +120,28 @@ def _keep(folder: Path, target: Path, seconds: float) -> None:
 
 def _seconds_of(kept: Path) -> Path:
     return kept.with_name(f"{kept.name}.seconds")
+
+
+def begin_compilers(config: Config, clock: Clock) -> Callable[[], float] | None:
+    """See `CompilersAhead`. Inductor begins its pool with its first compile, and compiles kernels one by one in the
+    trial's own process until one of the pool has imported torch. Imports a part of the compiler."""
+    settings = settings_of(config)
+    if not settings.compiles_anything or not settings.through_inductor:
+        return None
+    begun = clock()
+    import torch._inductor.config as inductor
+    from torch._inductor.async_compile import AsyncCompile
+
+    imported = clock()
+    pool: Any = AsyncCompile
+    starts: Callable[[], bool] | None = getattr(pool, "use_process_pool", None)
+    # Other kinds of pools are forks of this process, or ask the driver for the device before they begin.
+    if starts is None or getattr(inductor, "worker_start_method", None) != "subprocess":
+        return lambda: imported - begun
+    starts()
+    ready: list[float] = []
+    first: Future[Any] | None = getattr(pool, "_ready_future", None)
+    if first is None:  # It has no pool: one thread compiles.
+        return lambda: imported - begun
+    first.add_done_callback(lambda _: ready.append(clock()))
+    return lambda: min([clock(), *ready]) - begun

@@ -1,8 +1,9 @@
 """What a trial costs beside the calls that are sampled: what its compile found done, a second call, copies of outputs.
 
 A fork server has imported the compiler, earlier trials have compiled kernels of the same source, and the toolchain's
-program has asked what the processor can do. A job finds none of that: these seconds, as they were measured where the
-work was done, are part of the trial's compile times, and what the imports hold is part of its peak memory.
+program has asked what the processor can do; on a device the processes that compile were begun with the trial. A job
+finds none of that: these seconds, as they were measured where the work was done, are part of the trial's compile times,
+and what the imports hold is part of its peak memory.
 """
 
 from __future__ import annotations
@@ -25,11 +26,19 @@ class Spared:
     """What the compile of one trial finds done: the seconds and the memory that it would have taken. `clock` is the one
     by which what the trial compiles itself is timed."""
 
-    def __init__(self, request: TrialRequest, backend: Backend, ahead: ImportedAhead | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        request: TrialRequest,
+        backend: Backend,
+        ahead: ImportedAhead | None,
+        clock: Clock,
+        begun_s: Callable[[], float] | None = None,
+    ) -> None:
         self._request = request
         self._backend = backend
         self._ahead = ahead
         self._clock = clock
+        self._begun_s = begun_s
         self.seconds = 0.0
         self.resident_bytes = 0 if ahead is None else ahead.model_bytes
         """Memory that the imports hold."""
@@ -47,6 +56,8 @@ class Spared:
         if self._ahead is not None:
             self._add(self._ahead.seconds)
             self.resident_bytes += self._ahead.resident_bytes
+        if self._begun_s is not None:
+            self._add(self._begun_s())
         with ExitStack() as found:
             toolchain, answered = self._request.toolchain, self._backend.answered_probes
             # A job has no toolchain: what the compiler tries out belongs into the caches that it is given.

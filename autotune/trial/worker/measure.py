@@ -98,6 +98,8 @@ class _Trial:
     memory: PeakMemory
     subject: Subject
     calls: Calls
+    begun_s: Callable[[], float] | None = None
+    """Tells the seconds that the compile is spared, since the compiler's processes were begun with this one."""
     others: instances.Others | None = None
     """Further instances of the model, which make calls while this process takes its samples."""
 
@@ -235,13 +237,21 @@ def _with_limits(trial: _Trial, step: Step, measured: Measurement) -> Measuremen
 
 def _build(request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend) -> _Trial:
     progress.enter(Stage.BUILD)
+    begun_s = _begin_compilers(request, backend)
     backend.prepare(request.workload.device, request.workload.seed)
     device = DeviceLock.of(request, backend, progress)
     memory = PeakMemory(backend)
     subject = subject_of(request, backend)
     calls = calls_for(request.workload, subject, backend)
     calls.is_used = request.is_used and request.judged
-    return _Trial(request, progress, supervision, backend, device, memory, subject, calls)
+    return _Trial(request, progress, supervision, backend, device, memory, subject, calls, begun_s)
+
+
+def _begin_compilers(request: TrialRequest, backend: Backend) -> Callable[[], float] | None:
+    """The compiler's processes, where kernels are to be compiled. What tells the seconds that they spare."""
+    begin, settings = backend.begin_compilers, ConfigParts.of(request.config).settings
+    is_cold = request.compilers_ahead and request.compiled_before is None and not request.untuned
+    return begin(settings, backend.clock) if is_cold and begin is not None else None
 
 
 def _prove(trial: _Trial) -> tuple[_Compiling, _Proof]:
@@ -256,7 +266,7 @@ def _compile(trial: _Trial) -> tuple[_Compiling, Any]:
     trial.device.enter(Stage.COMPILE)
     trial.memory.restart()
     clock = trial.device.without_waits(trial.progress.without_pauses(backend.clock))
-    spared = Spared(request, backend, supervision.ahead, clock)
+    spared = Spared(request, backend, supervision.ahead, clock, trial.begun_s)
     calls.reset()
     begun = spared.clock()
     changes = UndoLog()
