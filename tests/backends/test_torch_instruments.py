@@ -7,6 +7,7 @@ binding: https://pypi.org/project/nvidia-ml-py/, events: https://docs.pytorch.or
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import os
 import sys
 from types import ModuleType, SimpleNamespace
@@ -18,8 +19,14 @@ from autotune.doctor import machine
 from autotune.measure.device_state import HARD, POWER_CAP
 
 torch = pytest.importorskip("torch")
-from autotune.backends.torch import instruments  # noqa: E402
-from autotune.backends.torch.instruments import REASONS, CudaInstruments, Nvml, others_on_gpu  # noqa: E402  # noqa: E402
+from autotune.backends.torch import backend, instruments  # noqa: E402
+from autotune.backends.torch.instruments import (  # noqa: E402
+    REASONS,
+    CudaInstruments,
+    Nvml,
+    cuda_uuid,
+    others_on_gpu,
+)
 
 pytestmark = pytest.mark.torch
 UUID = "GPU-0b5a2c1e"
@@ -246,6 +253,27 @@ def test_the_gpu_is_found_by_its_uuid(nvml):
     assert Nvml.of("GPU-unknown") is None, "one of eight would be a guess"
     nvml(num_gpus=1)
     assert Nvml.of("MIG-slice") is not None
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"), [(None, UUID), ("0", UUID), ("MIG-a1, MIG-b2", "MIG-a1"), ("GPU-1234,MIG-b2", UUID)]
+)
+def test_a_slice_has_its_own_uuid(monkeypatch, visible, found):
+    """Readings and other processes are then those of the slice, and not of the whole card."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert cuda_uuid(FakeCuda()) == found
+
+
+@pytest.mark.parametrize(("release", "said"), [("3.2.0", "3.2.0"), (None, "missing: inductor compiles for Ascend")])
+def test_ascend_needs_a_triton_of_its_own(monkeypatch, release, said):
+    """`doctor` looks for it where torch_npu is installed, and nowhere else."""
+    assert "triton-ascend" not in backend._compilers()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch_npu" else find(name))
+    monkeypatch.setattr(backend, "package_version", lambda _: release)
+    assert backend._compilers()["triton-ascend"].startswith(said)
 
 
 def test_without_a_driver_or_the_binding_there_are_no_readings(nvml, monkeypatch):

@@ -258,7 +258,9 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
     if _within(version, "<2.6"):
         syntax = {"jit_level": level, "jit_syntax_level": "STRICT" if fullgraph else "LAX"}
         return replace(process, jit={"mode": _OLD_CAPTURE[capture]}, jit_config=syntax)
-    options = {"capture_mode": capture, "jit_level": level, "fullgraph": fullgraph, **_jit_options(config)}
+    # Without it CANN's GE compiles on the Atlas training series, to which O0 and O1 mean nothing.
+    backend = {"backend": "ms_backend"} if device == "ascend" and _within(version, "<2.9") else {}
+    options = {"capture_mode": capture, "jit_level": level, "fullgraph": fullgraph, **backend, **_jit_options(config)}
     return replace(process, jit=options)
 
 

@@ -87,6 +87,7 @@ from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config
+from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
@@ -373,10 +374,13 @@ _OF_COMPILER = frozenset({"_compiled_call_impl", "_is_torch_compile", "_validate
 
 
 def _compilers() -> dict[str, str]:
-    """What inductor generates code with: a C++ compiler for CPUs, Triton for GPUs."""
+    """What inductor generates code with: a C++ compiler for CPUs, Triton for GPUs, its own Triton for Ascend."""
     found = {"g++": shutil.which("g++") or shutil.which("clang++") or "missing: inductor cannot compile for CPUs"}
     if importlib.util.find_spec("triton") is not None:
         found["triton"] = str(importlib.import_module("triton").__version__)
+    if importlib.util.find_spec("torch_npu") is not None:
+        lacking = "missing: inductor compiles for Ascend with it alone, but for npu_backend=mlir or dvm"
+        found["triton-ascend"] = package_version("triton-ascend") or lacking
     return found
 
 

@@ -75,8 +75,13 @@ def others_on_gpu(cuda: Any) -> str | None:
 
 
 def cuda_uuid(cuda: Any) -> str | None:
-    """As NVML writes it: CUDA may number its devices in another order, and hide some."""
-    uuid = getattr(cuda.get_device_properties(cuda.current_device()), "uuid", None)
+    """As NVML writes it: CUDA may number its devices in another order, and hide some. A MIG slice is made visible by
+    its own UUID alone, and CUDA may tell that of the whole card in its place."""
+    number: int = cuda.current_device()
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if number < len(visible) and visible[number].startswith("MIG-"):
+        return visible[number]
+    uuid = getattr(cuda.get_device_properties(number), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"
 
 
