@@ -71,8 +71,8 @@ def figures_of(record: TrialRecord) -> Figures:
 
 
 def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
-    """What is exported: the best config, or another trial that was compared with the untuned model. Where nothing is
-    decided, any trial that the user names and that keeps every constraint.
+    """What is exported: the best config, or any trial that the user names and that keeps every constraint. What was not
+    compared with the untuned model in fresh processes says that it is not proven.
 
     Raises InputError if there is no verdict yet and no trial named, or nothing usable.
     """
@@ -80,7 +80,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
     confirmation = answer.confirmation
     if answer.verdict is None or confirmation is None:
         return _tuned(study, answer, _unproven(study, answer, trial))
-    if trial is not None and answer.verdict is Verdict.UNDECIDED and trial not in confirmation.compared:
+    if trial is not None and trial not in confirmation.compared:
         return _tuned(study, answer, _unproven(study, answer, trial))
     if trial is not None and (answer.best is None or trial != answer.best.number):
         return _tuned(study, answer, _chosen(study, confirmation, trial))
@@ -118,15 +118,8 @@ def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported
 
 
 def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
-    """The trial that the user chose. Raises InputError if it was not compared with the untuned model."""
-    record = study.record(trial)
-    speedup = confirmation.compared.get(trial)
-    if speedup is None:
-        compared = ", ".join(str(number) for number in confirmation.compared) or "none"
-        raise InputError(
-            f"trial {trial} was not compared with the untuned model in fresh processes (compared: {compared})",
-            tip=f"`{study.command('compare')} 0 {trial}` measures it; an export rests on the study's own blocks",
-        )
+    """The trial that the user chose, which was compared with the untuned model."""
+    record, speedup = study.record(trial), confirmation.compared[trial]
     is_proven = verdict_of(speedup, confirmation.margin_of(trial)) is Verdict.FASTER
     verdict = Verdict.FASTER if is_proven and confirmation.verdict in COMPILED else Verdict.CHOSEN
     return _Exported(record, verdict, speedup, confirmation.pairs_of(trial))
