@@ -141,7 +141,7 @@ def _paid_back(trainer: Any, tuned: TunedConfig) -> Any:
             recorder = recorder_of(trainer.model)
             if len(self._durations) != STEPS_OF_COMPILING + STEPS_TIMED or recorder is None:
                 return
-            if recorder.stats().state == "tuned":
+            if state.is_world_process_zero and recorder.stats().state == "tuned":
                 by_study = tuned.evidence.untuned.latency_s.p50 - tuned.evidence.best.latency_s.p50
                 saved_s = args.gradient_accumulation_steps * by_study
                 _log.info("autotune: %s", told(self._durations, saved_s, state.max_steps))

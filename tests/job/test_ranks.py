@@ -667,10 +667,11 @@ class TestCaches:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
         monkeypatch.setattr(torch_apply, "is_one_of_many", lambda: True)
         monkeypatch.setattr(torch_apply, "num_usable_cores", lambda: 8)
-        monkeypatch.setattr(inductor_config, "compile_threads", 16)
-        assert (inductor_config, "compile_threads", 2) in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))
-        monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "8")
-        names = [name for _, name, _ in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))]
+        with inductor_config.patch(compile_threads=16):
+            entries = torch_apply._entries(made(), settings_of(Config(INDUCTOR)))
+            assert (inductor_config, "compile_threads", 2) in entries
+            monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "8")
+            names = [name for _, name, _ in torch_apply._entries(made(), settings_of(Config(INDUCTOR)))]
         assert "compile_threads" not in names
 
 

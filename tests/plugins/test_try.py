@@ -81,7 +81,7 @@ net = Net().eval()
 
 def call(times):
     with torch.no_grad():
-        print(f"{sum(float(net(torch.ones(2, 16)).sum()) for _ in range(times)):.3f}", flush=True)
+        print(f"{max(float(net(torch.ones(2, 16)).sum()) for _ in range(times)):.3f}", flush=True)
     with open(f"eager-{os.getpid()}", "w") as file:
         file.write(str(len(EAGER)))
 
@@ -171,7 +171,7 @@ def ended(process):
 @pytest.mark.torch
 def test_a_job_is_called_on_both_sides(folder):
     """Output and exit status are its own; in each process some calls are tuned and others are not, as counted."""
-    job = [sys.executable, "job.py", "90"]
+    job = [sys.executable, "job.py", "6000"]
     status, out, err = ended(begin(folder, *cli_command("try", "infer.yaml", "--json", "--", *job)))
     plain = ended(begin(folder, *job))
     *own, last = out.splitlines()
@@ -183,9 +183,9 @@ def test_a_job_is_called_on_both_sides(folder):
     assert len(told["models"]) == 2
     for model in told["models"]:
         num_eager = int((folder / f"eager-{model['pid']}").read_text())
-        assert model["num"] == 90
+        assert model["num"] == 6000
         assert 0 < model["untuned"]["num"] <= num_eager
-        assert 0 < model["tuned"]["num"] <= 90 - num_eager
+        assert 0 < model["tuned"]["num"] <= 6000 - num_eager
         assert model["num_first"] in (20, 6)  # A child of a process in which the guard has settled.
         assert all(seconds > 0 for pair in model["pairs"] for seconds in pair)
         assert (model["delivered"] is None) == (model["missing"] is not None) == (len(model["pairs"]) < 4)
