@@ -22,7 +22,7 @@ from autotune.config import Config
 from autotune.errors import InputError, marked
 from autotune.files import write_asked, write_whole
 from autotune.measure.early_look import PRIOR_SCALE, noise_of
-from autotune.measure.measurement import Measurement, Outcome
+from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.scatter import state_of
 from autotune.measure.statistics import COMPILED, Speedup, Verdict, verdict_of
@@ -76,6 +76,8 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
 
     Raises InputError if there is no verdict yet and no trial named, or nothing usable.
     """
+    if trial is not None:
+        _refuse_a_near_miss(study.record(trial))
     answer = StudyResult(study)
     confirmation = answer.confirmation
     if answer.verdict is None or confirmation is None:
@@ -90,6 +92,16 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
             tip=f"relax a constraint in another study ({marked('study', 'NAME')})",
         )
     return _tuned(study, answer, _Exported(answer.best, answer.verdict, answer.speedup, confirmation.pairs))
+
+
+def _refuse_a_near_miss(record: TrialRecord) -> None:
+    """Raises InputError for a config that was timed although its outputs miss the tolerance."""
+    if isinstance(record.outcome, Failure) and record.outcome.near is not None:
+        raise InputError(
+            f"trial {record.number} misses this study's tolerance: {record.outcome.error}",
+            tip=f"tune with {marked('tolerance', record.outcome.near.tolerance)} under another name "
+            f"({marked('study', 'NAME')}): what it gives is proven there",
+        )
 
 
 @dataclass(frozen=True)

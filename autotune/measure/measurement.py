@@ -458,8 +458,19 @@ class Measurement(Compiled, Checked, Timed, SparseRecord):
         return self.passes.steady_s(self.latency, self.samples)
 
 
-class Failure(Record):
+class NearMiss(Record):
+    """What a config gave that is known to round and missed the tolerance by little: one process, and nothing rests on
+    it."""
+
+    tolerance: PositiveFloat
+    """The smallest of 1, 2 and 5 times a power of ten that takes its outputs."""
+    measurement: Measurement
+
+
+class Failure(SparseRecord):
     """A trial without a usable measurement: the reason, the stage and the child's error message."""
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"near"})
 
     kind: Literal["failure"] = "failure"
     reason: Reason
@@ -474,6 +485,8 @@ class Failure(Record):
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did. A `crash` with an earlier
     one is the second of two."""
+    near: NearMiss | None = None
+    """None: the outputs are no near miss, or it was not timed."""
 
     @property
     def blames_config(self) -> bool:

@@ -118,7 +118,8 @@ def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Pa
     """The knob with the values that are offered; None if there are none."""
     if not circumstances.allow(entry):
         return None
-    values = tuple(offered.value for offered in entry.entries() if circumstances.allow(offered))
+    entries = [offered for offered in entry.entries() if circumstances.allow(offered)]
+    values = tuple(offered.value for offered in entries)
     if not values:
         return None
     if "untuned" in entry.model_fields_set and not is_among(entry.untuned, values):
@@ -136,6 +137,7 @@ def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Pa
         default=default,
         untuned=untuned,
         runtime=entry.runtime,
+        rounding=tuple(e.value for e in entries if max(e.error, entry.error) > 0 and not is_among(e.value, (untuned,))),
     )
 
 

@@ -11,12 +11,12 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from autotune.config import Config, Scalar, fits
-from autotune.schema import Record
+from autotune.schema import Record, SparseRecord
 from autotune.space.schema import Pattern
 
 MOST_LISTED = 5000
@@ -24,8 +24,10 @@ MOST_LISTED = 5000
 Choose = Callable[[str, tuple[Scalar, ...]], Scalar]
 
 
-class Knob(Record):
+class Knob(SparseRecord):
     """A knob under the circumstances of a study: `values` are those offered, in order."""
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"rounding"})
 
     name: str
     doc: str
@@ -34,6 +36,8 @@ class Knob(Record):
     default: Scalar
     untuned: Scalar
     runtime: bool = False
+    rounding: tuple[Scalar, ...] = ()
+    """Values that are known to round otherwise than the untuned model (`error` in the file)."""
 
 
 class SearchSpace(Record):
@@ -51,7 +55,7 @@ class SearchSpace(Record):
     @cached_property
     def fingerprint(self) -> str:
         """Changes with any knob, value, order, condition or rule, but not with links or the wording of reasons."""
-        left_out: Any = {"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True}
+        left_out: Any = {"knobs": {"__all__": {"doc", "rounding"}}, "forbid": True, "forbid_in_parts": True}
         content = self.model_dump(mode="json", exclude=left_out)
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
@@ -133,6 +137,11 @@ class SearchSpace(Record):
         """The config without the knobs that only change how compiled code runs."""
         runtime = {knob.name for knob in self.knobs if knob.runtime}
         return Config({name: value for name, value in config.root.items() if name not in runtime})
+
+    def rounding(self, config: Config) -> Config:
+        """The settings of a config that are known to round."""
+        given = ((knob.name, knob.rounding) for knob in self.knobs if knob.name in config.root)
+        return Config({name: config[name] for name, rounding in given if is_among(config[name], rounding)})
 
     def simplicity(self, config: Config) -> tuple[int, bool]:
         """Smaller is simpler: how many knobs differ from the untuned model or from the framework's default compile,

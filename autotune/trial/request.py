@@ -102,6 +102,8 @@ class TrialRequest(Record):
     """Whether steady calls keep memory is measured after the samples, unless they are taken in turns."""
     finds_limits: bool = False
     """Which whole numbers the untuned model takes is looked for, after everything else."""
+    rounds: bool = False
+    """A setting is known to round: beyond the tolerance by little, the config is timed all the same (`near_miss`)."""
     is_used: bool = False
     """After everything else the model is used as a job will use it, longer than in a trial (see `use`)."""
     engine: str | None = None

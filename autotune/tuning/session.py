@@ -26,6 +26,8 @@ from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import DriftChecked, Notify, StageEntered
 from autotune.tuning.jobs import compiles_unobserved, may_compile_ahead, num_jobs_in, num_warming
 from autotune.tuning.room import Room, room_for
+from autotune.workload.kinds import kind_of
+from autotune.workload.process_start import INSTANCES
 
 IMPORTED_APART = value_slot("imported_apart", str)
 """See `Bench.lacks`, of the latest run."""
@@ -171,8 +173,17 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         limits=budget.limits,
         variables=study.variables,
         measures_growth=any(constraint.quantity == GROWTH for constraint in manifest.constraints),
+        rounds=_may_be_near(study, config),
         finds_limits=is_untuned and study.untuned_record() is None,
     )
+
+
+def _may_be_near(study: Study, config: Config) -> bool:
+    """Calls under this config may be off by little since it rounds. Of instances, training steps and texts nothing is
+    timed that is wrong."""
+    manifest = study.manifest
+    is_timed = kind_of(manifest.workload).times_near_misses and INSTANCES not in config.root
+    return is_timed and bool(manifest.space.rounding(config).root)
 
 
 def setup_error(doing: str, failure: Failure) -> SetupError:

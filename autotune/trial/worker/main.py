@@ -35,6 +35,7 @@ from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import instances, reference, same_numbers
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.measure import Supervision, be_instance, measure
+from autotune.trial.worker.near_miss import NearMissError
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
 from autotune.workload.process_start import ProcessStart
 
@@ -115,6 +116,9 @@ def run(
         if ahead is not None:
             ahead.adopt(request.cache)
         return job(backend)
+    except NearMissError as near:
+        traceback.print_exc()
+        return near.timed(failure_of(near.wrong, progress.stage, request, backend, str(folder.stderr)), folder)
     except BaseException as error:
         traceback.print_exc()
         return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))

@@ -14,6 +14,7 @@ The order of events is part of what is measured. In each stage:
               the second call, that is timed, counts as compiling, and the compile's peak is read once more after the
               calls, before their results are compared. What the calls gave is dropped with the frame of `_prove`: it
               is no part of the peak while running.
+              A config that rounds and is wrong by little goes on all the same, its failure on record (`near_miss`).
     run       A prepared process waits at its gate, warm. The peak is reset; warm-up and samples follow with the device
               taken, in a live process for each turn. Right after the last sample the peak is read. Only then comes
               what would disturb samples: events of the device's own clock, copies of outputs, further calls to see
@@ -54,13 +55,14 @@ from autotune.measure.sampling import Beside, SamplingPlan, take_samples, take_t
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker import instances, same_numbers
-from autotune.trial.worker.accuracy_check import check, reference_tolerance
+from autotune.trial.worker.accuracy_check import WrongResultError, check, reference_tolerance
 from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls.kinds import calls_for
 from autotune.trial.worker.costs import Spared, copying_s
 from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.input_limits import little_to_lose, look_for_limits
 from autotune.trial.worker.memory import PeakMemory, growth_of
+from autotune.trial.worker.near_miss import Near, NearMissError, near_miss
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject
@@ -144,6 +146,8 @@ class _Proof:
     checked: Checked
     held_to: float | None
     """The tolerance with which others are held to what this process computed; None if it wrote no reference."""
+    near: Near | None = None
+    """It is wrong by little, and timed all the same. `checked` is what a larger tolerance finds."""
 
 
 def measure(request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend) -> Measurement:
@@ -172,34 +176,46 @@ def be_instance(request: TrialRequest, progress: StageReporter, backend: Backend
 
 
 def _measure(trial: _Trial) -> Measurement:
+    with trial.calls.recording():
+        compiling, proof = _prove(trial)
+        if proof.near is None:
+            return _timed(trial, compiling, proof)
+
+    def take() -> Measurement:
+        with trial.calls.recording():
+            return _timed(trial, compiling, proof)
+
+    raise NearMissError(proof.near, take)
+
+
+def _timed(trial: _Trial, compiling: _Compiling, proof: _Proof) -> Measurement:
+    """Time what was checked, and complete the measurement."""
     request, backend, progress = trial.request, trial.backend, trial.progress
     model, calls = trial.subject.model, trial.calls
-    with calls.recording():
-        compiling, proof = _prove(trial)
-        if trial.others is not None:
-            trial.others.prepare()
-        step = compiling.step
-        program = compile_model.program(backend, model, request.config)
-        here = environment.describe(device=backend.device_name(), variables=request.variables)
-        timed = _time(trial, step, compiling.spared.resident_bytes)
-        calls.require_sound(step)
-        diagnosis = backend.diagnose(model, trial.settings)
-        _profile(request, calls.example(step), backend)
-        complete_reference(request, calls, step, proof.held_to)
-        measured = Measurement(
-            **dict(compiling.figures(trial, timed.samples)),
-            **dict(proof.checked),
-            **dict(timed),
-            diagnosis=diagnosis,
-            signature=trial.subject.signature,
-            environment=here,
-            stage_s=progress.spent_s(),
-            program=program,
-            replay=calls.replay,
-            generated=calls.generated,
-        )
-        measured = _used(trial, step, measured) if calls.is_used else measured
-        return _with_limits(trial, step, measured) if request.finds_limits else measured
+    if trial.others is not None:
+        trial.others.prepare()
+    step = compiling.step
+    program = compile_model.program(backend, model, request.config)
+    here = environment.describe(device=backend.device_name(), variables=request.variables)
+    timed = _time(trial, step, compiling.spared.resident_bytes)
+    calls.require_sound(step)
+    diagnosis = backend.diagnose(model, trial.settings)
+    _profile(request, calls.example(step), backend)
+    complete_reference(request, calls, step, proof.held_to)
+    measured = Measurement(
+        **dict(compiling.figures(trial, timed.samples)),
+        **dict(proof.checked),
+        **dict(timed),
+        diagnosis=diagnosis,
+        signature=trial.subject.signature,
+        environment=here,
+        stage_s=progress.spent_s(),
+        program=program,
+        replay=calls.replay,
+        generated=calls.generated,
+    )
+    measured = _used(trial, step, measured) if calls.is_used else measured
+    return _with_limits(trial, step, measured) if request.finds_limits else measured
 
 
 def _used(trial: _Trial, step: Step, measured: Measurement) -> Measurement:
@@ -300,12 +316,20 @@ def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
     if second is not None:
         compiling.second_call_s = second.seconds
         compiling.peak_bytes = trial.memory.peak_bytes(compiling.spared.resident_bytes)
-    checked = check(request, seen, request.tolerance_for(dtypes), calls.gate)
+    tolerance, near = request.tolerance_for(dtypes), None
+    try:
+        checked = check(request, seen, tolerance, calls.gate)
+    except WrongResultError as error:
+        is_timed = request.rounds and trial.supervision.turns is None
+        near = near_miss(error, request, seen, tolerance, calls.gate) if is_timed else None
+        if near is None:
+            raise
+        checked = near.checked
     if calls.compared_by_chance and request.compiled_before is None:
         checked = same_numbers.check_in_child(trial.progress.folder, request, trial.backend)
     not_varied = calls.not_varied if request.judged else ()
     taken = {"not_varied": not_varied, "assumed": trial.subject.assumed}
-    return _Proof(checked.model_copy(update=taken), held_to)
+    return _Proof(checked.model_copy(update=taken), held_to, near)
 
 
 def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:

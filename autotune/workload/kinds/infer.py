@@ -17,6 +17,7 @@ class Infer(Work):
     task = "infer"
     words = "calls of a model"
     has_engines = True
+    times_near_misses = True
 
     @classmethod
     def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:

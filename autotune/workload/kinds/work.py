@@ -28,6 +28,8 @@ class Work(ABC):
     """What a config does can be written in the framework's own code."""
     has_engines: ClassVar[bool] = False
     """An engine beside the framework may run the calls: all are of one model and one shape."""
+    times_near_misses: ClassVar[bool] = False
+    """A config that rounds and misses the tolerance by little is timed all the same."""
     has_many_shapes: ClassVar[bool] = False
     """Calls differ in their shapes, so that what compiling them takes is compared, and no portfolio is of them."""
     trains: ClassVar[bool] = False
