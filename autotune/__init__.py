@@ -114,6 +114,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _PLACES:
+        if _PLACES[name].startswith("autotune.api."):
+            from autotune.command_line import require_tuning
+
+            require_tuning()
         module = import_module(_PLACES[name])
         return getattr(module, name, module)
     found = _behind_the_door(name)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 
@@ -12,13 +13,27 @@ def main() -> None:
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # A shell's background job ignores it.
     if handled:
         signal.signal(signal.SIGINT, _leave)
-    from autotune.cli import run
+    try:
+        from autotune.cli import run
+    except ModuleNotFoundError as error:
+        sys.exit(_say_missing(error))
 
     try:
         run(_interrupt if handled else None, begun)
     finally:
         if handled:
             signal.signal(signal.SIGINT, _leave)
+
+
+def _say_missing(error: ModuleNotFoundError) -> int:
+    """What to install, on stderr. Returns the exit status. Raises the error where it may be a bug."""
+    from autotune.command_line import without_tuning
+
+    missing = without_tuning(error)
+    if missing is None:
+        raise error
+    sys.stderr.write(f"error: {missing}\ntip: {missing.tip}\n")
+    return missing.exit_code
 
 
 def _interrupt() -> None:

@@ -11,12 +11,17 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from autotune.errors import SetupError
 
 AS_A_MODULE = "python -m autotune"
 """Works wherever the package can be imported: what a job, a notebook or a test is told."""
 _PACKAGE = Path(__file__).parent
+_OF_TUNING = ("optuna", "rich", "scipy", "sqlalchemy", "typer")
+"""Packages of the extra `tune`."""
 _FLAGS = {
     "build": "model",
     "arguments": "model-arg",
@@ -41,6 +46,24 @@ def install(extra: str) -> str:
     """What installs an extra of this package: the distribution is on no index, so a checkout installs itself."""
     place = _PACKAGE.parent if (_PACKAGE.parent / "pyproject.toml").is_file() else "autotune-compile"
     return f"pip install {'-e ' if isinstance(place, Path) else ''}'{place}[{extra}]'"
+
+
+def without_tuning(error: ModuleNotFoundError) -> SetupError | None:
+    """The sentence where a package is missing that a search and the command line need, and a job does not; None for
+    any other package."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _OF_TUNING:
+        return None
+    return SetupError(
+        f"{package} is not installed: tuning needs more packages than a job that loads a config", tip=install("tune")
+    )
+
+
+def require_tuning() -> None:
+    """Raises SetupError where one of them is missing. Imports none."""
+    lacking = (ModuleNotFoundError(name=package) for package in _OF_TUNING if find_spec(package) is None)
+    if (missing := next(map(without_tuning, lacking), None)) is not None:
+        raise missing
 
 
 def flag(field: str) -> str:

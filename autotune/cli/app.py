@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli.team_defaults import use_files
-from autotune.command_line import as_flag, command, flag
+from autotune.command_line import as_flag, command, flag, without_tuning
 from autotune.doors import Door
 from autotune.errors import OUTPUT, AutotuneError, InputError, answering, did_you_mean, naming, printable_lines, worded
 from autotune.question.question import Question
@@ -181,6 +181,10 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
                 code = 0
             except OSError as error:
                 code = say_error(explained(error), as_json=bool(kwargs.get("as_json")))
+            except ModuleNotFoundError as error:
+                if (missing := without_tuning(error)) is None:
+                    raise
+                code = say_error(missing, as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
     return run
