@@ -19,9 +19,6 @@ KEPT = ("aa", "delivered", "loader", "overhead", "planted", "replay", "warm_star
 """Sections that are made anew here; those of `wall_time.py` take a minute of simulated loops each, and that of
 `device.py` has tests of its own."""
 
-NOT_YET = {"large"}
-"""Scripts that were not run on a quiet machine yet: nothing of them is published."""
-
 
 def benchmarks_of(script: str) -> list[Benchmark]:
     """The benchmarks of a script's name."""
@@ -47,7 +44,7 @@ def test_every_script_has_sections_and_a_row_in_the_list():
     """No section without a script, no records without a section; `python -m benchmarks all` runs all but a device's."""
     folder = REPOSITORY / "benchmarks"
     scripts = {file.stem for file in folder.glob("*.py") if re.search("^BENCHMARKS? = ", file.read_text(), re.M)}
-    assert {script_of(name) for name in SECTIONS} == scripts - NOT_YET
+    assert {script_of(name) for name in SECTIONS} == scripts
     assert {file.stem for file in RESULTS.glob("*.json")} == SECTIONS.keys()
     assert {name for name, *_ in all_of_them.STEPS} == scripts - {"device"}
     listed = (folder / "README.md").read_text()
