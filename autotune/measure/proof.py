@@ -54,19 +54,20 @@ class Proof:
         present = self.look.speedup_of(config)
         if present is None:
             return None
+        first = self._first_proof(config, margin, is_last=True)
         looks = [num for num in self._looks if num < self.blocks.num_blocks(config)]
         intervals = [
-            *self._early_intervals(config, margin),
+            *([] if first is None else self._early_intervals(config, first)),
             *(self._at_look(config, num).look.intervals[config] for num in looks),
         ]
         if not intervals or config in self.look.configs:
             intervals.append(present)
-        bar = self._exceeded(config, margin, is_last=True)
+        bar = None if first is None else first.blocks.margin(config, margin)
         low = max([*(interval.low for interval in intervals), *([] if bar is None else [1 + bar])])
         high = min(interval.high for interval in intervals)
         if low >= high:
             low, high = present.low, present.high
-        if bar is None and low > 1 + self.margin_of(config, margin):
+        if bar is None and low > 1 + self.blocks.margin(config, margin):
             low = 1.0
         return Speedup(median=min(max(present.median, low), high), low=low, high=high)
 
@@ -108,16 +109,15 @@ class Proof:
         speedup, limit = self.look.intervals[config], 1 + self.margin_of(config, margin)
         return speedup.high <= limit or (speedup.median <= limit and speedup.high <= TOO_WIDE * speedup.low)
 
-    def _early_intervals(self, config: int, margin: float) -> list[Speedup]:
-        """Intervals of the early looks at a config, from the one that proved it on; none where none did.
+    def _early_intervals(self, config: int, first: Proof) -> list[Speedup]:
+        """Intervals of the early looks at a config, from the `first` that proved it on; none where a later one did.
 
         Each leaves the error of an early look on either side, and is as much wider as all blocks scatter more than is
         usual: a few that agree by chance do not leave less than the blocks after them show.
         """
-        first = self._first_proof(config, margin, is_last=True)
         last = min(self.blocks.num_blocks(config), self.first_look - 1, max(EARLY_GAINS))
         widened = max(1.0, self.blocks.noise / PRIOR_SCALE)
-        nums = range(first.blocks.num_blocks(config) if first else last + 1, last + 1)
+        nums = range(first.blocks.num_blocks(config), last + 1)
         return [self.blocks.until(config, num).posterior(config).speedup(2 * EARLY_ERROR, widened) for num in nums]
 
     def _exceeded(self, config: int, margin: float, *, is_last: bool) -> float | None:
