@@ -14,7 +14,11 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import training  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.torch.captured_graphs import counting, multiplies_by_zero  # noqa: E402
+from autotune.backends.torch.captured_graphs import (  # noqa: E402
+    counting,
+    make_outputs_contiguous,
+    multiplies_by_zero,
+)
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.errors import InvalidConfigError  # noqa: E402
@@ -256,3 +260,45 @@ def test_nan_times_zero_is_nan(case):
     x[1], x[2] = float("nan"), 2.0
     assert step(x).isnan().any(dim=1).tolist() == [False, True, False]
     assert torch._inductor.config.joint_custom_pre_pass is None
+
+
+class Decoding(torch.nn.Module):
+    """Attention, then a convolution: the picture, and a view of what attention gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.convolution = torch.nn.Linear(8, 8), torch.nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, x):
+        y = x.flatten(2).transpose(1, 2)[:, None]
+        y = torch.nn.functional.scaled_dot_product_attention(y, y, y)[:, 0]
+        y = self.linear(y).transpose(-1, -2).reshape(x.shape)
+        return self.convolution(y + x), y
+
+
+@pytest.mark.parametrize(
+    ("memory_format", "added"), [("contiguous_format", [True, False]), ("channels_last", [False] * 2)]
+)
+@torch.no_grad()
+def test_an_output_whose_channels_come_last_unasked_is_copied(memory_format, added):
+    """None that is a view, and none of a model whose own channels come last."""
+    graphs = []
+    form = {"memory_format": getattr(torch, memory_format)}
+    torch.compile(Decoding().to(**form), backend=lambda graph, _: graphs.append(graph) or graph)(
+        torch.randn(1, 8, 4, 4).to(**form)
+    )
+    make_outputs_contiguous(graphs[0])
+    *_, output = graphs[0].graph.nodes
+    assert [node.target == "contiguous" for node in output.args[0]] == added
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("freezing", [False, True])
+@torch.no_grad()
+def test_a_compiled_picture_is_contiguous_as_the_untuned_one(freezing):
+    """Inductor alone gives it with its channels last."""
+    model, x = Decoding().eval(), torch.randn(1, 8, 4, 4)
+    picture = compiled(model, {"execution": "compile", "backend": "inductor", "freezing": freezing})(x)[0]
+    assert picture.stride() == model(x)[0].stride()
+    torch._dynamo.reset()
+    assert not torch.compile(model)(x)[0].is_contiguous()

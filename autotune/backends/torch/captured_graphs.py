@@ -12,6 +12,11 @@ their calls are meant to go.
 **NaN and infinities in a product with zero.** Inductor makes zeros of `x * 0` (2.13), also of a float's, which is NaN
 where `x` is not finite: an old test for such numbers. It does so for a whole number alone: in a graph with such a
 product it is made a 0.0, which costs nothing.
+
+**Pictures whose channels come last.** Shapes and strides in a graph are PyTorch's forecast of them, and behind an
+attention block it expects channels last where the untuned model gives a contiguous picture (2.13; the decoder of
+Stable Diffusion's autoencoder): `view` raises on what compiled code returns. Where no input and no weight has its
+channels last, an output that is no view is made contiguous in the graph.
 """
 
 from __future__ import annotations
@@ -92,6 +97,7 @@ class CallsLeftOut:
             self.names |= dict.fromkeys(unused)
             if unused:
                 return graph
+            make_outputs_contiguous(graph)
             with _keeping_nan() if multiplies_by_zero(graph) else nullcontext():
                 compiled = compile_graph(self_, graph, *args, **kwargs)
             return self._counted_once(compiled, made) if made else compiled
@@ -273,3 +279,30 @@ _PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar)
 
 def _is_whole_zero(given: Any) -> bool:
     return isinstance(given, int) and given == 0
+
+
+def make_outputs_contiguous(graph: torch.fx.GraphModule) -> None:
+    """Add a copy of each output that is expected to have its channels last although nothing that goes in has."""
+    *nodes, output = graph.graph.nodes
+    given = (node for node in nodes if node.op in ("placeholder", "get_attr"))
+    scattered = [node for node in output.all_input_nodes if _has_channels_last(node)]
+    if not scattered or any(map(_has_channels_last, given)):
+        return
+    for node in scattered:
+        if not node.meta[_VALUE]._is_view():
+            with graph.graph.inserting_before(output):
+                copy = graph.graph.call_method("contiguous", (node,))
+            copy.meta = {**node.meta, _VALUE: node.meta[_VALUE].contiguous()}
+            output.replace_input_with(node, copy)
+    graph.recompile()
+
+
+_VALUE = "example_value"
+
+
+def _has_channels_last(node: torch.fx.Node) -> bool:
+    value = node.meta.get(_VALUE)
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_contiguous():
+        return False
+    forms = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return value.dim() in forms and value.is_contiguous(memory_format=forms[value.dim()])
