@@ -75,7 +75,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     "mindyolo": ("plugins/hubs/mindspore/",),
     "triton": ("backends/torch/backend.py",),
     "pynvml": ("backends/torch/instruments.py",),
-    "mindspore": ("backends/mindspore/", "models/mindspore/", "plugins/hubs/mindspore/", "integrations/mindspore.py"),
+    "mindspore": (
+        *("backends/mindspore/", "models/mindspore/", "plugins/hubs/mindspore/", "plugins/watch/mindspore/"),
+        "integrations/mindspore.py",
+    ),
     "optuna": ("study/", "planning/", "plugins/postgres/", "plugins/samplers/"),
     "scipy": ("study/sampler/", "measure/early_look.py"),
     "sqlalchemy": ("study/sqlite.py", "plugins/postgres/"),

@@ -245,7 +245,7 @@ def test_what_is_missing_is_said(folder):
 def test_what_is_not_tried(folder, cli_process):
     """Files of nothing to compare or of another framework, and commands that are not there, have their sentences."""
     refused = cli_process("try", str(REPOSITORY / "tests" / "best.yaml"), "--", "true")
-    assert (refused.returncode, "only models of PyTorch are tuned" in refused.stderr) == (2, True)
+    assert (refused.returncode, "only models of torch and mindspore are tuned" in refused.stderr) == (2, True)
     path = folder / "infer.yaml"
     assert "no command" in cli_process("try", str(path)).stderr
     assert cli_process("try", str(path), "--", "no-such-program").returncode == 127

@@ -171,7 +171,8 @@ def folder(path, *processes, **process):
     for pid, models in enumerate(processes):
         document = {
             "schema": 1, "host": "here", "pid": pid, "seconds": 10.0, "cores": [0], "variables": {}, "notes": [],
-            "framework": "torch", "release": "2.13.0", "threads": 1, "device": "cpu", "models": models, **process,
+            "framework": "torch", "release": "2.13.0", "threads": 1, "device": "cpu", "models": models,
+            "unrecorded": "make them under torch.no_grad()", **process,
         }  # fmt: skip
         (path / "processes" / f"here-{pid}.json").write_text(json.dumps(document))
     return str(path)
@@ -392,7 +393,7 @@ def test_what_is_not_applied_by_itself(tmp_path, cli):
     """Files of another framework, and a command that is missing, have their sentence."""
     refused = cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--", "true")
     assert refused.returncode == 2
-    assert "only models of PyTorch" in refused.stderr
+    assert "only models of torch and mindspore" in refused.stderr
     assert "no command" in cli("launch", str(REPOSITORY / "tests" / "best.yaml"), "--apply", "--").stderr
 
 

@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError, InputError
 from autotune.job.launch import Launch, tip_of
 from autotune.plugins.watch.document import PROCESSES
 from autotune.plugins.watch.folder import Watched, read
-from autotune.plugins.watch.injected import APPLY_VARIABLE, VARIABLE
+from autotune.plugins.watch.injected import APPLY_VARIABLE, FRAMEWORKS, VARIABLE
 from autotune.plugins.watch.question import lines_of, question_of
 from autotune.plugins.watch.recorder import Wanted
 from autotune.study.budget import duration_s
@@ -66,7 +66,7 @@ def launch_applied(
 ) -> int:
     """Run a job with its models tuned: `launch FILE... --apply -- COMMAND`."""
     words = require_job(job)
-    start = start_of({file: for_torch(file) for file in files})
+    start = start_of({file: for_a_job(file) for file in files})
     say(f"applied to models of their structure: {', '.join(map(str, files))}")
     wanted = {"files": [str(own_folders.absolute(file)) for file in files]}
     start.execute(words, {**os.environ, **variables_of(APPLY_VARIABLE, wanted)})
@@ -92,12 +92,13 @@ def start_of(files: Mapping[Path, TunedConfig]) -> Launch:
     return first
 
 
-def for_torch(file: Path) -> TunedConfig:
-    """Raises InputError for a file that is not for PyTorch."""
+def for_a_job(file: Path) -> TunedConfig:
+    """Raises InputError for a file that needs lines in the job."""
     tuned = load_tuned(file)
-    if tuned.framework != "torch":
+    if tuned.framework not in FRAMEWORKS:
         raise InputError(
-            f"{file} is for {tuned.framework}: only models of PyTorch are tuned without a line of code",
+            f"{file} is for {tuned.framework}: only models of {' and '.join(FRAMEWORKS)} are tuned without a line of "
+            "code",
             tip="write the two lines: autotune.load(FILE).apply(MODEL)",
         )
     if (num := len(Launch.all_of(tuned, os.environ))) > 1:

@@ -17,6 +17,7 @@ from autotune.files import read_file
 from autotune.plugins.watch.document import PROCESSES
 from autotune.plugins.watch.recorder import SCHEMA
 from autotune.schema import Record
+from autotune.workload.workload import Device
 
 
 class Layout(Record):
@@ -78,10 +79,12 @@ class Process(Record):
     seconds: float
     cores: tuple[int, ...]
     variables: dict[str, str]
-    framework: Literal["torch"]
+    framework: Literal["torch", "mindspore"]
     release: str
     threads: int
-    device: Literal["cpu", "gpu"]
+    device: Device
+    unrecorded: str | None = None
+    """What to do so that calls record no gradients."""
     notes: tuple[str, ...]
     models: tuple[Model, ...]
 
@@ -160,7 +163,8 @@ def read(folder: Path) -> list[Watched]:
         notes = "; ".join(dict.fromkeys(note for process in processes for note in process.notes))
         raise InputError(
             f"{folder}: no call of a model was seen" + (f": {notes}" if notes else ""),
-            tip="a Python that is started with -I, -E or -S is not watched; calls of `model.forward` are not seen",
+            tip="a Python that is started with -I, -E or -S is not watched; calls of `model.forward`, and of "
+            "functions that a compiler made, are not seen",
         )
     return sorted(watched, key=lambda one: -one.share)
 

@@ -16,33 +16,34 @@ from typing import Any
 
 VARIABLE = "AUTOTUNE_WATCH"
 """Holds what was asked, as JSON (`Wanted` of `recorder`). The job's processes inherit it."""
-_FRAMEWORKS = {"torch": "autotune.plugins.watch.torch.calls"}
-"""Module of a framework -> ours, whose `hook(wanted)` is called once it is imported, and `unhook()` at the end. Its
-`AROUND` names modules of the framework that are to be imported while nothing is watched, in a time of `unhooked()`."""
-
+FRAMEWORKS = ("torch", "mindspore")
+"""Modules by whose import the watching begins. `plugins/watch` has a folder for each."""
 
 APPLY_VARIABLE = "AUTOTUNE_APPLY"
 """Holds, as JSON, the files that are applied to models of the job."""
-_APPLYING = {"torch": "autotune.plugins.watch.torch.applied"}
-"""As `_FRAMEWORKS`, for these."""
 TRY_VARIABLE = "AUTOTUNE_TRY"
 """Holds, as JSON, the files that are applied in turns, and the folder for what that gives."""
-_TRYING = {"torch": "autotune.plugins.watch.torch.alternating"}
+WATCHING, APPLYING, TRYING = "calls", "applied", "alternating"
+"""Modules in the folder of a framework. `hook(wanted)` is called once the framework is imported; `unhook()` ends the
+watching. `AROUND`, if there is one, names modules of the framework that are to be imported while nothing is watched, in
+a time of `unhooked()`."""
 
 
 def begin() -> None:
     """Watch, or apply files, as the variables say, in this process and those that it starts."""
     if text := os.environ.get(TRY_VARIABLE):
-        watch(json.loads(text), _TRYING)
+        watch(json.loads(text), TRYING)
     elif text := os.environ.get(APPLY_VARIABLE):
-        watch(json.loads(text), _APPLYING)
+        watch(json.loads(text), APPLYING)
     elif text := os.environ.get(VARIABLE):
         watch(json.loads(text))
 
 
-def watch(wanted: Mapping[str, Any], places: Mapping[str, str] = _FRAMEWORKS) -> Callable[[], None] | None:
-    """Watch the frameworks that are imported, now or later. Returns what ends that; None where it is done already."""
+def watch(wanted: Mapping[str, Any], what: str = WATCHING) -> Callable[[], None] | None:
+    """Watch the frameworks that are imported, now or later. Returns what ends that; None where it is done already.
+    `what`: see `WATCHING`."""
     finders: list[_Finder] = []
+    places = {name: f"{__package__}.{name}.{what}" for name in FRAMEWORKS}
     for name, place in places.items():
         if name not in sys.modules:
             finders.append(_Finder(name, partial(_hook, place, wanted)))
@@ -63,7 +64,7 @@ def _hook(place: str, wanted: Mapping[str, Any]) -> bool:
     calls = import_module(place)
     if not calls.hook(wanted):
         return False
-    for name in calls.AROUND:
+    for name in getattr(calls, "AROUND", ()):
         if name not in sys.modules:
             sys.meta_path.insert(0, _Finder(name, lambda: None, calls.unhooked))
     return True

@@ -138,7 +138,8 @@ def _ask_for_calls(asked: Asked, watched: Watched, saved: Model, shapes: Counter
         return
     asked.ask("task", "infer: no call was differentiated" if not main.grad else "infer", task="infer")
     if main.grad:
-        asked.remarks.append("calls record gradients, and stay untuned: make them under torch.no_grad()")
+        how = watched.processes[0].unrecorded
+        asked.remarks.append("calls record gradients, and stay untuned" + (f": {how}" if how else ""))
     if len(alike) > 1:
         _ask_for_shapes(asked, watched, alike)
     elif watched.busy > _SATURATED and len(watched.workers) > 1 and watched.processes[0].device == "cpu":

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.plugins.watch.document import Document
+from autotune.plugins.watch.layouts import describe_kept, describe_layout
 
 SCHEMA = 1
 MOST_MODELS = 64
@@ -83,7 +84,7 @@ class Seen:
 
 
 class Recorder(Document):
-    """The models of this process. `framework` gives the documents of one, and `save` writes one into the folder."""
+    """The models of this process, those of one framework, whose `save` writes one into the folder."""
 
     def __init__(self, wanted: Wanted, framework: Any) -> None:
         self.wanted = wanted
@@ -176,10 +177,10 @@ class Recorder(Document):
             "p99_s": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e9,
             "backward": seen.backward,
             "shapes": [
-                {"count": count, **self._framework.describe_layout(key)}
+                {"count": count, **describe_layout(key)}
                 for key, count in sorted(seen.counts.items(), key=lambda pair: -pair[1])
             ],
-            "kept": [self._framework.describe_kept(key) for key, _ in seen.kept[: seen.extra.get("calls_written", 0)]],
+            "kept": [describe_kept(key) for key, _ in seen.kept[: seen.extra.get("calls_written", 0)]],
             "files": seen.files,
             "notes": list(seen.notes),
             "around": seen.extra.get("around", []),

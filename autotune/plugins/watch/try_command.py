@@ -23,7 +23,7 @@ from autotune.cli.app import print_line, say, say_error, with_exit_status
 from autotune.cli.flags import AsJson, GroupedCommand, examples
 from autotune.errors import InputError
 from autotune.job.launch import CannotStartError, Launch
-from autotune.plugins.watch.command import for_torch, require_job, start_of, variables_of
+from autotune.plugins.watch.command import for_a_job, require_job, start_of, variables_of
 from autotune.plugins.watch.injected import TRY_VARIABLE
 from autotune.plugins.watch.tried import document, lines, read_tried
 from autotune.tuned.tuned_config import TunedConfig
@@ -79,7 +79,7 @@ def try_job(
 
 def _worth_it(file: Path) -> TunedConfig:
     """Raises InputError for a file that says to leave the model as it is, and for one that needs lines in the job."""
-    tuned = for_torch(file)
+    tuned = for_a_job(file)
     if tuned.is_untuned:
         raise InputError(f"{file} says {tuned.verdict.value}: the model stays as it is, and there is nothing to try")
     return tuned

@@ -20,6 +20,7 @@ from autotune.backends.registry import load_backend
 from autotune.job.guard import NUM_TIMED
 from autotune.job.policy import LoadedFile
 from autotune.job.stats import StatsRecorder, recorder_of
+from autotune.plugins.watch.applying import apply
 from autotune.plugins.watch.stretches import TUNED, CallTurn
 from autotune.plugins.watch.torch import applied, calls, kept
 from autotune.plugins.watch.trying import ModelInTurns, Trying
@@ -53,7 +54,7 @@ def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:
         why = f"this is one of {num} ranks, which cannot change sides each by itself: the job ran untuned"
         model.notes = lambda: [why]
         return module
-    given = applied.apply(loaded, module)
+    given = apply(loaded, module)
     recorder = recorder_of(given)
     assert isinstance(recorder, StatsRecorder)
     model.notes = lambda: [event.message for event in recorder.events]

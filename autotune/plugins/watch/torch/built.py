@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import torch
 
 from autotune.backends.torch import files
 from autotune.nesting import with_leaves
+from autotune.plugins.watch.saving import define
 from autotune.workload.arguments import Arguments
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -21,7 +20,7 @@ def built(folder: Path, model: Mapping[str, Any], **sizes: int) -> Any:
     """What a model's function returns, of the description that stands in the file of the function. `sizes`: those of
     the dimensions that varied."""
     if model.get("source"):
-        _define(folder / model["source"])
+        define(folder / model["source"])
     module = torch.load(folder / model["model"], map_location="cpu", weights_only=False)["model"]
     module.train(model["training"])
     if model.get("autocast"):
@@ -48,20 +47,6 @@ def any_loss(model: Any, *inputs: Any, **named: Any) -> Any:
     outputs = returned if isinstance(returned, (tuple, list)) else (returned,)
     floats = [each for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
     return sum(each.float().square().mean() for each in floats)
-
-
-def _define(path: Path) -> None:
-    """The job's own classes, under the name by which the model's file knows them."""
-    spec = importlib.util.spec_from_file_location(f"_autotune_watched_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    main = sys.modules["__main__"]
-    for name, value in vars(module).items():
-        if isinstance(value, type) and value.__module__ == spec.name:
-            setattr(main, name, value)
 
 
 def _calls(folder: Path, model: Mapping[str, Any]) -> list[Call]:

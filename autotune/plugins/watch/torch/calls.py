@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from autotune.plugins.watch import saving
+from autotune.plugins.watch.layouts import layouts_of
 from autotune.plugins.watch.recorder import MOST_KEPT, MOST_MODELS, Recorder, Seen, Wanted
 from autotune.plugins.watch.torch import kept
 
@@ -102,7 +104,7 @@ def _met(
         key = _key_of(model, args, kwargs)
         num = len(seen.kept)
         if num < MOST_KEPT and (num < _ALWAYS_KEPT or key not in seen.counts):
-            kept.keep(recorder, seen, key, args, kwargs)
+            saving.keep(seen, key, args, kwargs, kept)
     except Exception as problem:  # Whatever the job's objects raise when they are looked at.
         _say(problem)
         return None
@@ -123,23 +125,9 @@ def _note(recorder: Recorder, met: tuple[Seen, tuple[Any, ...]], result: Any, be
 
 def _key_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The layout of the arguments, and the state that the call is made in."""
-    layout = tuple(map(_layout, args))
-    if kwargs:
-        layout = (*layout, *((name, _layout(value)) for name, value in kwargs.items()))
     autocast = _any_autocast() and kept.autocast_of(model)
-    return layout, torch.is_grad_enabled(), model.training, autocast or None
-
-
-def _layout(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *map(_layout, value))
-    if isinstance(value, Mapping):
-        return ("dict", *((name, _layout(each)) for name, each in value.items()))
-    return type(value).__name__
+    layouts = layouts_of(args, kwargs, torch.Tensor)
+    return layouts, torch.is_grad_enabled(), model.training, autocast or None
 
 
 def _found(recorder: Recorder, model: Any) -> Seen | None:

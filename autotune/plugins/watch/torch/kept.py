@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
-import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.nesting import leaves, with_leaves
+from autotune.plugins.watch import saving
 from autotune.plugins.watch.recorder import MOST_KEPT, Recorder, Seen
+from autotune.plugins.watch.saving import NO_CALLS
 
-_MOST_KEPT_BYTES = 64 << 20
-"""Most room for the arguments of a model's calls."""
+if TYPE_CHECKING:
+    from autotune.workload.arguments import Arguments
+
 _MOST_PROMPT = 4096
-_NO_CALLS = "calls cannot be kept"
-_SAFE = (bool, int, float, str, type(None))
 
 
 def seen_of(model: torch.nn.Module) -> Seen:
@@ -77,27 +75,14 @@ def is_recorded(result: Any) -> bool:
     )
 
 
-def keep(recorder: Recorder, seen: Seen, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Copy the arguments of a call that is about to be made, if they are few and a safe file holds them."""
-    del recorder
-    room = _MOST_KEPT_BYTES - seen.extra.get("kept_bytes", 0)
-    size = 0
-    for path, leaf in leaves((args, kwargs)):
-        if type(leaf) in (torch.Tensor, torch.nn.Parameter):
-            size += leaf.numel() * leaf.element_size()
-        elif not isinstance(leaf, _SAFE):
-            what = f"{path.removeprefix('[0]').removeprefix('[1]')} is a {type(leaf).__name__}"
-            seen.notes[f"{_NO_CALLS}: argument {what}; give a function that builds model and inputs"] = None
-            return
-    if size > room:
-        seen.notes["some calls are not kept: their arguments take too much room"] = None
-        return
-    seen.extra["kept_bytes"] = seen.extra.get("kept_bytes", 0) + size
-    seen.kept.append((key, with_leaves((args, kwargs), _copied)))
+def tensor_bytes(leaf: Any) -> int | None:
+    """See `ModelFiles`."""
+    return leaf.numel() * leaf.element_size() if type(leaf) in (torch.Tensor, torch.nn.Parameter) else None
 
 
-def _copied(leaf: Any) -> Any:
-    return leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
+def copied(tensor: torch.Tensor) -> Any:
+    """See `ModelFiles`."""
+    return tensor.detach().to("cpu", copy=True)
 
 
 def keep_text(seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[Any, ...]:
@@ -106,7 +91,7 @@ def keep_text(seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any], result:
         seen.forget()  # Calls of the model within its first text.
         seen.is_text = True
         seen.kept.clear()
-        seen.notes = {note: None for note in seen.notes if not note.startswith(_NO_CALLS)}
+        seen.notes = {note: None for note in seen.notes if not note.startswith(NO_CALLS)}
         seen.extra["prompts"] = []
     found = text_of(args, kwargs, result)
     if found is None:
@@ -132,73 +117,40 @@ def text_of(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple
 
 
 def save(recorder: Recorder, seen: Seen) -> None:
-    """Write the model, once, and the calls that were kept since the last time."""
-    model = seen.model()
-    if model is not None and not seen.extra.get("is_tried"):
-        seen.extra["is_tried"] = True
-        _save_model(recorder, seen, model)
-    if "model" in seen.files and len(seen.kept) > seen.extra.get("calls_written", 0):
-        _save_calls(recorder, seen)
+    """See `saving.save`."""
+    saving.save(recorder, seen, sys.modules[__name__])
 
 
-def _save_model(recorder: Recorder, seen: Seen, model: torch.nn.Module) -> None:
-    from autotune.backends.torch.files import write_model
-    from autotune.errors import InputError
+SUFFIX = CALLS_SUFFIX = ".pt"
 
+
+def why_not(model: torch.nn.Module) -> str | None:
+    """See `ModelFiles`."""
     tensors = [*model.parameters(), *model.buffers()]
     devices = sorted({str(tensor.device) for tensor in tensors})
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    way_out = "give a function that builds model and inputs: autotune tune FILE.py:FUNCTION"
     if len(devices) > 1 or "meta" in devices:
-        seen.notes[f"it cannot be kept: its weights are on {', '.join(devices)}; {way_out}"] = None
-    elif any(type(tensor).__name__ == "DTensor" for tensor in tensors):
-        seen.notes[f"it cannot be kept: each rank holds a part of its weights; {way_out}"] = None
-    elif size > recorder.room_bytes():
-        seen.notes[
-            f"it cannot be kept: its weights take {size / 2**30:.1f} GiB; watch with more disk, or {way_out}"
-        ] = None
-    else:
-        recorder.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".saved_model.", dir=recorder.folder) as private:
-            partial = Path(private, "model")
-            try:
-                needed = write_model(model, None, partial)
-                source = _source_of(needed.get("__main__", ()))
-            except InputError as problem:
-                seen.notes[f"it cannot be kept: {problem}" + (f"; {problem.tip}" if problem.tip else "")] = None
-                return
-            name = f"{seen.name}_{_digest_of(partial)}"
-            if source is not None:
-                Path(private, "source").write_text(source)
-                Path(private, "source").replace(recorder.folder / f"{name}_source.py")
-                seen.files["source"] = f"{name}_source.py"
-            partial.replace(recorder.folder / f"{name}.pt")
-        seen.files["model"] = f"{name}.pt"
+        return f"its weights are on {', '.join(devices)}"
+    is_shared = any(type(tensor).__name__ == "DTensor" for tensor in tensors)
+    return "each rank holds a part of its weights" if is_shared else None
 
 
-def _source_of(names: Any) -> str | None:
-    """The text of the job's own classes, where its first file defines the model's. Raises InputError."""
-    if not names:
-        return None
-    from autotune.api.function_source import source_of_classes
-
-    main = vars(sys.modules["__main__"])
-    return source_of_classes([main[name] for name in dict.fromkeys(names)]).text
+def size_bytes(model: torch.nn.Module) -> int:
+    """See `ModelFiles`."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
 
 
-def _save_calls(recorder: Recorder, seen: Seen) -> None:
+def write_model(model: torch.nn.Module, path: Path) -> Mapping[str, Sequence[str]]:
+    """See `ModelFiles`."""
     from autotune.backends.torch import files
-    from autotune.workload.arguments import Arguments
 
-    name = f"{Path(seen.files['model']).stem}-{os.getpid()}.calls.pt"
-    files.write([Arguments(args, kwargs or None) for _, (args, kwargs) in seen.kept], recorder.folder / name)
-    seen.files["calls"] = name
-    seen.extra["calls_written"] = len(seen.kept)
+    return files.write_model(model, None, path)
 
 
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+def write_calls(calls: Sequence[Arguments], path: Path) -> None:
+    """See `ModelFiles`."""
+    from autotune.backends.torch import files
+
+    files.write(calls, path)
 
 
 def describe_process() -> Mapping[str, Any]:
@@ -209,44 +161,5 @@ def describe_process() -> Mapping[str, Any]:
         "release": torch.__version__.partition("+")[0],
         "threads": torch.get_num_threads(),
         "device": "gpu" if is_on_gpu else "cpu",
+        "unrecorded": "make them under torch.no_grad()",
     }
-
-
-def describe_kept(key: tuple[Any, ...]) -> Mapping[str, Any]:
-    """A call's arguments in words, and the sizes of its tensors in order."""
-    layout = key[0]
-    return {
-        "signature": " ".join(_words(each) for each in layout),
-        "sizes": [list(size) for each in layout for size in _sizes(each)],
-    }
-
-
-def describe_layout(key: tuple[Any, ...]) -> Mapping[str, Any]:
-    """What `describe_kept` says, and the state that the call was made in."""
-    _, grad, training, autocast = key
-    return {
-        **describe_kept(key),
-        "grad": bool(grad),
-        "training": bool(training),
-        "autocast": autocast,
-    }
-
-
-def _is_tensor(layout: Any) -> bool:
-    return isinstance(layout, tuple) and len(layout) == 2 and isinstance(layout[1], torch.dtype)
-
-
-def _words(layout: Any) -> str:
-    if _is_tensor(layout):
-        return f"{str(layout[1]).removeprefix('torch.')}[{len(layout[0])}]"
-    if isinstance(layout, tuple):
-        return f"({' '.join(each if isinstance(each, str) else _words(each) for each in layout)})"
-    return layout if isinstance(layout, str) else repr(layout)
-
-
-def _sizes(layout: Any) -> Iterator[tuple[int, ...]]:
-    if _is_tensor(layout):
-        yield layout[0]
-    elif isinstance(layout, tuple):
-        for each in layout:
-            yield from _sizes(each)

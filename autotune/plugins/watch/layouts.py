@@ -1,0 +1,69 @@
+"""The layout of a call's arguments, which calls are counted by, and its words in a document.
+
+A tensor's is its shape and its type, a container's begins with a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def layout_of(value: Any, tensor: type) -> Any:
+    """One argument's. `tensor`: the framework's class."""
+    if isinstance(value, tensor):
+        return value.shape, value.dtype  # type: ignore[attr-defined]
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *(layout_of(each, tensor) for each in value))
+    if isinstance(value, Mapping):
+        return ("dict", *((name, layout_of(each, tensor)) for name, each in value.items()))
+    return type(value).__name__
+
+
+def layouts_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: type) -> tuple[Any, ...]:
+    """Those of all arguments."""
+    given = tuple([layout_of(each, tensor) for each in args])
+    return (*given, *((name, layout_of(each, tensor)) for name, each in kwargs.items())) if kwargs else given
+
+
+def describe_kept(key: tuple[Any, ...]) -> Mapping[str, Any]:
+    """A call's arguments in words, and the sizes of its tensors in order. `key`: what it is counted by."""
+    layouts = key[0]
+    return {
+        "signature": " ".join(_words(each) for each in layouts),
+        "sizes": [list(size) for each in layouts for size in _sizes(each)],
+    }
+
+
+def describe_layout(key: tuple[Any, ...]) -> Mapping[str, Any]:
+    """What `describe_kept` says, and the state that the call was made in."""
+    _, grad, training, autocast = key
+    return {**describe_kept(key), "grad": bool(grad), "training": bool(training), "autocast": autocast}
+
+
+def _is_tensor(layout: Any) -> bool:
+    """No container's has a type of a framework in the second place."""
+    return (
+        isinstance(layout, tuple)
+        and len(layout) == 2
+        and isinstance(layout[0], tuple)
+        and not isinstance(layout[1], (bool, str, tuple, type(None)))
+    )
+
+
+def _words(layout: Any) -> str:
+    if _is_tensor(layout):
+        return f"{str(layout[1]).rpartition('.')[2].lower()}[{len(layout[0])}]"
+    if isinstance(layout, tuple):
+        return f"({' '.join(each if isinstance(each, str) else _words(each) for each in layout)})"
+    return layout if isinstance(layout, str) else repr(layout)
+
+
+def _sizes(layout: Any) -> Iterator[tuple[int, ...]]:
+    if _is_tensor(layout):
+        yield layout[0]
+    elif isinstance(layout, tuple):
+        for each in layout:
+            yield from _sizes(each)
