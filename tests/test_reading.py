@@ -88,7 +88,6 @@ LARGE_CLASSES = {
     "backends/torch/generation.py:TorchGeneration": 264,
     "bench/local.py:_Supervised": 226,
     "bench/supervisor.py:Supervisor": 260,
-    "job/guard.py:Guard": 251,
     "plugins/hubs/torch/hugging_face_inputs.py:InputMaker": 239,
     "plugins/ray/bench.py:RayBench": 237,
     "plugins/serving/adaptive_model.py:AdaptiveModel": 233,
@@ -102,7 +101,6 @@ LARGE_CLASSES = {
 RESTLESS_CLASSES = {
     "backends/torch/frozen.py:FrozenWeights": 11,
     "bench/child.py:Child": 10,
-    "job/guard.py:Guard": 11,
     "render/progress.py:Progress": 14,
     "trial/worker/calls/steps.py:Steps": 10,
 }

@@ -2,8 +2,7 @@
 
 The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
 untuned model, and so can a later one now and then (`later_calls`). The next calls are timed, where the recorded latency
-is comparable: if they are slower than recorded, as many calls are made untuned, and the faster of the two stays; what
-the system counted meanwhile says why they are slow. No call is made that the job did not ask for, except for the check.
+is comparable (`latency_check`). No call is made that the job did not ask for, except for the check.
 What happens to a call that fails: see `fallback`.
 Before all that, a model whose compiled calls may lose what an untuned one leaves behind (MindSpore) is called untuned
 once or twice: see `Watch`.
@@ -13,10 +12,7 @@ Rule of this file: going back is one assignment.
 
 from __future__ import annotations
 
-import logging
 import os
-import statistics
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,23 +26,17 @@ from autotune.environment import num_usable_cores, threads_said
 from autotune.errors import InputError, UnsuitableCallError, marked
 from autotune.job.admission import Admission, Refusal
 from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.latency_check import LatencyCheck, Promise
 from autotune.job.later_calls import LaterCalls
 from autotune.job.output_check import CheckedCall, OutputCheck
 from autotune.job.stats import StatsRecorder
-from autotune.measure.disturbance import LoadMeter
-from autotune.measure.sampling import own_cpu_s, used
-from autotune.measure.scatter import SCATTERS, Cause, ProcessState, why_slower
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import STREAM_CALLS
 
-NUM_TIMED = 10
-"""Calls that are timed, after the framework's own warm-up."""
 FORKED = (
     "this process was forked from one whose model had computed with up to {} threads, which a fork lacks: if the next "
     "call hangs, start the parent with OMP_NUM_THREADS=1, or call the model in its children alone"
 )
-MAX_LEFT_OUT = 200
-"""Calls with other inputs than the measured ones, or that were made untuned, after which nothing more is timed."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +45,19 @@ class GuardTerms:
 
     admission: Admission
     """Which calls are tuned."""
-    hint: str
-    """What to do where the config is slower than promised."""
     hint_of_misfits: str
-    """What to do about calls that it is not for."""
+    """What to do about calls that the config is not for."""
     check: OutputCheck | None
     """Compares the first call's outputs with the untuned model's; None: they are not checked."""
     num_compiled: Callable[[], object] | None
     """Another value once something was compiled, for which a call is compared as the first one is; None: no later call
     is."""
-    latency_s: float | None
-    """Recorded median latency; None: the job's calls cannot be compared with it, as under traffic."""
-    margin: float
-    """Times the recorded latency that the first calls may take."""
+    promise: Promise | None
+    """How long a call may take; None: the job's calls cannot be compared with those that were measured, as under
+    traffic."""
     outsider: Callable[[], str | None] = lambda: None
     """Why a first call is not tuned, whatever its inputs: the process joined a group after `apply()`, and the ranks of
     that group have agreed on nothing."""
-    page_faults: float | None = None
-    """In a call, recorded with the latency; None: not known, or on a device."""
-    keeping_memory: str | None = None
-    """How the job keeps memory in its process; None: nobody knows a way."""
     check_share: float = 0.0
     """Share of the time of all calls that comparing later ones may take; 0: none is compared."""
     num_of_shapes: Callable[[], object] | None = None
@@ -98,33 +81,19 @@ class Guard:
         warm_start: WarmStart | None = None,
     ) -> None:
         """`warm_start`: caches for the first tuned calls."""
-        self._tuned = tuned if warm_start is None else WarmCalls(self, tuned, warm_start)
+        self._tuned = TunedCalls(tuned, fallback, terms, recorder, warm_start)
         self._untuned = fallback.untuned
-        self._refusal = terms.admission.refusal
         self._backend = backend
         self._fallback = fallback
         self._terms = terms
         self._recorder = recorder
-        self._timing: Timing | None = None
-        """Calls that are timed now."""
-        self._num_left_out = 0
-        self._has_misfits = False
-        """Whether it was said that some calls are not what the config is for."""
-        self._fell_back = False
-        """The last call while settling was made untuned, since the tuned model refused it or failed."""
-        self._seen: ProcessState | None = None
-        """What the tuned calls showed in their turn."""
-        self._untuned_s: float | None = None
-        """Median of the untuned turn, once there was one."""
-        self._can_compare = terms.check is not None
-        """Later calls are compared: a repeated call changes nothing."""
         self._num_settling = 0
         """Calls so far."""
         self._call: Callable[..., Any] = self._settling
         self._watch = None if terms.effects is None else Watch(terms.effects, fallback)
         self._phase: _Phase = self._first if self._watch is None else self._watched
         fallback.leave_tuned = partial(self._send_calls_to, self._untuned)
-        fallback.forked = partial(_warn_in_child, self)
+        fallback.forked = self._warn_in_child
         recorder.state = "settling"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,136 +120,45 @@ class Guard:
         if outsider is not None:
             self._fallback.give_up(outsider)
             return self._untuned(*args, **kwargs)
-        refusal = self._refusal(args, kwargs)
+        refusal = self._terms.admission.refusal(args, kwargs)
         if refusal is not None:
-            return self._untuned_for(refusal, args, kwargs)
+            return self._tuned.refused(refusal, args, kwargs)
         misfit = self._terms.admission.misfit(args, kwargs)
         if misfit is not None:
-            self._note_misfit(f"{misfit}; applied anyway")
-        self._fell_back = False
+            self._tuned.note_misfit(f"{misfit}; applied anyway")
+        self._tuned.fell_back = False
         check = None if self._terms.check is None else self._terms.check.begin(args, kwargs)
-        tuned = self._settled if self._watch is None else partial(self._watch.call_tuned, self._settled)
+        tuned = self._tuned.call if self._watch is None else partial(self._watch.call_tuned, self._tuned.call)
         result = tuned(*args, **kwargs)
-        if self._fell_back:
+        if self._tuned.fell_back:
             return result
         if self._is_settling and check is not None:
             finding = check.finding(result, lambda: self._untuned(*args, **kwargs))
             if finding.is_open:
                 return finding.result
-            self._can_compare = self._can_compare and finding.unchecked is None
-            result = self._checked(finding, "the first outputs")
+            self._tuned.is_comparable = self._tuned.is_comparable and finding.unchecked is None
+            result = self._tuned.checked(finding, "the first outputs")
         if self._is_settling:
-            if misfit is None and self._terms.latency_s is not None:
-                self._phase = self._time_tuned
-            else:
-                self._settle()
+            self._go_on(self._terms.promise if misfit is None else None)
         return result
 
-    def _untuned_for(self, refusal: Refusal, args: _Args, kwargs: _Kwargs) -> Any:
-        """The untuned model's result or error, for a call that is not for tuned code."""
-        self._fell_back = True
-        if refusal.misfit is not None:
-            if self._fallback.raises:
-                raise MismatchError(refusal.misfit, tip=self._terms.hint_of_misfits)
-            said = f"{refusal.misfit}: such calls stay untuned"
-            self._note_misfit("; ".join(filter(None, [said, self._terms.hint_of_misfits])))
-        return refusal.answered_by(self._untuned, args, kwargs)
-
-    def _note_misfit(self, message: str) -> None:
-        """Once: a job with other inputs has them in each call."""
-        if not self._has_misfits:
-            self._has_misfits = True
-            self._recorder.note("mismatch", message)
-
-    def _checked(self, finding: CheckedCall, outputs: str) -> Any:
-        """The result if it is right or cannot be checked, else the untuned model's."""
-        if finding.unchecked is not None:
-            self._recorder.note_once("mismatch", f"{finding.unchecked}: {outputs} cannot be checked")
-        if finding.wrong is not None:
-            self._fallback.give_up(f"{outputs} are wrong: {finding.wrong}")
-        return finding.result
-
-    def _time_tuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, state = self._timed(self._tuned_call, args, kwargs)
-        if self._is_settling and state is not None:
-            self._judge(state)
-        return result
-
-    def _judge(self, tuned: ProcessState) -> None:
-        assert self._terms.latency_s is not None
-        self._seen = tuned
-        if tuned.latency_s <= self._terms.margin * self._terms.latency_s:
-            if tuned.latency_s > (1 + SCATTERS) * self._terms.latency_s and self._cause_of(tuned) is Cause.FAULTS:
-                seen = f"{tuned.latency_s:.3g} s a call, recorded {self._terms.latency_s:.3g}"
-                self._recorder.note("slow", f"slower than promised: {seen}{self._why(tuned)}", logging.INFO)
+    def _go_on(self, promise: Promise | None) -> None:
+        """Time the next calls; None: there is nothing to compare them with."""
+        if promise is None:
             self._settle()
-        elif self._untuned_s is None:
-            # The machine may be slower as a whole than it was then: only the untuned model tells.
-            self._phase = self._time_untuned
-        else:
-            self._keep_the_faster(tuned, self._untuned_s)
+            return
+        tuned, fallback, recorder = self._tuned.later, self._fallback, self._recorder
+        check = LatencyCheck(promise, self._backend, tuned=tuned, fallback=fallback, recorder=recorder)
+        self._phase = partial(self._timed, check)
 
-    def _time_untuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, state = self._timed(self._untuned, args, kwargs)
-        if state is None:
-            return result
-        assert self._seen is not None, "their turn came first"
-        self._untuned_s = state.latency_s
-        if self._untuned_s < self._seen.latency_s:
-            self._phase = self._time_tuned
-        else:
-            self._keep_the_faster(self._seen, self._untuned_s)
-        return result
-
-    def _keep_the_faster(self, tuned: ProcessState, untuned_s: float) -> None:
-        assert self._terms.latency_s is not None
-        seen = f"{tuned.latency_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {untuned_s:.3g}"
-        seen += self._why(tuned)
-        if untuned_s < tuned.latency_s:
-            self._fallback.give_up(f"the tuned model is slower: {seen}", tip=self._terms.hint)
-        else:
-            self._recorder.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
-            self._settle()
-
-    def _cause_of(self, tuned: ProcessState) -> Cause | None:
-        """What makes it slower than recorded; None where nothing that is counted does, and on a device."""
-        latency_s, page_faults = self._terms.latency_s, self._terms.page_faults
-        return None if latency_s is None or page_faults is None else why_slower(tuned, latency_s, page_faults)
-
-    def _why(self, tuned: ProcessState) -> str:
-        """The cause with what to do about it, after a semicolon (docs/measurement.md has the table); or nothing."""
-        match self._cause_of(tuned):
-            case Cause.FAULTS:
-                faults = f"; {tuned.page_faults:,.0f} page faults a call, recorded {self._terms.page_faults:,.0f}: "
-                keeping = self._terms.keeping_memory
-                ended_by = "" if keeping is None else f", which {keeping} ends"
-                return f"{faults}the C library gives memory back to the system{ended_by}"
-            case Cause.OTHERS:
-                return f"; other processes used {tuned.others:.2g} cores meanwhile"
-            case Cause.STOLEN:
-                return f"; a hypervisor or a CPU quota kept {tuned.stolen:.2g} cores from it"
-        return ""
-
-    def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, ProcessState | None]:
-        """The call's result, and what the calls say once enough are timed. Those with other inputs are not counted."""
+    def _timed(self, check: LatencyCheck, args: _Args, kwargs: _Kwargs) -> Any:
+        """Calls by which it is seen which model is the faster one. Those with other inputs do not count."""
         fits = self._terms.admission.misfit(args, kwargs) is None
-        self._fell_back = False
-        timing = self._timing = self._timing or Timing()
-        self._backend.synchronise()
-        timing.begin()
-        result = call(*args, **kwargs)
-        self._backend.synchronise()
-        if fits and not self._fell_back:
-            timing.end()
-        else:
-            # A job of other inputs than the measured ones settles too: what was promised is not for them.
-            self._num_left_out += 1
-            if self._is_settling and self._num_left_out >= MAX_LEFT_OUT:
-                self._settle()
-        if timing.num_calls < self._backend.warmup_calls + NUM_TIMED:
-            return result, None
-        self._timing = None
-        return result, timing.state(NUM_TIMED)
+        self._tuned.fell_back = False
+        result = check.call(args, kwargs, lambda: fits and not self._tuned.fell_back)
+        if self._is_settling and check.is_over:
+            self._settle()
+        return result
 
     @property
     def _is_settling(self) -> bool:
@@ -288,44 +166,30 @@ class Guard:
 
     def _settle(self) -> None:
         self._recorder.state = "tuned"
-        call, check, share = self._tuned_call, self._terms.check, self._terms.check_share
-        if self._can_compare and check is not None and share:
+        call, check, share = self._tuned.later, self._terms.check, self._terms.check_share
+        if self._tuned.is_comparable and check is not None and share:
             later = LaterCalls(check, share, call, self._fallback, self._recorder)
             later.number += self._num_settling
             call = later.call
         self._send_calls_to(call)
 
-    @property
-    def _tuned_call(self) -> Callable[..., Any]:
-        """What tuned calls go to after the first one."""
-        return self._compared if self._can_compare and self._terms.num_compiled is not None else self._settled
-
-    def _settled(self, *args: Any, **kwargs: Any) -> Any:
-        refusal = self._refusal(args, kwargs)
-        if refusal is not None:
-            return self._untuned_for(refusal, args, kwargs)
-        try:
-            return self._tuned(*args, **kwargs)
-        except Exception as error:
-            self._fell_back = True
-            return self._fallback.result_after(error, "the tuned model", args, kwargs)
-
-    def _compared(self, *args: Any, **kwargs: Any) -> Any:
-        """A tuned call whose outputs are compared if something was compiled in it, by this thread or meanwhile."""
-        check, num_compiled = self._terms.check, self._terms.num_compiled
-        assert check is not None
-        assert num_compiled is not None
-        before = num_compiled()
-        result = self._settled(*args, **kwargs)
-        if num_compiled() == before or self._fallback.is_over:
-            return result
-        finding = check.finding_after(result, self._settled, self._untuned, Arguments(args, kwargs))
-        return self._checked(finding, "outputs of a call in which something was compiled")
-
     def _send_calls_to(self, call: Callable[..., Any]) -> None:
         self._call = call
         # For threads that wait for their turn.
         self._phase = lambda args, kwargs: call(*args, **kwargs)
+
+    def _warn_in_child(self) -> None:
+        """A child process lacks the threads of its parent's OpenMP. GNU's waits for them without end, in compiled code
+        and in the framework's own, so it is said before the next call."""
+        num_threads, call = threads_said(os.environ) or num_usable_cores(), self._call
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            self._call = call
+            self._recorder.note("mismatch", FORKED.format(num_threads))
+            return call(*args, **kwargs)
+
+        if self._num_settling and num_threads > 1:
+            self._call = first
 
 
 _Args = tuple[Any, ...]
@@ -333,18 +197,87 @@ _Kwargs = dict[str, Any]
 _Phase = Callable[[_Args, _Kwargs], Any]
 
 
-def _warn_in_child(guard: Guard) -> None:
-    """A child process lacks the threads of its parent's OpenMP. GNU's waits for them without end, in compiled code and
-    in the framework's own, so it is said before the next call."""
-    num_threads, call = threads_said(os.environ) or num_usable_cores(), guard._call
+class TunedCalls:
+    """The tuned model as calls come to it. One that it is not for, or that it fails at, is made untuned."""
 
-    def first(*args: Any, **kwargs: Any) -> Any:
-        guard._call = call
-        guard._recorder.note("mismatch", FORKED.format(num_threads))
-        return call(*args, **kwargs)
+    def __init__(
+        self,
+        tuned: Callable[..., Any],
+        fallback: Fallback,
+        terms: GuardTerms,
+        recorder: StatsRecorder,
+        warm_start: WarmStart | None,
+    ) -> None:
+        def without_caches() -> None:
+            self._tuned = tuned
 
-    if guard._num_settling and num_threads > 1:
-        guard._call = first
+        self._tuned = tuned
+        if warm_start is not None:
+            count = terms.num_of_shapes
+            self._tuned = WarmCalls(tuned, warm_start, count, fallback, recorder=recorder, over=without_caches)
+        self._untuned = fallback.untuned
+        self._refusal = terms.admission.refusal
+        self._fallback = fallback
+        self._terms = terms
+        self._recorder = recorder
+        self._has_misfits = False
+        """Whether it was said that some calls are not what the config is for."""
+        self.fell_back = False
+        """The last call while settling was made untuned, since the tuned model refused it or failed."""
+        self.is_comparable = terms.check is not None
+        """Later calls are compared: a repeated call changes nothing."""
+
+    @property
+    def later(self) -> Callable[..., Any]:
+        """What calls go to after the first one."""
+        return self._compared if self.is_comparable and self._terms.num_compiled is not None else self.call
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The tuned model's result, or the untuned one's."""
+        refusal = self._refusal(args, kwargs)
+        if refusal is not None:
+            return self.refused(refusal, args, kwargs)
+        try:
+            return self._tuned(*args, **kwargs)
+        except Exception as error:
+            self.fell_back = True
+            return self._fallback.result_after(error, "the tuned model", args, kwargs)
+
+    def refused(self, refusal: Refusal, args: _Args, kwargs: _Kwargs) -> Any:
+        """The untuned model's result or error, for a call that is not for tuned code."""
+        self.fell_back = True
+        if refusal.misfit is not None:
+            if self._fallback.raises:
+                raise MismatchError(refusal.misfit, tip=self._terms.hint_of_misfits)
+            said = f"{refusal.misfit}: such calls stay untuned"
+            self.note_misfit("; ".join(filter(None, [said, self._terms.hint_of_misfits])))
+        return refusal.answered_by(self._untuned, args, kwargs)
+
+    def note_misfit(self, message: str) -> None:
+        """Once: a job with other inputs has them in each call."""
+        if not self._has_misfits:
+            self._has_misfits = True
+            self._recorder.note("mismatch", message)
+
+    def checked(self, finding: CheckedCall, outputs: str) -> Any:
+        """The result if it is right or cannot be checked, else the untuned model's."""
+        if finding.unchecked is not None:
+            self._recorder.note_once("mismatch", f"{finding.unchecked}: {outputs} cannot be checked")
+        if finding.wrong is not None:
+            self._fallback.give_up(f"{outputs} are wrong: {finding.wrong}")
+        return finding.result
+
+    def _compared(self, *args: Any, **kwargs: Any) -> Any:
+        """A tuned call whose outputs are compared if something was compiled in it, by this thread or meanwhile."""
+        check, num_compiled = self._terms.check, self._terms.num_compiled
+        assert check is not None
+        assert num_compiled is not None
+        before = num_compiled()
+        result = self.call(*args, **kwargs)
+        if num_compiled() == before or self._fallback.is_over:
+            return result
+        finding = check.finding_after(result, self.call, self._untuned, Arguments(args, kwargs))
+        return self.checked(finding, "outputs of a call in which something was compiled")
 
 
 class WarmCalls:
@@ -352,71 +285,42 @@ class WarmCalls:
     have them up to the last of so many in a row that compile nothing, one call at a time: where caches lie is said to
     the whole process."""
 
-    def __init__(self, guard: Guard, tuned: Callable[..., Any], start: WarmStart) -> None:
-        self._guard = guard
+    def __init__(
+        self,
+        tuned: Callable[..., Any],
+        start: WarmStart,
+        num_of_shapes: Callable[[], object] | None,
+        fallback: Fallback,
+        *,
+        recorder: StatsRecorder,
+        over: Callable[[], None],
+    ) -> None:
+        """`num_of_shapes`: see `GuardTerms`. `over` is called once later calls need no caches."""
         self._tuned = tuned
         self._start = start
+        self._num_of_shapes = num_of_shapes
+        self._fallback = fallback
+        self._recorder = recorder
+        self._over = over
         self._num_idle = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        guard = self._guard
-        count = guard._terms.num_of_shapes
-        with guard._fallback.lock, ExitStack() as caches:
+        count = self._num_of_shapes
+        with self._fallback.lock, ExitStack() as caches:
             try:
                 caches.enter_context(self._start.first_call(Arguments(args, kwargs).leaves()))
             except (InputError, OSError) as problem:
-                guard._recorder.note("artifact", f"{problem}; the first call compiles")
+                self._recorder.note("artifact", f"{problem}; the first call compiles")
                 count = None
             if count is None:
-                guard._tuned = self._tuned
+                self._over()
                 return self._tuned(*args, **kwargs)
             before = count()
             result = self._tuned(*args, **kwargs)
             self._num_idle = self._num_idle + 1 if count() == before else 0
             if self._num_idle == STREAM_CALLS:
-                guard._tuned = self._tuned
+                self._over()
             return result
-
-
-class Timing:
-    """Some of a job's calls: what each took, and what the system counted from the first to the last of them."""
-
-    def __init__(self) -> None:
-        self._load = LoadMeter(own_cpu_s)
-        self._before: tuple[float, ...] = ()
-        self._calls: list[tuple[float, ...]] = []
-        """Seconds of each, of CPU time too; page faults and involuntary switches."""
-
-    @property
-    def num_calls(self) -> int:
-        return len(self._calls)
-
-    def begin(self) -> None:
-        """A call comes."""
-        self._before = _counted()
-
-    def end(self) -> None:
-        """It is over, and counts."""
-        now = _counted()
-        self._calls.append(tuple(after - before for after, before in zip(now, self._before, strict=True)))
-
-    def state(self, num_last: int) -> ProcessState:
-        """What the last of them say. Cores of others are those of the whole time."""
-        took_s, cpu_s, faults, switches = zip(*self._calls[-num_last:], strict=True)
-        wall_s, watched_s = sum(took_s), self._load.wall_s()
-        taken_s, stolen_s = self._load.taken_s(), self._load.stolen_s()
-        return ProcessState(
-            latency_s=max(statistics.median(took_s), 1e-9),
-            page_faults=statistics.median(faults),
-            switches=sum(switches) / max(wall_s, 1e-9),
-            cores=max(sum(cpu_s), 0.0) / max(wall_s, 1e-9),
-            others=max(taken_s - (stolen_s or 0.0), 0.0) / watched_s if taken_s is not None and watched_s else None,
-            stolen=stolen_s / watched_s if stolen_s is not None and watched_s else None,
-        )
-
-
-def _counted() -> tuple[float, ...]:
-    return (time.perf_counter(), *(used() or (0.0, 0, 0)))
 
 
 # `Watch`: looks at what a model's first calls leave behind, where compiled code may lose it, or add to it.

@@ -197,10 +197,9 @@ def guarded(cell, config, **terms):
     config, recorder = Config(config), StatsRecorder()
     compiled = backend.compile(cell, config, UndoLog())
     fallback = Fallback(lambda *args: type(cell).__call__(cell, *args), UndoLog(), recorder)
-    terms = {"latency_s": None, "effects": backend.effects(cell, config), **terms}
+    terms = {"promise": None, "effects": backend.effects(cell, config), **terms}
     guard = Guard(backend, compiled, fallback, GuardTerms(
-        admission=Admission(lambda _: None), hint="", hint_of_misfits="", check=None, num_compiled=None, margin=1.5,
-        **terms), recorder)
+        admission=Admission(lambda _: None), hint_of_misfits="", check=None, num_compiled=None, **terms), recorder)
     return guard, compiled, recorder
 
 def in_a_job(kind, config):

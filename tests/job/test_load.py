@@ -26,9 +26,9 @@ from autotune.backends.registry import CheapSettings
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
 from autotune.job import fallback as fallback_of_jobs
-from autotune.job import guard
+from autotune.job import latency_check
 from autotune.job.fallback import Fallback, MismatchError
-from autotune.job.guard import NUM_TIMED
+from autotune.job.latency_check import NUM_TIMED
 from autotune.job.output_check import OutputCheck
 from autotune.job.stats import TIMED_EVERY, CallTimes, StatsRecorder
 from autotune.job.uses import use
@@ -500,7 +500,7 @@ def test_a_slower_machine_is_no_regression(write, caplog):
 def counting(monkeypatch, faults):
     """So many page faults come with each call, by the system's count."""
     counts = itertools.count()
-    monkeypatch.setattr(guard, "used", lambda: (0.0, faults * next(counts), 0))
+    monkeypatch.setattr(latency_check, "used", lambda: (0.0, faults * next(counts), 0))
 
 
 def test_page_faults_that_make_it_slower_are_told_with_the_remedy(write, caplog, monkeypatch):

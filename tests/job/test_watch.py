@@ -11,7 +11,8 @@ import pytest
 from autotune.backends.undo import UndoLog
 from autotune.job.admission import Admission
 from autotune.job.fallback import Fallback, MismatchError
-from autotune.job.guard import MAX_LEFT_OUT, Guard, GuardTerms
+from autotune.job.guard import Guard, GuardTerms
+from autotune.job.latency_check import MAX_LEFT_OUT, Promise
 from autotune.job.stats import StatsRecorder
 from autotune.plugins.serving.adaptive_model import AdaptiveModel
 from autotune.plugins.serving.ledger import Expected, Ledger
@@ -59,8 +60,8 @@ def guarded() -> Callable[..., tuple[Guard, StatsRecorder]]:
         recorder = StatsRecorder()
         fallback = Fallback(model.untuned, UndoLog(), recorder, raises=raises)
         agreed = GuardTerms(
-            **{"admission": Admission(lambda _: None), "hint": "", "hint_of_misfits": "", "check": None}
-            | {"num_compiled": None, "latency_s": None, "margin": 1.5, "effects": model.effects}
+            **{"admission": Admission(lambda _: None), "hint_of_misfits": "", "check": None, "num_compiled": None}
+            | {"promise": None, "effects": model.effects}
             | terms
         )
         return Guard(FakeBackend(), model.tuned, fallback, agreed, recorder), recorder
@@ -131,7 +132,7 @@ def test_a_job_of_other_inputs_settles(guarded):
     guard, recorder = guarded(
         model,
         effects=None,
-        latency_s=1.0,
+        promise=Promise(latency_s=1.0, margin=1.5, page_faults=None, keeping_memory=None, hint=""),
         admission=Admission(lambda arguments: None if arguments.leaves()[0] == 0 else "other", keeps_misfits=False),
     )
     guard(0)

@@ -26,6 +26,7 @@ from autotune.errors import InputError, marked
 from autotune.job.admission import MANY_LEARNED, Admission, Numbered
 from autotune.job.fallback import Fallback, MismatchError, Together
 from autotune.job.guard import GuardTerms
+from autotune.job.latency_check import Promise
 from autotune.job.later_calls import share_of
 from autotune.job.mismatch import inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
@@ -163,23 +164,28 @@ class Use(ABC):
         is_comparable = fits and self.is_measured and self.is_of_one_latency
         is_comparable = is_comparable and policy.margin is not None and applying.pact is None
         self._note_comparison()
-        cheap = entry_of(tuned.framework).cheap
         settings = ConfigParts.of(tuned.config).settings
         num_compiled = None if backend.shapes is None else partial(backend.shapes.compilations, self.model, settings)
         return GuardTerms(
             admission=self._admission(backend),
-            hint=applying.hint,
             hint_of_misfits=self._hint_of_misfits(),
             check=self._check(backend) if policy.check or unchecked_caches else None,
             num_compiled=num_compiled if policy.check else None,
             num_of_shapes=None if tuned.shapes is None else num_compiled,
-            latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
-            page_faults=tuned.evidence.best.page_faults,
-            keeping_memory=None if cheap is None else cheap.by_hand,
-            margin=policy.margin or MARGIN,
+            promise=self._promise() if is_comparable else None,
             check_share=share_of(policy.check) if is_alone else 0.0,
             outsider=partial(_late, backend) if is_alone else _never,
             effects=self._effects(backend, settings),
+        )
+
+    def _promise(self) -> Promise:
+        best, cheap = self._applying.tuned.evidence.best, entry_of(self._applying.tuned.framework).cheap
+        return Promise(
+            latency_s=best.latency_s.p50,
+            margin=self._applying.policy.margin or MARGIN,
+            page_faults=best.page_faults,
+            keeping_memory=None if cheap is None else cheap.by_hand,
+            hint=self._applying.hint,
         )
 
     def _admission(self, backend: Backend) -> Admission:

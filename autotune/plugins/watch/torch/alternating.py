@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from autotune.backends.registry import load_backend
-from autotune.job.guard import NUM_TIMED
+from autotune.job.latency_check import NUM_TIMED
 from autotune.job.policy import LoadedFile
 from autotune.job.stats import StatsRecorder, recorder_of
 from autotune.plugins.watch.applying import apply
