@@ -3,6 +3,8 @@
     python docs/site/model_types.py              all, some 20 minutes on one core
     python docs/site/model_types.py sam clip     these; what the page says of the others stays
 
+The page names those that are refused: all other types of its release run.
+
 Each type is built and called in a fork of one process that has imported PyTorch and transformers. No other package of
 theirs, such as timm, need be there: what asks for one is refused. A slow test holds a sample against the page.
 """
@@ -40,7 +42,7 @@ Types = dict[str, Refusal | None]
 
 HEAD = """# Model types of transformers
 
-This page lists the types of Hugging Face models that `hf:TYPE` runs. `docs/site/model_types.py` writes it: it
+This page lists the types of Hugging Face models that `hf:TYPE` does not run. `docs/site/model_types.py` writes it: it
 builds each type as `hf:TYPE` does without further arguments (`size=tiny`) and calls it once.
 
 """
@@ -59,7 +61,6 @@ REASONS = {
 
 def page_of(types: Types, releases: str) -> str:
     """The page: a row a reason, with what to take behind each type."""
-    runs = ", ".join(f"`{name}`" for name, refusal in sorted(types.items()) if refusal is None)
     refused: dict[str, list[str]] = {}
     for name, refusal in sorted(types.items()):
         if refusal is not None:
@@ -69,18 +70,16 @@ def page_of(types: Types, releases: str) -> str:
     count = sum(refusal is None for refusal in types.values())
     return (
         f"{HEAD}{count} of {len(types)} run ({releases}). [Models](models.md#hugging-face) says how inputs and sizes "
-        f"are chosen.\n\n## These run\n\n{runs}\n\n## These are refused\n\n"
+        f"are chosen.\n\n## These do not run\n\n"
         "In brackets the model type to take, which has it as a part; without one, write a function that returns "
         f"`(model, inputs)`, as in [models](models.md).\n\n| why | types |\n|---|---|\n{rows}\n"
     )
 
 
 def types_of(page: str) -> Types:
-    """What a page says."""
-    _, _, told = page.partition("## These run")
-    runs, _, refused = told.partition("## These are refused")
-    found: Types = dict.fromkeys(re.findall("`([^`]+)`", runs))
-    for why, those in re.findall(r"^\| (?!why)(.+?) \| (`.*) \|$", refused, re.M):
+    """Those that a page refuses."""
+    found: Types = {}
+    for why, those in re.findall(r"^\| (?!why)(.+?) \| (`.*) \|$", page, re.M):
         for name, way_out in re.findall(r"`([^`]+)`(?: \(([^)]*)\))?", those):
             found[name] = Refusal(why, way_out or "own")
     return found
@@ -124,20 +123,20 @@ def _refusal(why: str, tip: str) -> Refusal:
 
 
 def main() -> None:
-    """Try the types and write the page after each, so that nothing is lost by an end."""
+    """Try the types and write the page."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     import torch
     import transformers
 
     torch.set_num_threads(1)
-    known = types_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     names = sorted(transformers.CONFIG_MAPPING.keys())
+    known = dict.fromkeys(names) | types_of(PAGE.read_text(encoding="utf-8"))
     releases = f"transformers {transformers.__version__}, PyTorch {torch.__version__.partition('+')[0]}"
     for name in sys.argv[1:] or names:
         known[name] = tried(name)
         sys.stdout.write(f"{name}: {known[name] or 'runs'}\n")
         sys.stdout.flush()
-        PAGE.write_text(page_of({name: known[name] for name in names if name in known}, releases), encoding="utf-8")
+    PAGE.write_text(page_of({name: known[name] for name in names}, releases), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -36,30 +37,40 @@ DOCS = REPOSITORY / "docs"
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as `-h` prints them."""
+    """Every command with its arguments and options, as `-h` prints them. What several have is told once, before."""
     group: Any = typer.main.get_command(app)
     found = {**group.commands, **{name: group.get_command(None, name) for name in _BEHIND_A_DOOR}}
-    return "\n".join(f"## `autotune {name}`\n\n{text}" for name, text in _commands_of(found, ""))
+    told = {name: (_cell(" ".join((each.help or "").split())), _rows_of(each)) for name, each in _commands_of(found)}
+    times = Counter(row for _, rows in told.values() for row in rows)
+    shared = [row for row, number in times.items() if number >= _SEVERAL]
+    parts = [f"## Options of several commands\n\n{table(_HEAD, shared)}\n"]
+    for name, (about, rows) in told.items():
+        own = [row for row in rows if row not in shared]
+        parts.append(f"## `autotune {name}`\n\n{about}\n" + (f"\n{table(_HEAD, own)}\n" if own else ""))
+        if others := [row[0] for row in rows if row in shared]:
+            parts.append(f"As above: {', '.join(others)}.\n")
+    return "\n".join(parts)
 
 
 _BEHIND_A_DOOR = ("fleet", "try", "watch")
 """Commands that people type, of those that the help does not name."""
+_HEAD = ["option or argument", "meaning"]
+_SEVERAL = 3
+"""Commands that have one option with one meaning, from which it is told once."""
 
 
-def _commands_of(found: Mapping[str, Any], before: str) -> Iterator[tuple[str, str]]:
+def _commands_of(found: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in found.items():
-        whole = f"{before}{name}"
-        yield whole, _command(command)
+        yield f"{before}{name}", command
         if hasattr(command, "commands"):
-            yield from _commands_of(command.commands, f"{whole} ")
+            yield from _commands_of(command.commands, f"{before}{name} ")
 
 
-def _command(command: Any) -> str:
+def _rows_of(command: Any) -> list[tuple[str, str]]:
+    """Options and arguments, each with its meaning."""
     context = command.make_context(command.name, ["-"], resilient_parsing=True)
     records = (each.get_help_record(context) for each in command.get_params(context))
-    rows = [[_code(option), _cell(text)] for option, text in filter(None, records) if not option.endswith("--help")]
-    about = _cell(" ".join((command.help or "").split()))
-    return f"{about}\n" + (f"\n{table(['option or argument', 'meaning'], rows)}\n" if rows else "")
+    return [(_code(option), _cell(text)) for option, text in filter(None, records) if not option.endswith("--help")]
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/model-types.md: which model types of transformers run under `hf:TYPE`."""
+"""docs/model-types.md: which model types of transformers do not run under `hf:TYPE`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _script() -> ModuleType:
 SCRIPT = _script()
 PAGE = SCRIPT.PAGE.read_text(encoding="utf-8")
 TYPES = SCRIPT.types_of(PAGE)
-RUN = sorted(name for name, refusal in TYPES.items() if refusal is None)
-REFUSED = sorted(TYPES.keys() - set(RUN))
+REFUSED = sorted(TYPES)
+RUN = sorted(transformers.CONFIG_MAPPING.keys() - TYPES.keys())
 RELEASE = re.search(r"transformers ([\d.]+)", PAGE)[1]
 
 of_that_release = pytest.mark.skipif(
@@ -46,16 +46,18 @@ of_that_release = pytest.mark.skipif(
 
 def test_the_page_says_of_each_type_what_to_do():
     """At least 600 run; each of the others has a reason and a way out. The page is what its script makes of it."""
-    assert len(RUN) >= 600
+    number, of, releases = re.search(r"^(\d+) of (\d+) run \((.*)\)\. \[Models", PAGE, re.M).groups()
+    assert int(number) >= 600
     assert all(TYPES[name].why and TYPES[name].way_out for name in REFUSED)
-    releases = re.search(r"run \((.*)\)\. \[Models", PAGE)[1]
-    assert SCRIPT.page_of(TYPES, releases) == PAGE
+    running = dict.fromkeys(f"type {n}" for n in range(int(of) - len(REFUSED)))
+    assert SCRIPT.page_of(TYPES | running, releases) == PAGE
 
 
 @of_that_release
-def test_the_page_knows_all_types():
-    """Those of the release that it is of, and no others."""
-    assert TYPES.keys() == set(transformers.CONFIG_MAPPING.keys())
+def test_the_page_refuses_types_that_there_are():
+    """Those of the release that it is of, whose number it says."""
+    assert TYPES.keys() < set(transformers.CONFIG_MAPPING.keys())
+    assert f" of {len(transformers.CONFIG_MAPPING.keys())} run" in PAGE
 
 
 @pytest.mark.slow
