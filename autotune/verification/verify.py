@@ -13,6 +13,7 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import Budget
+from autotune.study.records import UNRELIABLE_DRIFT
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of, sides_of
 
@@ -59,7 +60,18 @@ def verify(
     found = _verify(tuned, pair, bench, budget, on_block, max_loss=max_loss)
     pairs = tuned.evidence.process_pairs
     then = (median(untuned for untuned, _ in pairs), median(best for _, best in pairs)) if pairs else None
+    if then is not None and found.outcome == "regressed" and found.result is not None:
+        found = replace(found, why=found.why + _moved(then, found.result.values))
     return replace(found, objective=Objective.parse(tuned.workload.objective), then=then)
+
+
+def _moved(then: tuple[float, float], today: tuple[float, float]) -> str:
+    """Which of the two takes another time than it did, where the untuned model does: the ratio alone does not say."""
+    untuned, tuned = (now / before for now, before in zip(today, then, strict=True))
+    if max(untuned, 1 / untuned) <= 1 + UNRELIABLE_DRIFT:
+        return ""
+    both = f"the untuned model takes {untuned:.2f} times what it took then, this config {tuned:.2f} times"
+    return f"; {both}: the machine may be in another state"
 
 
 def _verify(
