@@ -116,7 +116,7 @@ class _Exported:
 
 def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported:
     """The trial that the user chose, where nothing is proven. Raises InputError for one that cannot be exported."""
-    resume = f"run: {study.command('resume')}" if study.manifest.is_of_this_schema else study.written
+    resume = f"run: {study.command('resume')}" if study.manifest.is_of_this_schema else study.manifest.written
     if trial is None:
         leader = None if answer.best is answer.untuned else answer.best
         as_it_is = "" if leader is None else f"; or, unproven: {answer.command('export', trial=str(leader.number))}"

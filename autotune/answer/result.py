@@ -79,11 +79,6 @@ class StudyResult:
         """Plain data that was stored with the study: what a `Slot` is read from."""
         return self._attributes.get(name)
 
-    @property
-    def written(self) -> str:
-        """See `Manifest.written`."""
-        return self.manifest.written
-
     def command(self, verb: str, *more: str, **fields: str) -> str:
         """The command line that does `verb` with this study, ready to paste."""
         return command(verb, self.study, *more, **fields) + self.flags
@@ -95,11 +90,6 @@ class StudyResult:
     @property
     def space(self) -> SearchSpace:
         return self.manifest.space
-
-    @property
-    def num_configs(self) -> int | None:
-        """Size of the space; None: too many configs to count."""
-        return self.space.num_configs
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -153,6 +143,12 @@ class StudyResult:
             for number, row in enumerate(rows, 1)
         ]
 
+    @cached_property
+    def candidate(self) -> TrialRecord | None:
+        """The measured trial that the verdict is about: the winner, or what came closest."""
+        number = self.confirmation and self.confirmation.candidate
+        return next((record for record in self.measured if record.number == number), None)
+
     @property
     def verdict(self) -> Verdict | None:
         """None as long as there is no confirmation."""
@@ -170,8 +166,7 @@ class StudyResult:
             case None:
                 return fastest(self._one_of_each, self.objective.value)
             case Verdict.FASTER | Verdict.FEASIBLE:
-                number = self.confirmation and self.confirmation.candidate
-                return next((record for record in self.measured if record.number == number), None)
+                return self.candidate
             case Verdict.INFEASIBLE:
                 return None
         return self.untuned

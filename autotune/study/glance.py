@@ -50,11 +50,6 @@ class Glance:
     host: str | None = None
     """Where its trials run, if that is known of a study whose records are elsewhere."""
 
-    @property
-    def written(self) -> str:
-        """See `Manifest.written`."""
-        return self.manifest.written
-
     def read_attribute(self, name: str) -> Any:
         """See `Readable`."""
         return self.attributes.get(name)

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import StoreError
 from autotune.schema import MOST_SAID, problem, read
+from autotune.study.manifest import Manifest
 
 T = TypeVar("T")
 TIP = "read the study with the version of autotune that its manifest.json names, or start another"
@@ -42,8 +43,8 @@ class Readable(Protocol):
     """Plain data by name, such as a study's or those of its result."""
 
     @property
-    def written(self) -> str:
-        """What wrote the data and what reads them, for the end of a sentence."""
+    def manifest(self) -> Manifest:
+        """The study's."""
 
     def read_attribute(self, name: str) -> Any:
         """The data stored under a name, in the keys of the present schema; None if there are none."""
@@ -74,7 +75,7 @@ class Slot(Generic[T]):
             return read(self._adapter.validate_python, stored)
         except ValidationError as error:
             raise StoreError(
-                f"the study's {self.name} cannot be read: {problem(error, study.written)}", tip=TIP
+                f"the study's {self.name} cannot be read: {problem(error, study.manifest.written)}", tip=TIP
             ) from None
 
     def write(self, study: Attributes, value: T) -> None:

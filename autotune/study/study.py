@@ -162,11 +162,6 @@ class Study:
         return self.studies.flags
 
     @property
-    def written(self) -> str:
-        """See `Manifest.written`."""
-        return self.manifest.written
-
-    @property
     def stop_rule(self) -> StopRule:
         """When its search ends by itself. What ends one early after a portfolio was measured on CPUs alone."""
         budget, portfolio = self.budget or Budget(), self.portfolio

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from autotune.config import Config
@@ -13,7 +15,7 @@ from autotune.study.slots import list_slot, value_slot
 class Attributes(dict):
     """What a study stores, in memory."""
 
-    written = "written by a test"
+    manifest = SimpleNamespace(written="written by a test")
     read_attribute = dict.get
     write_attribute = dict.__setitem__
 

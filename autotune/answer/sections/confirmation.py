@@ -88,7 +88,7 @@ class ConfirmationSection(Section):
         if confirmation is None or not self._was_cut:
             return None
         again = answer.command("resume")
-        candidate = next((record for record in answer.measured if record.number == confirmation.candidate), None)
+        candidate = answer.candidate
         if candidate is None or answer.untuned is None:
             return f"{again}     (with more time)"
         budget = Study.budget.read(answer) or Budget()

@@ -22,7 +22,7 @@ class EnvironmentSection(Section):
 
     def facts(self) -> Iterator[Fact]:
         if not self.answer.manifest.is_of_this_schema:
-            yield "read alone", f"{self.answer.written}: it cannot be resumed"
+            yield "read alone", f"{self.answer.manifest.written}: it cannot be resumed"
         if (apart := IMPORTED_APART.read(self.answer)) is not None:
             yield "imports", f"trials import {apart}"
         if (apart := BUILT_APART.read(self.answer)) is not None:

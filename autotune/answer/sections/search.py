@@ -44,7 +44,7 @@ class SearchSection(Section):
 
     def facts(self) -> Iterator[Fact]:
         answer = self.answer
-        of_all = "" if answer.num_configs is None else f" of {answer.num_configs}"
+        of_all = "" if answer.space.num_configs is None else f" of {answer.space.num_configs}"
         if answer.stop_reason is None:
             if answer.verdict is not None:
                 yield "searched", f"{answer.num_tried}{of_all} configs so far; `resume` goes on"

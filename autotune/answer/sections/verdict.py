@@ -74,10 +74,10 @@ def _best_known(answer: StudyResult) -> str:
         sure = how_sure(confirmation)
         looks = f"{ratio(answer.objective, answer.speedup)}, {sure}" if sure else gain(answer.objective, answer.speedup)
         return f"trial {confirmation.candidate} looks {looks}; {why}"
-    candidate = next((record for record in answer.measured if record.number == confirmation.candidate), None)
+    candidate, value = answer.candidate, answer.objective.value
     if candidate is None or answer.untuned is None:
         return why
-    seen = answer.objective.value(answer.untuned.measurement) / answer.objective.value(candidate.measurement)
+    seen = value(answer.untuned.measurement) / value(candidate.measurement)
     by_trial = ratio(answer.objective, Speedup(median=seen, low=seen, high=seen))
     return f"trial {candidate.number} looks {by_trial} by its trial alone, unconfirmed; {why}"
 

@@ -140,7 +140,7 @@ def _why_ended(study: Study, now: Manifest) -> str | None:
     if not study.has_evidence():
         return None
     if not study.manifest.is_of_this_schema:
-        return f"it was {study.written}"
+        return f"it was {study.manifest.written}"
     return "; ".join(study.manifest.differences(now)) or None
 
 
