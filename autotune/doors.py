@@ -60,7 +60,8 @@ class Door(Generic[T]):
         """The object of a name that this package itself declares. Raises InputError where it is not installed."""
         found = self.find(name)
         if found is None:
-            raise InputError(f"the {self.noun} {name!r} is not installed", tip=self.tip())
+            anew = "run `pip install -e .`, or `make setup`, in autotune's folder, or install the package that has it"
+            raise InputError(f"the {self.noun} {name!r} is not installed", tip=anew)
         return found
 
     def tip(self, *others: str) -> str:

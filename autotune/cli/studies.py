@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import COMMANDS, app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import COMMANDS, app, print_line, say, stop_on_sigterm, with_exit_status
 from autotune.cli.flags import (
     AsJson,
     EnvAgain,
@@ -19,7 +19,6 @@ from autotune.cli.flags import (
     examples,
     variables_of,
 )
-from autotune.errors import NoUsableTrialError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
@@ -36,24 +35,8 @@ def explain(
     as_json: AsJson = False,
 ) -> int:
     """Explain which knobs mattered, and why other configs lost."""
-    from autotune.answer import explain as explaining
-    from autotune.answer.result import StudyResult
-    from autotune.api.studies import studies_at
-    from autotune.render.console import console
-    from autotune.render.explanation import explanation, explanation_document
-
-    opened = studies_at(studies_dir, storage).open(study)
-    told = explaining.explain(StudyResult(opened))
-    if told is None:
-        raise NoUsableTrialError(
-            f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet",
-            tip=f"resume it with: {opened.command('resume')}",
-        )
-    if as_json:
-        print_json(explanation_document(told))
-        return 0
-    console(200).print(explanation(told))
-    return 0
+    status: int = COMMANDS.require("explain")(study, studies_dir, storage, as_json=as_json)
+    return status
 
 
 @app.command()

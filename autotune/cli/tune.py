@@ -20,6 +20,7 @@ from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, as
 from autotune.cli.report import require_report
 from autotune.cli.running import run_study
 from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
+from autotune.doors import USES
 from autotune.question.allows import is_both
 from autotune.question.question import Question
 
@@ -40,7 +41,7 @@ def _use_folder(context: typer.Context, named: list[str] | None) -> list[str] | 
     place = named[0]
     if not any(os.path.isdir(os.path.join(folder, _PROCESSES)) for folder in (place, os.path.dirname(place))):
         return named
-    COMMANDS.require("tune-watched")(context, place)
+    USES.require("tune_watched")(context, place)
     return None
 
 

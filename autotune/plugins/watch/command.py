@@ -1,5 +1,4 @@
-"""`watch`, which starts a job that is watched, and `tune-watched`, the question that a watched job makes: `tune FOLDER`
-asks it."""
+"""`watch`, which starts a job that is watched, and the question that a watched job makes: `tune FOLDER` asks it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune import own_folders
-from autotune.cli.app import print_line, say, say_error
+from autotune.cli.app import say, say_error
 from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
 from autotune.job.launch import Launch, tip_of
@@ -106,21 +105,17 @@ def for_a_job(file: Path) -> TunedConfig:
     return tuned
 
 
-def tune_watched(
-    context: typer.Context,
-    folder: Annotated[str, typer.Argument(help="A folder that `watch` wrote, or FOLDER/NAME for one of its models.")],
-) -> int:
-    """Print the question that each model of a watched job makes. `tune FOLDER` asks it."""
+def tune_watched(context: typer.Context, folder: str) -> None:
+    """Make the question of a watched job that of `tune FOLDER`, or FOLDER/NAME for one of its models. Several models
+    are tuned one after the other, and the command ends."""
     watched = chosen(folder)
-    if context.info_name == "tune" and len(watched) > 1:
+    if len(watched) > 1:
         raise typer.Exit(_each_alone(context, folder, watched))
-    for each in watched:
-        asked = question_of(each)
-        values = {field: value for field, value in asked.values.items() if field != "build"}
-        context.default_map = {**(context.default_map or {}), **values, "build": [asked.values["build"]]}
-        for line in lines_of(asked, command("tune", asked.values["build"]) + options(**values)):
-            say(line) if context.info_name == "tune" else print_line(line)
-    return 0
+    asked = question_of(watched[0])
+    values = {field: value for field, value in asked.values.items() if field != "build"}
+    context.default_map = {**(context.default_map or {}), **values, "build": [asked.values["build"]]}
+    for line in lines_of(asked, command("tune", asked.values["build"]) + options(**values)):
+        say(line)
 
 
 def chosen(folder: str) -> list[Watched]:

@@ -12,13 +12,14 @@ from rich.text import Text
 
 from autotune.answer.configs import config_text
 from autotune.answer.content import Table
-from autotune.answer.explain import Anchor, Contrast, Explanation, Influence, LosingGroup
 from autotune.answer.format import error, num_bytes, percent, seconds, times
 from autotune.answer.objectives import as_good_as
+from autotune.answer.sections.effects import Influence
 from autotune.answer.sections.hot_spots import hot_spots_document, hot_spots_table
 from autotune.config import Scalar
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
+from autotune.plugins.explain.explanation import Anchor, Contrast, Explanation, LosingGroup
 from autotune.render.terminal import drawn
 
 MAX_EFFECTS_SHOWN = 12

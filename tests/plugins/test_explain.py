@@ -15,16 +15,17 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 from rich.console import Console
 
-from autotune.answer.explain import TrialComparisons, explain, influences
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.effects import TrialComparisons, influences
 from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.render.explanation import explanation
-from autotune.study import importance
-from autotune.study.importance import FEWEST_TRIALS, importances
+from autotune.plugins.explain import importance
+from autotune.plugins.explain.explanation import explain
+from autotune.plugins.explain.importance import FEWEST_TRIALS, importances
+from autotune.plugins.explain.lines import explanation
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, DriftCheck, TrialRecord
 from tests.asking import ask

@@ -8,50 +8,17 @@ where there are some, and of trials that nothing disturbed.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from autotune.answer.result import StudyResult
+from autotune.answer.sections.effects import Influence, TrialComparisons, influences_in
 from autotune.config import Config, Scalar
-from autotune.measure.blocks import Blocks
-from autotune.measure.looks import Look
 from autotune.measure.measurement import Failure, Measurement
-from autotune.measure.statistics import Speedup, inverse
-from autotune.space.space import SearchSpace
-from autotune.study.equivalence import run_same_program
-from autotune.study.importance import Importance, importances
-from autotune.study.knob_effects import pairs_of
-from autotune.study.records import BlockRow, Confirmation, TrialRecord
-from autotune.tuning.finalists import uncertainty
-
-
-@dataclass(frozen=True)
-class Influence:
-    """What one value of a knob did against another, in trials that differ in nothing else."""
-
-    knob: str
-    slower: Scalar
-    faster: Scalar
-    pairs: tuple[Speedup, ...]
-    """Speed-ups of `faster` over `slower`, one for each pair of trials; the middle one is 1 or more."""
-    confirmed: bool
-    """Whether both were compared side by side in blocks; otherwise by one process each in the search."""
-
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        return tuple(pair.median for pair in self.pairs)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.ratios)
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether it is larger than the noise: the whole interval of most pairs is above 1."""
-        return statistics.median(pair.low for pair in self.pairs) > 1
+from autotune.plugins.explain.importance import Importance, importances
+from autotune.study.records import TrialRecord
 
 
 @dataclass(frozen=True)
@@ -114,8 +81,8 @@ class Explanation:
 
     @cached_property
     def effects(self) -> list[Influence]:
-        """Those that are distinguishable from noise first, the largest first."""
-        return influences(self.answer.space, self.answer.measured, self._known)
+        """What each knob did, in pairs of trials."""
+        return influences_in(self.answer)
 
     @cached_property
     def anchors(self) -> list[Anchor]:
@@ -126,7 +93,7 @@ class Explanation:
         return [self._anchor(name, known[config]) for name, config in named.items() if config in known]
 
     def _anchor(self, name: str, record: TrialRecord) -> Anchor:
-        (mine, was_confirmed), (theirs, were_confirmed) = map(self._known.over_untuned, (self.winner, record))
+        (mine, was_confirmed), (theirs, were_confirmed) = map(self._over_untuned, (self.winner, record))
         contrasts = _contrasts(self.winner.measurement, record.measurement)
         if mine is not None and theirs is not None and was_confirmed and were_confirmed:
             return Anchor(name, record.number, mine / theirs, True, contrasts)
@@ -146,8 +113,18 @@ class Explanation:
         ordered = sorted(members.items(), key=lambda item: rank.get(item[0][0], len(rank)))
         return [self._group(knob, trials) for (knob, _), trials in ordered]
 
+    def _over_untuned(self, record: TrialRecord) -> tuple[float | None, bool]:
+        """The speed-up of a measured trial, as the verdict has it if it was confirmed; and whether it was."""
+        confirmation, untuned = self.answer.confirmation, self.answer.untuned
+        if confirmation is not None and record.number in confirmation.compared:
+            return confirmation.compared[record.number].median, True
+        if untuned is None or record.number == untuned.number:
+            return (None if untuned is None else 1.0), bool(confirmation and confirmation.blocks)
+        found = self._known.in_search(record, untuned)
+        return (None if found is None else found.median), False
+
     def _group(self, knob: str, trials: list[TrialRecord]) -> LosingGroup:
-        speedups = (self._known.over_untuned(record)[0] for record in trials if record.state == "measured")
+        speedups = (self._over_untuned(record)[0] for record in trials if record.state == "measured")
         failures = (record.outcome.reason.value for record in trials if isinstance(record.outcome, Failure))
         return LosingGroup(
             knob=knob,
@@ -162,76 +139,6 @@ class Explanation:
 def explain(answer: StudyResult) -> Explanation | None:
     """The explanation of a study; None if no trial keeps every constraint."""
     return None if answer.best is None else Explanation(answer, answer.best)
-
-
-@dataclass(frozen=True)
-class TrialComparisons:
-    """How trials compare, as far as the study can tell: in blocks of live processes, else by undisturbed processes."""
-
-    value: Callable[[Measurement], float]
-    untuned: TrialRecord | None = None
-    confirmation: Confirmation | None = None
-    blocks: Sequence[BlockRow] = ()
-    noise: float = 0.0
-    """Share by which two processes of one config may differ in the search."""
-    is_latency: bool = True
-    """What is minimised is the time of a steady call, in which equal programs do not differ."""
-
-    @classmethod
-    def of(cls, answer: StudyResult) -> TrialComparisons:
-        untuned, objective = answer.untuned, answer.objective
-        noise = 0.0 if untuned is None else uncertainty(objective, answer.noise_floor, answer.drift)
-        return cls(objective.value, untuned, answer.confirmation, answer.blocks, noise, objective.is_latency)
-
-    def confirmed(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
-        """`one` over `other`; None where fewer than two blocks had both."""
-        found = ((block.values.get(other.number), block.values.get(one.number)) for block in self.blocks)
-        rows = tuple((theirs, mine) for theirs, mine in found if theirs is not None and mine is not None)
-        return Look(Blocks(rows)).speedups[0] if len(rows) > 1 else None
-
-    def in_search(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
-        """`one` over `other`, by one process each; None where either was disturbed."""
-        if one.disturbed is not None or other.disturbed is not None:
-            return None
-        if self.is_latency and run_same_program(one, other):
-            return Speedup(median=1.0, low=1.0, high=1.0)
-        ratio = self.value(other.measurement) / self.value(one.measurement)
-        return Speedup(median=ratio, low=ratio / (1 + self.noise), high=ratio * (1 + self.noise))
-
-    def over_untuned(self, record: TrialRecord) -> tuple[float | None, bool]:
-        """The speed-up of a measured trial, as the verdict has it if it was confirmed; and whether it was."""
-        if self.confirmation is not None and record.number in self.confirmation.compared:
-            return self.confirmation.compared[record.number].median, True
-        if self.untuned is None or record.number == self.untuned.number:
-            return (None if self.untuned is None else 1.0), bool(self.confirmation and self.confirmation.blocks)
-        found = self.in_search(record, self.untuned)
-        return (None if found is None else found.median), False
-
-
-def influences(space: SearchSpace, records: Sequence[TrialRecord], known: TrialComparisons) -> list[Influence]:
-    """What each knob did, for every pair of its values with which two measured trials differ in nothing else."""
-    found = []
-    for knob in space.knobs:
-        by_values: dict[tuple[Scalar, Scalar], list[tuple[TrialRecord, TrialRecord]]] = {}
-        for pair in pairs_of(knob.name, records, space):
-            first, second = sorted(pair, key=lambda record: repr(record.config[knob.name]))
-            by_values.setdefault((first.config[knob.name], second.config[knob.name]), []).append((first, second))
-        of_knob = (_influence(knob.name, *values, pairs, known) for values, pairs in by_values.items())
-        found += [influence for influence in of_knob if influence is not None]
-    return sorted(found, key=lambda influence: (not influence.is_significant, -influence.median))
-
-
-def _influence(
-    knob: str, first: Scalar, second: Scalar, pairs: Sequence[tuple[TrialRecord, TrialRecord]], known: TrialComparisons
-) -> Influence | None:
-    """By the pairs that were confirmed if there are any. None where every pair was disturbed."""
-    confirmed = [found for pair in pairs if (found := known.confirmed(*pair)) is not None]
-    speedups = confirmed or [found for pair in pairs if (found := known.in_search(*pair)) is not None]
-    if not speedups:
-        return None
-    if statistics.median(found.median for found in speedups) >= 1:
-        return Influence(knob, second, first, tuple(speedups), bool(confirmed))
-    return Influence(knob, first, second, tuple(map(inverse, speedups)), bool(confirmed))
 
 
 def _first_difference(winner: Config, config: Config, by_importance: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""`explain`: which knobs mattered in a study, and why other configs lost."""
