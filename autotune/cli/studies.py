@@ -193,7 +193,7 @@ def launch(
     from autotune.tuned.tuned_config import load_tuned
 
     if applied:
-        COMMANDS.require("launch-applied")(files=[file, *(also or [])], job=(job or [])[1:])
+        COMMANDS.require("launch-applied")(files=[file, *(also or [])], job=(job or [])[1:], instance=instance)
     tuned = load_tuned(file)
     starts = Launch.all_of(tuned, os.environ) if instance is None else [Launch.of(tuned, os.environ, instance)]
     start = starts[0]

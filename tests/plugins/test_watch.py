@@ -165,12 +165,14 @@ MODEL = {
 }  # fmt: skip
 
 
-def folder(path, *processes, **process):
-    """A watched folder with these models of each process."""
+def folder(path, *processes, gap_s=0.0, **process):
+    """A watched folder with these models of each process, which has a core of its own; one begins so long after the
+    other."""
     (path / "processes").mkdir(exist_ok=True)
     for pid, models in enumerate(processes):
         document = {
-            "schema": 1, "host": "here", "pid": pid, "seconds": 10.0, "cores": [0], "variables": {}, "notes": [],
+            "schema": 2, "host": "here", "pid": pid, "seconds": 10.0, "cores": [pid], "variables": {}, "notes": [],
+            "first_at": pid * gap_s, "last_at": pid * gap_s + 10.0,
             "framework": "torch", "release": "2.13.0", "threads": 1, "device": "cpu", "models": models,
             "unrecorded": "make them under torch.no_grad()", **process,
         }  # fmt: skip
@@ -182,12 +184,16 @@ TRAINED = {**LAYOUT, "grad": True, "training": True, "autocast": ["cpu", "bfloat
 PROMPT = {"ids": [1, 2, 3], "batch": 2, "new_tokens": 5}
 
 
+VARIED = {"seconds": 2.0, "shapes": [LAYOUT, {**LAYOUT, "count": 10, "sizes": [[8, 8]]}]}
+
+
 @pytest.mark.parametrize(
     ("processes", "values", "remark"),
     [
         ([{}], {"task": "infer"}, None),
         ([{"shapes": [{**LAYOUT, "grad": True}]}], {"task": "infer"}, "torch.no_grad()"),
         ([{}, {"calls": 39}], {"task": "infer", "objective": ["throughput"], "instances": "2"}, None),
+        ([VARIED, {**VARIED, "calls": 39}], {"task": "infer", "objective": ["p99"], "instances": "2"}, None),
         (
             [{"backward": 40, "shapes": [TRAINED]}],
             {"task": "train", "tolerance": 0.03, "fixed_precision": True},
@@ -196,17 +202,33 @@ PROMPT = {"ids": [1, 2, 3], "batch": 2, "new_tokens": 5}
         ([{"is_text": True, "prompts": [PROMPT]}], {"task": "generate"}, None),
         ([{"shapes": [LAYOUT, {**LAYOUT, "count": 10, "signature": "int64[1]"}]}], {"task": "infer"}, "20% of the"),
     ],
-    ids=["one shape", "recorded", "two workers", "trained", "text", "other arguments"],
+    ids=["one shape", "recorded", "two workers", "two workers, shapes", "trained", "text", "other arguments"],
 )
 def test_the_question(tmp_path, monkeypatch, processes, values, remark):
-    """What was seen decides the fields of the question, and what is not in it is said."""
-    monkeypatch.setattr("autotune.plugins.watch.question.num_usable_cores", lambda: 1)
+    """What was seen decides the fields of the question, each with its reason, and what is not in it is said."""
+    monkeypatch.setattr("autotune.plugins.watch.question.num_usable_cores", lambda: len(processes))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(len(processes))})
     asked = question_of(*chosen(folder(tmp_path, *([{**MODEL, **changes}] for changes in processes))))
     rest = {"device": "cpu", "framework": "torch", "build": asked.values["build"]}
+    if any(changes.get("shapes") == VARIED["shapes"] for changes in processes):
+        rest["traffic"] = asked.values["build"].replace(".py:build", ".jsonl")
     assert asked.values == {**rest, **values}
-    assert any(remark in each for each in asked.remarks) if remark else not asked.remarks or os.cpu_count() != 1
+    assert {"objective", "instances", "task"} & asked.reasons.keys() >= {"objective", "instances"} & values.keys()
+    assert [remark in each for each in asked.remarks] == ([] if remark is None else [True])
     written = (tmp_path / os.path.basename(asked.values["build"].partition(":")[0])).read_text()
     assert f"'task': '{values['task']}'" in written
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "gap_s", "remark"), [(8, 0.0, "tune on 2 cores"), (1, 0.0, "there is 1 core"), (2, 100.0, None)]
+)
+def test_processes_that_are_no_workers_of_here(tmp_path, monkeypatch, num_cores, gap_s, remark):
+    """Two runs are no two workers; more workers than cores are not measured, and threads that differ are said."""
+    monkeypatch.setattr("autotune.plugins.watch.question.num_usable_cores", lambda: num_cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    asked = question_of(*chosen(folder(tmp_path, [{**MODEL, **VARIED}], [{**MODEL, **VARIED}], gap_s=gap_s)))
+    assert asked.values.get("instances") == ("2" if num_cores == 8 else None)
+    assert [remark in each for each in asked.remarks] == ([] if remark is None else [True])
 
 
 def test_what_is_not_kept_is_said(tmp_path, cli):
@@ -220,7 +242,7 @@ def test_what_is_not_kept_is_said(tmp_path, cli):
     assert both.returncode == 2
     assert "model 2 of 2" in both.stderr
     assert "Net: was not kept: it cannot be kept: too large" in both.stderr
-    (tmp_path / "processes" / "here-0.json").write_text('{"schema": 1, "models": [{"name": "../x"}]}')
+    (tmp_path / "processes" / "here-0.json").write_text('{"schema": 2, "models": [{"name": "../x"}]}')
     with pytest.raises(InputError, match="no document of `watch`"):
         chosen(place)
     (tmp_path / "processes" / "here-0.json").unlink()
@@ -256,7 +278,8 @@ sys.exit(5)
 
 @pytest.mark.torch
 def test_a_job_is_tuned_without_a_line_of_code(tmp_path):
-    """In a worker and in its parent, with the untuned outputs; a job without the model says that it ran untuned."""
+    """In a worker and in its parent, with the untuned outputs, by a file of as many processes; a job without the model
+    says that it ran untuned."""
     torch = pytest.importorskip("torch")
 
     class Net(torch.nn.Module):
@@ -270,7 +293,7 @@ def test_a_job_is_tuned_without_a_line_of_code(tmp_path):
     source = textwrap.dedent(inspect.getsource(Net))
     (tmp_path / "net.py").write_text(f"import torch\n{source}")
     (tmp_path / "job.py").write_text(TUNED_JOB)
-    config = {"execution": "compile", "backend": "eager"}
+    config = {"execution": "compile", "backend": "eager", "instances": "2x1"}
     path = export(tmp_path / "best.yaml", "torch", config, Net().eval(), [torch.ones(2, 16)])
     path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: mine.Net"))
     job = [sys.executable, "job.py"]
@@ -285,6 +308,7 @@ def test_a_job_is_tuned_without_a_line_of_code(tmp_path):
     assert plain.returncode == tuned.returncode == other.returncode == 5, tuned.stderr
     assert plain.stdout.count("graphs False _wrapped_call_impl") == 2
     assert tuned.stdout == plain.stdout.replace("graphs False", "graphs 1")
+    assert "is for 2 processes side by side: the job is taken to start them" in tuned.stderr
     assert "no Net with the parameters that it was tuned with was called: the job ran untuned" in other.stdout
     assert "graphs False" in other.stdout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from autotune import own_folders
 from autotune.cli.app import say, say_error
 from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
-from autotune.job.launch import Launch, tip_of
+from autotune.job.launch import Launch
 from autotune.plugins.watch.document import PROCESSES
 from autotune.plugins.watch.folder import Watched, read
 from autotune.plugins.watch.injected import APPLY_VARIABLE, FRAMEWORKS, VARIABLE
@@ -62,10 +63,11 @@ def variables_of(variable: str, wanted: Mapping[str, Any]) -> dict[str, str]:
 def launch_applied(
     files: Annotated[list[Path], typer.Argument(help="Exported YAML files.", metavar="FILE...")],
     job: Annotated[list[str] | None, typer.Option("--word", help="A word of the job's command; repeatable.")] = None,
+    instance: Annotated[int | None, typer.Option(help="Which of the processes that the files are for.")] = None,
 ) -> int:
     """Run a job with its models tuned: `launch FILE... --apply -- COMMAND`."""
     words = require_job(job)
-    start = start_of({file: for_a_job(file) for file in files})
+    start = start_of({file: for_a_job(file) for file in files}, instance)
     say(f"applied to models of their structure: {', '.join(map(str, files))}")
     wanted = {"files": [str(own_folders.absolute(file)) for file in files]}
     start.execute(words, {**os.environ, **variables_of(APPLY_VARIABLE, wanted)})
@@ -78,10 +80,10 @@ def require_job(job: Sequence[str] | None) -> Sequence[str]:
     return job
 
 
-def start_of(files: Mapping[Path, TunedConfig]) -> Launch:
+def start_of(files: Mapping[Path, TunedConfig], instance: int | None = None) -> Launch:
     """How a job under these files is started, of which the remarks are said. Raises InputError where they do not go
-    together."""
-    starts = {file: Launch.of(tuned, os.environ) for file, tuned in files.items()}
+    together. A job that is none of several processes starts them itself, and they share its cores."""
+    starts = {file: _start_under(file, tuned, instance) for file, tuned in files.items()}
     one, first = next(iter(starts.items()))
     for file, start in starts.items():
         if (start.variables, start.cores) != (first.variables, first.cores):
@@ -100,9 +102,18 @@ def for_a_job(file: Path) -> TunedConfig:
             "code",
             tip="write the two lines: autotune.load(FILE).apply(MODEL)",
         )
-    if (num := len(Launch.all_of(tuned, os.environ))) > 1:
-        raise InputError(f"{file} is for {num} processes side by side", tip=tip_of(str(file), tuned.config))
     return tuned
+
+
+def _start_under(file: Path, tuned: TunedConfig, instance: int | None) -> Launch:
+    if instance is not None:
+        return Launch.of(tuned, os.environ, instance)
+    first, *others = Launch.all_of(tuned, os.environ)
+    if not others:
+        return first
+    num = 1 + len(others)
+    say(f"{file} is for {num} processes side by side: the job is taken to start them, as a server its workers")
+    return replace(first, cores=None)
 
 
 def tune_watched(context: typer.Context, folder: str) -> None:

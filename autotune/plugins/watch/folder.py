@@ -77,6 +77,9 @@ class Process(Record):
     host: str
     pid: int
     seconds: float
+    first_at: float
+    """When its first call began, in seconds since 1970; `last_at`: when its last one ended."""
+    last_at: float
     cores: tuple[int, ...]
     variables: dict[str, str]
     framework: Literal["torch", "mindspore"]
@@ -130,6 +133,13 @@ class Watched:
         most = self.models[0].calls
         pairs = zip(self.processes, self.models, strict=True)
         return tuple({process.place: process for process, model in pairs if model.calls > most / 10}.values())
+
+    @property
+    def num_side_by_side(self) -> int:
+        """The most workers of one machine that made their calls in the same time: not those of two runs, nor one that
+        took the place of another."""
+        own = [each for each in self.workers if each.host == self.processes[0].host]
+        return max(sum(one.first_at <= each.first_at <= one.last_at for one in own) for each in own)
 
     def shapes(self) -> Counter[Layout]:
         """All layouts of calls, each with its number of calls."""

@@ -60,7 +60,8 @@ def question_of(watched: Watched) -> Asked:
     times = f"{seconds(model.p50_s)} at the median, {seconds(model.p99_s)} at the 99th percentile"
     asked.ask("model", f"{watched.name}: {watched.share:.0%} of the time of all models; {watched.calls} calls, {times}")
     asked.model = {key: saved.files[key] for key in ("model", "source") if key in saved.files}
-    _ask_for_process(asked, watched)
+    process = watched.processes[0]
+    asked.ask("device", process.device, device=process.device, framework=process.framework)
     shapes = watched.shapes()
     main = _main_layout(shapes)
     asked.model |= {"training": main.training, "autocast": main.autocast, "task": "infer"}
@@ -71,6 +72,7 @@ def question_of(watched: Watched) -> Asked:
         _ask_for_text(asked, saved)
     else:
         _ask_for_calls(asked, watched, saved, shapes, main)
+    _ask_for_threads(asked, watched)
     asked.values["build"] = f"{_written(asked, watched)}:build"
     return asked
 
@@ -89,23 +91,41 @@ def _main_layout(shapes: Counter[Layout]) -> Layout:
     return max(alike, key=lambda each: alike[each])
 
 
-def _ask_for_process(asked: Asked, watched: Watched) -> None:
-    """Device, threads, cores and ranks of the processes."""
+def _ask_for_threads(asked: Asked, watched: Watched) -> None:
+    """Threads, cores and ranks of the processes."""
     process = watched.processes[0]
-    asked.ask("device", process.device, device=process.device, framework=process.framework)
-    if process.device == "cpu" and process.threads != num_usable_cores():
-        asked.ask(
-            "threads",
-            f"{process.threads} in the job",
-            env=[*asked.values.get("env", ()), f"OMP_NUM_THREADS={process.threads}"],
-        )
-    if set(process.cores) < set(os.sched_getaffinity(0)):
-        cores = ",".join(map(str, process.cores))
+    if process.device == "cpu" and process.threads != num_usable_cores() and "instances" not in asked.values:
+        asked.ask("threads", f"{process.threads} in the job", env=[f"OMP_NUM_THREADS={process.threads}"])
+    used = {core for each in watched.workers for core in each.cores}
+    if used < set(os.sched_getaffinity(0)):
+        cores = ",".join(map(str, sorted(used)))
         asked.remarks.append(f"the job ran on cores {cores}: tune there, `taskset -c {cores}` in front of this command")
     if "WORLD_SIZE" in process.variables:
         asked.remarks.append(
             f"the job has {process.variables['WORLD_SIZE']} ranks: one of them is tuned (docs/many-ranks.md)"
         )
+
+
+def _ask_for_instances(asked: Asked, watched: Watched) -> bool:
+    """Ask for as many processes as made calls at the same time. False: there was one, or so many cannot be measured
+    here."""
+    process, num = watched.processes[0], watched.num_side_by_side
+    if num < 2 or process.device != "cpu" or "WORLD_SIZE" in process.variables:
+        return False
+    num_cores = num_usable_cores()
+    if num > num_cores:
+        here = "there is 1 core" if num_cores == 1 else f"there are {num_cores} cores"
+        asked.remarks.append(f"{num} processes made calls at the same time, but {here} here: one of them is measured")
+        return False
+    threads = num_cores // num
+    why = f"{num} processes made calls at the same time: as many are measured, each on a part of the cores"
+    asked.ask("instances", why, instances=str(num))
+    if process.threads != threads:
+        tip = f"start workers with OMP_NUM_THREADS={threads}"
+        if process.threads < threads:
+            tip += f", or tune on {num * process.threads} cores (`taskset`)"
+        asked.remarks.append(f"threads of each process: {process.threads} in the job, {threads} in the study; {tip}")
+    return True
 
 
 def _ask_for_text(asked: Asked, saved: Model) -> None:
@@ -142,10 +162,10 @@ def _ask_for_calls(asked: Asked, watched: Watched, saved: Model, shapes: Counter
         asked.remarks.append("calls record gradients, and stay untuned" + (f": {how}" if how else ""))
     if len(alike) > 1:
         _ask_for_shapes(asked, watched, alike)
-    elif watched.busy > _SATURATED and len(watched.workers) > 1 and watched.processes[0].device == "cpu":
-        num = len(watched.workers)
-        why = f"{num} processes were busy {watched.busy:.0%} of their time: throughput of {num} side by side"
-        asked.ask("objective", why, objective=["throughput"], instances=str(num))
+        _ask_for_instances(asked, watched)
+    elif watched.busy > _SATURATED and _ask_for_instances(asked, watched):
+        why = f"throughput: the processes were busy {watched.busy:.0%} of their time"
+        asked.ask("objective", why, objective=["throughput"])
     else:
         asked.ask("objective", "latency: all calls have one shape")
     asked.model["calls"] = _kept_calls(saved, main, main.sizes if len(alike) == 1 else None)

@@ -12,7 +12,7 @@ from typing import Any
 from autotune.plugins.watch.document import Document
 from autotune.plugins.watch.layouts import describe_kept, describe_layout
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_MODELS = 64
 """Models that are counted in a process."""
 MOST_SAVED = 4
@@ -153,6 +153,8 @@ class Recorder(Document):
             "command": list(sys.orig_argv),
             "folder": os.getcwd(),
             "seconds": self._seconds(),
+            "first_at": self._at(self._first_ns or self._last_ns),
+            "last_at": self._at(self._last_ns),
             "cores": sorted(os.sched_getaffinity(0)),
             "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
             "notes": list(self.notes),
@@ -163,6 +165,11 @@ class Recorder(Document):
     def _seconds(self) -> float:
         """From the first call to the last, without what was written in between."""
         return max(0, self._last_ns - (self._first_ns or self._last_ns) - self._writing_ns) / 1e9
+
+    @staticmethod
+    def _at(moment_ns: int) -> float:
+        """The moment by the clock on the wall, which processes of two runs have in common."""
+        return time.time() - (time.perf_counter_ns() - moment_ns) / 1e9
 
     def _describe(self, seen: Seen) -> Mapping[str, Any]:
         ordered = sorted(seen.latest)
