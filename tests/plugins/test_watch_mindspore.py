@@ -217,38 +217,51 @@ def test_a_job_is_its_own(tmp_path):
     assert each.saved() is not None
 
 
-ODD = """
+OTHERS = """
+class Trained(Net):
+    pass
+
 class Odd(Net):
     def named_buffers(self, *args, **kwargs):
         raise RuntimeError("no parameters here")
 
 Odd.__name__ = "Net"
 """
-TUNED_JOB = f"""{JOB}{ODD}
+TUNED_JOB = f"""{JOB}{OTHERS}
 print(forked(lambda: (call(3), print("graphs", graphs(), flush=True))))
 for net in (net, Net(5).set_train(False), Odd().set_train(False)):
     call(3)
-print("graphs", graphs(), sum(map(bool, sys.argv[1:])))
+print("graphs", graphs())
+trained, before = Trained(3).set_train(), graphs()
+step = ms.value_and_grad(lambda x: trained(x).square().mean(), None, trained.trainable_params())
+for _ in range(3):
+    for weight, gradient in zip(trained.trainable_params(), step(x)[1]):
+        ms.ops.assign_sub(weight, 0.01 * gradient)
+print([round(float(weight.asnumpy().sum()), 4) for weight in trained.get_parameters()])
+print("graphs", int(graphs() > before))
 sys.exit(5)
 """
 
 
 @pytest.fixture
 def job(tmp_path):
-    """A job, and a file that is for its model."""
+    """A job, and files that are for its models: of calls, and of training steps."""
     (tmp_path / "job.py").write_text(TUNED_JOB)
-    path = export(tmp_path / "best.yaml", "mindspore", JIT, Net(), [ones(2, 16)])
-    path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: mine.Net"))
+    for task, name, width in (("infer", "Net", 4), ("train", "Trained", 3)):
+        config = JIT if task == "infer" else {**JIT, "scope": "model"}
+        path = export(tmp_path / f"{task}.yaml", "mindspore", config, Net(width), [ones(2, 16)], task=task)
+        path.write_text(path.read_text().replace("model_class: builtins.function", f"model_class: mine.{name}"))
     return [sys.executable, "job.py"]
 
 
 @pytest.mark.slow
 def test_a_job_is_tuned_without_a_line_of_code(tmp_path, job):
-    """In a worker and in its parent, with the untuned outputs; a Cell of another structure, and one that cannot be
-    looked at, stay as they are."""
-    plain, tuned = run(job, tmp_path), run([*cli_command("launch", "best.yaml", "--apply", "--"), *job], tmp_path)
+    """In a worker and in its parent, with the untuned outputs, and weights where gradients are taken; a Cell of another
+    structure, and one that cannot be looked at, stay as they are."""
+    command = cli_command("launch", "infer.yaml", "train.yaml", "--apply", "--")
+    plain, tuned = run(job, tmp_path), run([*command, *job], tmp_path)
     assert plain.returncode == tuned.returncode == 5, tuned.stderr
-    assert plain.stdout.count("graphs 0") == 2
+    assert plain.stdout.count("graphs 0") == 3
     warning = "autotune: a Net stays untuned, since it cannot be looked at: RuntimeError: no parameters here\n"
     assert tuned.stdout.replace(warning, "") == plain.stdout.replace("graphs 0", "graphs 1")
     assert warning in tuned.stdout
@@ -257,11 +270,9 @@ def test_a_job_is_tuned_without_a_line_of_code(tmp_path, job):
 @pytest.mark.slow
 def test_a_job_is_called_on_both_sides(tmp_path, job):
     """Calls are tuned and untuned in turns, and the output is the job's own; a file of steps has its sentence."""
-    (tmp_path / "job.py").write_text(f"{JOB}\ncall(200)\n")
-    steps = tmp_path / "steps.yaml"
-    steps.write_text((tmp_path / "best.yaml").read_text().replace("task: infer", "task: train"))
+    (tmp_path / "job.py").write_text(f"{JOB}\nclass Trained(Net):\n    pass\n\nTrained(3)(x)\ncall(200)\n")
     plain = run(job, tmp_path)
-    for file, unit in (("best.yaml", 200), ("steps.yaml", 0)):
+    for file, unit in (("infer.yaml", 200), ("train.yaml", 0)):
         tried = run([*cli_command("try", file, "--json", "--"), *job], tmp_path)
         own, last = tried.stdout.splitlines()
         assert own == plain.stdout.strip(), tried.stderr

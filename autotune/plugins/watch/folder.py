@@ -174,7 +174,7 @@ def read(folder: Path) -> list[Watched]:
         raise InputError(
             f"{folder}: no call of a model was seen" + (f": {notes}" if notes else ""),
             tip="a Python that is started with -I, -E or -S is not watched; calls of `model.forward`, and of "
-            "functions that a compiler made, are not seen",
+            "what a compiler made of a model, are not seen: let the job call the model itself",
         )
     return sorted(watched, key=lambda one: -one.share)
 
