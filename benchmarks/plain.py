@@ -51,6 +51,7 @@ OPTIONS = {
     "shape_padding": "shape_padding",
     "coordinate_descent_tuning": "coordinate_descent_tuning",
     "cudagraph_trees": "triton.cudagraph_trees",
+    "skip_dynamic_graphs": "triton.cudagraph_skip_dynamic_graphs",
     "persistent_tma": "triton.enable_persistent_tma_matmul",
     "all_directions": "coordinate_descent_check_all_directions",
     "conv_1x1_as_mm": "conv_1x1_as_mm",
@@ -66,7 +67,7 @@ OTHERS = frozenset(
     {
         "execution", "backend", "mode", "dynamic", "fullgraph", "threads", "allocator", "matmul_precision", "freezing",
         "allow_rnn", "precision", "memory_format", "inference_mode", "region", "cores", "openmp",
-        "sdpa", "cudnn_benchmark", "recompile_limit", "packed_linear",
+        "sdpa", "cudnn_benchmark", "fp16_accumulation", "blas_library", "recompile_limit", "packed_linear",
         "env.KMP_BLOCKTIME", "env.OMP_PROC_BIND", "env.OMP_WAIT_POLICY",
     }
 )  # fmt: skip
@@ -126,6 +127,10 @@ def set_process(config: dict[str, Any]) -> None:
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
     if config.get("cudnn_benchmark"):
         torch.backends.cudnn.benchmark = True
+    if config.get("fp16_accumulation"):
+        torch.backends.cuda.matmul.allow_fp16_accumulation = True
+    if config.get("blas_library"):
+        torch.backends.cuda.preferred_blas_library(config["blas_library"])
     if config.get("recompile_limit"):
         torch._dynamo.config.recompile_limit = config["recompile_limit"]
     torch._inductor.config.freezing = bool(config.get("freezing"))

@@ -30,7 +30,7 @@ from autotune.schema import Format
 from autotune.study.earlier import STUDY
 from autotune.study.manifest import Manifest
 from autotune.study.marker import Home, Marker
-from autotune.study.records import ENGINE_BLOCK
+from autotune.study.records import ENGINE_BLOCK, SUSTAINED
 from autotune.study.slots import Slot
 from autotune.study.stored_trials import Lease
 from autotune.study.study import Study
@@ -40,7 +40,7 @@ from autotune.tuning.priors import _GIVEN
 KEYS = Path(__file__).with_name("formats.json")
 OLDER = Path(__file__).parent / "study" / "older"
 SLOTS = [slot for slot in vars(Study).values() if isinstance(slot, Slot)]
-SLOTS += [EXPORTED_CACHE, NEIGHBOURS, LOST_TRIALS, _GIVEN, _TAIL, ENGINE_BLOCK]
+SLOTS += [EXPORTED_CACHE, NEIGHBOURS, LOST_TRIALS, _GIVEN, _TAIL, ENGINE_BLOCK, SUSTAINED]
 FORMATS: dict[str, tuple[Format, dict[str, Any]]] = {
     "study": (
         STUDY,

@@ -39,6 +39,8 @@ class BundledModel:
     """Linear layers hold a part of its weights that counts."""
     lacks_products: bool = False
     """Its calls hardly multiply matrices, nor what is made of them."""
+    load: Literal["convolutions", "many rows"] = "many rows"
+    """What a call is to a device."""
 
 
 _PACKING = ("x86_64", "AMD64")
@@ -54,8 +56,12 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             has_linears=True,
         ),
         "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", has_linears=True),
-        "resnet18": BundledModel("ResNet-18 with batch norm", None, _BATCH, trains=True, lacks_products=True),
-        "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", None, _BATCH),
+        "resnet18": BundledModel(
+            "ResNet-18 with batch norm", None, _BATCH, trains=True, lacks_products=True, load="convolutions"
+        ),
+        "yolo_tiny": BundledModel(
+            "one-stage detector: CSP backbone, feature pyramid, three heads", None, _BATCH, load="convolutions"
+        ),
         "bert_small": BundledModel(
             "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler",
             "blocks.*",
@@ -74,14 +80,18 @@ def names(framework: str | None = None, task: Literal["infer", "train", "generat
     return tuple(name for name, model in BUNDLED.items() if task == "infer" or (task == "train" and model.trains))
 
 
-def declared(name: str, task: Literal["infer", "train", "generate"] = "infer") -> dict[str, Any]:
-    """What a process that builds the model would find declared (see `autotune.space.declared`), as plain data."""
+def declared(
+    name: str, task: Literal["infer", "train", "generate"] = "infer", *, on_device: bool = False
+) -> dict[str, Any]:
+    """What a process that builds the model would find declared (see `autotune.space.declared`), as plain data; with the
+    kind of load that a call is where it is `on_device`."""
     if task == "train":
         return {}
     model = BUNDLED[name]
     met = ("linear layers",) if model.has_linears and platform.machine() in _PACKING else ()
     lacks = ("matrix products",) if model.lacks_products else ()
-    return {"repeated": model.repeated, "padding": model.padding, "met": met, "lacks": lacks}
+    load = (model.load,) if on_device else ()
+    return {"repeated": model.repeated, "padding": model.padding, "met": (*met, *load), "lacks": lacks}
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train", "generate"] = "infer") -> str:

@@ -187,7 +187,8 @@ def _read_declaration(workload: Workload, question: Question, limits: LimitsNow)
     named = "cpu" if question.device == "auto" else workload.device
     if workload.model in models.names() and not workload.arguments:
         require_device(workload.framework, named, limits)
-        return Declaration.model_validate(models.declared(workload.model, workload.task))
+        on_device = workload.device != "cpu"
+        return Declaration.model_validate(models.declared(workload.model, workload.task, on_device=on_device))
     try:
         return read_declaration(workload, question.env, limits)
     except (InputError, SetupError):

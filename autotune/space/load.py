@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from autotune.config import Scalar
+from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
@@ -25,9 +26,10 @@ from autotune.space.schema import (
     Need,
     Pattern,
     Preset,
+    RecipeEntry,
     SpaceFile,
 )
-from autotune.space.space import Knob, SearchSpace, is_among
+from autotune.space.space import Knob, Recipe, SearchSpace, is_among
 from autotune.workload.workload import Device, Task
 
 
@@ -100,13 +102,23 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
     if file.framework != framework:
         raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
     _check_references(file, path)
-    knobs = [_offered(name, entry, circumstances, path) for name, entry in file.knobs.items()]
+    recipes = {name: entry for name, entry in file.recipes.items() if _holds(entry, file, circumstances)}
+    brought = _brought_by(recipes.values(), file, circumstances)
+    found = (_offered(name, entry, circumstances, path, brought[name]) for name, entry in file.knobs.items())
+    knobs = tuple(knob for knob in found if knob is not None)
     rules = [rule for rule in file.forbid if circumstances.holds_for(rule)]
     space = SearchSpace(
         framework=framework,
-        knobs=tuple(knob for knob in knobs if knob is not None),
-        forbid=tuple((rule.if_, rule.because) for rule in rules if not rule.parts),
+        knobs=knobs,
+        forbid=(
+            *((rule.if_, rule.because) for rule in rules if not rule.parts),
+            *_only_together(list(recipes.values()), brought, knobs),
+        ),
         forbid_in_parts=tuple((rule.if_, rule.because) for rule in rules if rule.parts),
+        recipes=tuple(
+            Recipe(load=name, settings=Config(entry.settings), source=str(entry.source), slow=entry.slow)
+            for name, entry in recipes.items()
+        ),
     )
     for config in (space.untuned(), space.default()):
         if because := space.forbidden(config):
@@ -114,11 +126,68 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
     return space
 
 
-def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:
-    """The knob with the values that are offered; None if there are none."""
-    if not circumstances.allow(entry):
+def _holds(recipe: RecipeEntry, file: SpaceFile, circumstances: Circumstances) -> bool:
+    """Whether the recipe is for this study, and all its settings are possible here, however deep the search is."""
+    deep = replace(circumstances, preset=PRESETS[-1])
+    return circumstances.allow(recipe) and all(
+        deep.allow(file.knobs[name])
+        and any(deep.allow(entry) for entry in file.knobs[name].entries() if is_among(entry.value, (value,)))
+        for name, value in recipe.settings.items()
+    )
+
+
+def _brought_by(
+    recipes: Iterable[RecipeEntry], file: SpaceFile, circumstances: Circumstances
+) -> dict[str, tuple[Scalar, ...]]:
+    """Values that are offered for these recipes alone, by their knobs."""
+    brought: dict[str, tuple[Scalar, ...]] = dict.fromkeys(file.knobs, ())
+    for name, value in (setting for recipe in recipes for setting in recipe.settings.items()):
+        knob = file.knobs[name]
+        offered = [entry.value for entry in knob.entries() if circumstances.allow(entry)]
+        is_offered = circumstances.allow(knob) and is_among(value, tuple(offered))
+        if not (is_offered or is_among(value, brought[name])):
+            brought[name] += (value,)
+    return brought
+
+
+def _only_together(
+    recipes: Sequence[RecipeEntry], brought: Mapping[str, tuple[Scalar, ...]], knobs: Sequence[Knob]
+) -> Iterator[tuple[Pattern, str]]:
+    """Rules by which a value that is there for recipes is tried in one of them as a whole: where each of these recipes
+    has a setting that is another, it is not."""
+    offered = {knob.name: knob.values for knob in knobs}
+    special = ((knob.name, value) for knob in knobs for value in brought[knob.name] if value != knob.default)
+    for name, value in special:
+        others = [
+            [
+                (other, [each for each in offered[other] if not is_among(each, (wanted,))])
+                for other, wanted in recipe.settings.items()
+                if other != name and len(offered[other]) > 1
+            ]
+            for recipe in recipes
+            if name in recipe.settings and is_among(recipe.settings[name], (value,))
+        ]
+        for lacking in itertools.product(*others):
+            pattern: dict[str, list[Scalar]] = {}
+            for other, values in lacking:
+                pattern[other] = [each for each in pattern.get(other, values) if is_among(each, tuple(values))]
+            if all(pattern.values()):
+                yield {name: value, **pattern}, "at this depth the value is tried in a recipe alone"
+
+
+def _offered(
+    name: str, entry: KnobEntry, circumstances: Circumstances, path: Path, brought: tuple[Scalar, ...] = ()
+) -> Knob | None:
+    """The knob with the values that are offered, those that recipes brought among them; None if there are none."""
+    is_allowed = circumstances.allow(entry)
+    if not (is_allowed or brought):
         return None
-    entries = [offered for offered in entry.entries() if circumstances.allow(offered)]
+    brought = brought if is_allowed else (*brought, entry.default)
+    entries = [
+        offered
+        for offered in entry.entries()
+        if (is_allowed and circumstances.allow(offered)) or is_among(offered.value, brought)
+    ]
     values = tuple(offered.value for offered in entries)
     if not values:
         return None
@@ -156,6 +225,8 @@ def _check_references(file: SpaceFile, path: Path) -> None:
         before[name] = values[name]
     for number, rule in enumerate(file.forbid):
         _check_pattern(rule.if_, values, f"{path}: key forbid.{number}.if", "a knob")
+    for name, recipe in file.recipes.items():
+        _check_pattern({**recipe.settings}, values, f"{path}: key recipes.{name}.settings", "a knob")
 
 
 def _check_pattern(pattern: Pattern, known: Mapping[str, tuple[Scalar, ...]], place: str, expected: str) -> None:

@@ -6,22 +6,24 @@ a few are chosen for the space of a study, one after the other: the next is the 
 than those before did. So a config that is good where another is good as well takes no place, and a space without
 some settings gets what is best without them. What users write by hand is among them whatever it gained there: a search
 that leaves it for later can be beaten by one line. It changes the order of trials and nothing else.
+
+Beside these come the recipes of the space, settings that pay together by public reports: nothing is known of them here.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.config import Config, Scalar
-from autotune.schema import Record
-from autotune.space.space import SearchSpace
+from autotune.schema import Record, SparseRecord
+from autotune.space.space import Recipe, SearchSpace
 from autotune.workload.workload import Device, Task
 
 FILE = Path(__file__).with_name("portfolio.json")
@@ -81,13 +83,17 @@ class PortfolioFile(Record):
     tables: tuple[PortfolioTable, ...]
 
 
-class Portfolio(Record):
+class Portfolio(SparseRecord):
     """The configs that a study begins with, in order, as they are stored with it."""
 
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"recipes"})
+
     configs: Annotated[tuple[Config, ...], Field(min_length=1)]
-    """The untuned one, then what is expected to gain most in the least time, with the default among them."""
-    num_models: PositiveInt
-    """So many models they were chosen on."""
+    """The untuned one, then what is expected to gain most in the least time, the default and recipes among them."""
+    num_models: PositiveInt | None = None
+    """So many models they were chosen on, but for the recipes; None: nothing was recorded."""
+    recipes: tuple[Recipe, ...] = ()
+    """Those that are among the configs."""
 
 
 class Beyond(Record):
@@ -109,23 +115,47 @@ def recorded() -> tuple[PortfolioTable, ...]:
 def portfolio_for(
     space: SearchSpace, device: str, task: str, tables: Sequence[PortfolioTable] | None = None
 ) -> Portfolio | None:
-    """What to begin with in this space; None where nothing is known but the untuned and the default config."""
+    """What to begin with in this space; None where nothing is known but the untuned and the default config.
+
+    Recipes follow the first of the recorded configs, and those that take minutes come last.
+    """
     table = _table_for(space, device, task, tables)
-    if table is None:
+    best = () if table is None else _recorded_for(space, table)
+    known = best or space.anchors()
+    recipes = {config: recipe for recipe, config in _sayable(space) if config not in known}
+    if not (best or recipes):
         return None
+    quick = [config for config, recipe in recipes.items() if not recipe.slow]
+    slow = [config for config, recipe in recipes.items() if recipe.slow]
+    num_before = 2 if best else 1
+    return Portfolio(
+        configs=(*known[:num_before], *quick, *known[num_before:], *slow),
+        num_models=len(table.models) if table is not None and best else None,
+        recipes=tuple(recipes.values()),
+    )
+
+
+def _sayable(space: SearchSpace) -> Iterator[tuple[Recipe, Config]]:
+    """The recipes with their whole configs; without those that cannot be said, or are forbidden, in the space."""
+    for recipe in space.recipes:
+        config = _in_space(recipe.settings, space)
+        if config is not None:
+            yield recipe, config
+
+
+def _recorded_for(space: SearchSpace, table: PortfolioTable) -> tuple[Config, ...]:
+    """What is known of the table's models, the untuned config first; empty where that is no more than the default."""
     offered = _offered(table, space)
     untuned, default = space.untuned(), space.default()
     taken = {config: entry for config, entry in offered.items() if config == default or entry.config in table.by_hand}
     free = [entry for config, entry in offered.items() if config not in (untuned, *taken)]
     chosen = choose(table, list(taken.values()), free)
     if not chosen and taken.keys() <= {default}:
-        return None
+        return ()
     configs = {id(entry): config for config, entry in offered.items()}
     order = by_worth(table, [*taken.values(), *chosen])
     unknown = [] if default in taken else [default]
-    return Portfolio(
-        configs=(untuned, *unknown, *(configs[id(entry)] for entry in order)), num_models=len(table.models)
-    )
+    return (untuned, *unknown, *(configs[id(entry)] for entry in order))
 
 
 def beyond(space: SearchSpace, device: str, task: str, tables: Sequence[PortfolioTable] | None = None) -> Beyond | None:
@@ -134,12 +164,12 @@ def beyond(space: SearchSpace, device: str, task: str, tables: Sequence[Portfoli
     if table is None:
         return None
     missing = set(table.process) - {knob.name for knob in space.knobs}
-    offered = _best([entry for entry in table.entries if _in_space(entry, space) is not None], table)
+    offered = _best([entry for entry in table.entries if _in_space(entry.config, space) is not None], table)
     found: list[tuple[float, int, dict[str, Scalar]]] = []
     for entry in table.entries:
         more = {name: value for name, value in entry.config.root.items() if name in missing}
         rest = {name: value for name, value in entry.config.root.items() if name not in missing}
-        if more and _in_space(entry.model_copy(update={"config": Config(rest)}), space) is not None:
+        if more and _in_space(Config(rest), space) is not None:
             own = [None if gain is None else math.log(gain) for gain in entry.gains]
             of_kinds: dict[str, list[float]] = {}
             for kind, gain, best in zip(table.kinds, own, offered, strict=True):
@@ -204,12 +234,12 @@ def _best(entries: Sequence[Entry], table: PortfolioTable) -> list[float]:
 
 def _offered(table: PortfolioTable, space: SearchSpace) -> dict[Config, Entry]:
     """The entries that the space has, by their whole configs there."""
-    found = {config: entry for entry in table.entries if (config := _in_space(entry, space)) is not None}
+    found = {config: entry for entry in table.entries if (config := _in_space(entry.config, space)) is not None}
     written = {entry.config for entry in found.values()}
     return {config: entry for config, entry in found.items() if entry.instead not in written}
 
 
-def _in_space(entry: Entry, space: SearchSpace) -> Config | None:
-    """The entry's config, made whole; None where a setting of it is not on offer or the whole is forbidden."""
-    config = space.projected(entry.config)
-    return config if config.matches(entry.config.root) and space.forbidden(config) is None else None
+def _in_space(settings: Config, space: SearchSpace) -> Config | None:
+    """The config with these settings; None where one of them is not on offer or the whole is forbidden."""
+    config = space.projected(settings)
+    return config if config.matches(settings.root) and space.forbidden(config) is None else None

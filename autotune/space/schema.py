@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, HttpUrl, NonNegativeFloat, PositiveI
 
 from autotune.config import Scalar
 from autotune.schema import Record
-from autotune.workload.workload import Device, Task
+from autotune.workload.workload import Device, Load, Task
 
 Pattern = dict[str, Scalar | list[Scalar]]
 """Knob -> the value, or the values, that it must have."""
@@ -48,11 +48,11 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 """How deep a space is searched: each preset includes those before it."""
 
 
-Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder", "linear layers", "matrix products"]
+Need = Literal["one shape", "traffic", "padding", "batch", "plain decoder", "linear layers", "matrix products", Load]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
 padded, or a batch dimension (see `planning.shapes`). Or on the model: the steps in which it generates text can be
 tuned; a compiler may pack its linear layers, and they hold a part of its weights that counts; its calls multiply
-matrices, and that is a part of their work that counts."""
+matrices, and that is a part of their work that counts; or the kind of load that a call is."""
 UNLESS_LACKING: frozenset[Need] = frozenset({"matrix products"})
 """Conditions that every model meets unless it is known not to."""
 OF_MODEL: tuple[Need, ...] = get_args(Need)[4:]
@@ -154,6 +154,18 @@ class ForbidEntry(Record):
     because: str = Field(min_length=1)
 
 
+class RecipeEntry(Conditions):
+    """Settings that pay together by public reports, and where a study tries them among its first configs. A value that
+    the preset leaves out is then tried in its recipe, and nowhere else."""
+
+    about: str
+    """What was reported, in a part of a sentence."""
+    source: HttpUrl
+    settings: dict[str, Scalar] = Field(min_length=1)
+    slow: bool = False
+    """Compiling it takes minutes: what was best on recorded models is tried before it."""
+
+
 class SpaceFile(Record):
     """A whole space file."""
 
@@ -162,3 +174,5 @@ class SpaceFile(Record):
     about: str = ""
     knobs: dict[str, KnobEntry] = Field(min_length=1)
     forbid: list[ForbidEntry] = []
+    recipes: dict[str, RecipeEntry] = {}
+    """By the kind of load that they are for."""

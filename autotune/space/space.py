@@ -40,23 +40,39 @@ class Knob(SparseRecord):
     """Values that are known to round otherwise than the untuned model (`error` in the file)."""
 
 
-class SearchSpace(Record):
+class Recipe(Record):
+    """Settings that pay together by a public report. Nobody has measured them here."""
+
+    load: str
+    """The kind of load that they are for."""
+    settings: Config
+    source: str
+    """Where it was reported."""
+    slow: bool = False
+    """Compiling it takes minutes."""
+
+
+class SearchSpace(SparseRecord):
     """Ordered knobs and forbidden combinations under the circumstances of a study.
 
     What a search asks for at every config, its anchors and its fingerprint, is made once.
     """
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"recipes"})
 
     framework: str
     knobs: tuple[Knob, ...]
     forbid: tuple[tuple[Pattern, str], ...]
     forbid_in_parts: tuple[tuple[Pattern, str], ...] = ()
     """Rules for configs that compile parts of the model, each on its own: they join `forbid` with a knob `region`."""
+    recipes: tuple[Recipe, ...] = ()
+    """Those that a study may begin with."""
 
     @cached_property
     def fingerprint(self) -> str:
         """Changes with any knob, value, order, condition or rule, but not with links or the wording of reasons."""
-        left_out: Any = {"knobs": {"__all__": {"doc", "rounding"}}, "forbid": True, "forbid_in_parts": True}
-        content = self.model_dump(mode="json", exclude=left_out)
+        left_out: Any = dict.fromkeys(("forbid", "forbid_in_parts", "recipes"), True)
+        content = self.model_dump(mode="json", exclude={**left_out, "knobs": {"__all__": {"doc", "rounding"}}})
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -142,6 +158,11 @@ class SearchSpace(Record):
         """The settings of a config that are known to round."""
         given = ((knob.name, knob.rounding) for knob in self.knobs if knob.name in config.root)
         return Config({name: config[name] for name, rounding in given if is_among(config[name], rounding)})
+
+    def without_rounding(self, config: Config) -> Config:
+        """The config with the defaults of those settings in their place."""
+        rounding = self.rounding(config).root
+        return self.projected(Config({name: value for name, value in config.root.items() if name not in rounding}))
 
     def simplicity(self, config: Config) -> tuple[int, bool]:
         """Smaller is simpler: how many knobs differ from the untuned model or from the framework's default compile,

@@ -100,6 +100,22 @@ ENGINE_BLOCK = value_slot("engines", EngineBlock)
 """The latest one of a study; None where no engine was timed, or left out."""
 
 
+class Sustained(Record):
+    """The answer and the untuned model under load for some seconds each, in one block after the verdict."""
+
+    trial: int
+    """The answer's."""
+    untuned: float
+    """The objective's value."""
+    best: float
+
+
+SUSTAINED_S = 5.0
+"""Seconds of calls without a pause."""
+SUSTAINED = value_slot("sustained", Sustained)
+"""The latest one of a study; None where none was measured, as on a CPU."""
+
+
 class DriftCheck(Record):
     """The untuned model, timed again between trials, to notice a machine that drifts."""
 

@@ -166,7 +166,7 @@ class Study:
         """When its search ends by itself. What ends one early after a portfolio was measured on CPUs alone."""
         budget, portfolio = self.budget or Budget(), self.portfolio
         is_on_cpu = self.manifest.workload.device == "cpu"
-        if portfolio is None or not is_on_cpu or portfolio.num_models < FEWEST_MODELS:
+        if portfolio is None or not is_on_cpu or (portfolio.num_models or 0) < FEWEST_MODELS:
             return WITHOUT_PORTFOLIO
         return StopRule.after(len(portfolio.configs), is_thorough=budget.thorough)
 

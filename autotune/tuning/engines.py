@@ -1,17 +1,32 @@
-"""The third baseline: engines beside the framework, timed in one block beside the answer and the untuned model.
+"""What one block more is for once the verdict is there, which nothing of it changes.
 
-The verdict is there by then, and nothing of this changes it. An engine is a contestant that is no config: its process
-exports the model, is held to the same outputs as any trial, and takes its turns.
+On a CPU, the third baseline: engines beside the framework, beside the answer and the untuned model. An engine is a
+contestant that is no config: its process exports the model, is held to the same outputs as any trial, and takes its
+turns.
+
+On a device, load that lasts: the answer and the untuned model make calls for some seconds without a pause, as a job
+does. The device becomes hot then and its clocks drop, and whoever keeps it busier may be held back first. Turns of a
+tenth of a second with pauses between them do not show that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autotune.backends.engine import Engine, engines_for
-from autotune.measure.statistics import COMPILED
+from autotune.measure.statistics import COMPILED, Verdict
 from autotune.own_folders import remove
-from autotune.study.records import ENGINE_BLOCK, Confirmation, EngineBlock, EngineFigure, TrialRecord
+from autotune.study.records import (
+    ENGINE_BLOCK,
+    SUSTAINED,
+    SUSTAINED_S,
+    Confirmation,
+    EngineBlock,
+    EngineFigure,
+    Sustained,
+    TrialRecord,
+)
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.blocks import Contestant, blocked_run
@@ -43,9 +58,10 @@ def tell_of_missing(session: Session) -> None:
         session.notify(EnginesMissing(tuple(missing)))
 
 
-def time_engines(session: Session, time: TimeBudget, confirmation: Confirmation) -> Confirmation:
-    """The verdict as it is. Those that are installed are timed, and the block is kept with the study."""
+def time_after_verdict(session: Session, time: TimeBudget, confirmation: Confirmation) -> Confirmation:
+    """The verdict as it is. What is timed in one block more is kept with the study."""
     study = session.study
+    _time_sustained(session, time, confirmation)
     engines = {name: engine for name, engine in engines_of(study).items() if engine.is_installed}
     is_usual = study.untuned_record() is not None and session.untuned.measurement.signature.work is None
     if not engines or not session.bench.is_here or not is_usual:
@@ -60,6 +76,34 @@ def time_engines(session: Session, time: TimeBudget, confirmation: Confirmation)
     session.notify(EnginesStarted(tuple(engine.title for engine in engines.values())))
     ENGINE_BLOCK.write(study, _block(session, engines, finalists))
     return confirmation
+
+
+def _time_sustained(session: Session, time: TimeBudget, confirmation: Confirmation) -> None:
+    """The answer and the untuned model, one turn of `SUSTAINED_S` each, kept with the study: on a device, where
+    something is faster, as far as there is time."""
+    study, folder = session.study, session.study.folder / "sustained"
+    is_asked = study.manifest.workload.device != "cpu" and session.objective.is_latency and session.bench.is_here
+    if not is_asked or confirmation.verdict is not Verdict.FASTER:
+        return
+    best = next(record for record in study.records() if record.number == confirmation.candidate)
+    if time.block_s([best]) + 2 * SUSTAINED_S > time.left_s:
+        return
+    remove(folder)
+    plan = block_plan([session.untuned, best], session.objective, session.budget)
+    entries = [(_UNTUNED, session.untuned.number, session.untuned.config), (_BEST, best.number, best.config)]
+    once = {"num_rounds": 1, "fewest_rounds": 1, "first_look": 1, "num_looks": 1}
+    run = blocked_run(session, folder, entries, plan.model_copy(update=once))
+    run.contestants = [_under_load(contestant) for contestant in run.contestants]
+    run.measure_block()
+    remove(folder)
+    if run.blocks:
+        values = {name: session.value(measured) for name, measured in run.blocks[0].items()}
+        SUSTAINED.write(study, Sustained(trial=best.number, untuned=values[_UNTUNED], best=values[_BEST]))
+
+
+def _under_load(contestant: Contestant) -> Contestant:
+    sampling = contestant.request.sampling.model_copy(update={"turn_s": SUSTAINED_S})
+    return replace(contestant, request=contestant.request.model_copy(update={"sampling": sampling}))
 
 
 def _block(session: Session, engines: dict[str, Engine], finalists: Sequence[TrialRecord]) -> EngineBlock:

@@ -35,7 +35,7 @@ from autotune.tuning.checks import (
     wrong_again,
 )
 from autotune.tuning.confirmation import conclude
-from autotune.tuning.engines import tell_of_missing, time_engines
+from autotune.tuning.engines import tell_of_missing, time_after_verdict
 from autotune.tuning.events import (
     AnswerProven,
     ModelChecked,
@@ -130,7 +130,7 @@ class Tuner:
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             record_verdict(study, confirmation)
-            return time_engines(self._session, self._time, confirmation)
+            return time_after_verdict(self._session, self._time, confirmation)
 
     def _race(self, *, goes_on: bool) -> None:
         """Do what is worth doing, until nothing is, or the time is up."""

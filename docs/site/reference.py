@@ -94,6 +94,17 @@ def knobs(framework: str) -> str:
     return f"{table(['knob', 'values', 'what it does', 'from preset', 'offered'], rows)}\n"
 
 
+def recipes(framework: str) -> str:
+    """A row for each recipe."""
+    space = read_space_file(REPOSITORY / "search_spaces" / f"{framework}.yaml")
+    rows = []
+    for name, entry in space.recipes.items():
+        settings = " ".join(f"`{knob}={_word(value)}`" for knob, value in entry.settings.items())
+        offered = "; ".join(_conditions(entry))
+        rows.append([f"[{name}]({entry.source})", _cell(entry.about), settings, entry.preset, offered])
+    return f"{table(['recipe', 'what was reported', 'settings', 'from preset', 'tried'], rows)}\n"
+
+
 def _rows(name: str, entry: KnobEntry) -> Iterator[list[str]]:
     about = [_cell(entry.about), *([f"With {_pattern(entry)}."] if entry.when else [])]
     first, meaning = f"[`{name}`]({entry.doc})", ". ".join(each.rstrip(".") for each in about if each)
@@ -176,6 +187,7 @@ def sections() -> dict[tuple[str, str], str]:
         ("commands.md", "commands"): commands(),
         ("python-reference.md", "python"): python_api.text(),
         ("knobs.md", "space-torch"): knobs("torch"),
+        ("knobs.md", "recipes-torch"): recipes("torch"),
         ("knobs.md", "space-mindspore"): knobs("mindspore"),
         **{("which-mode.md", name): text for name, text in which_mode.sections().items()},
     }

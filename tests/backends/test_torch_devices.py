@@ -310,6 +310,19 @@ def test_cudnn_times_its_algorithms_if_told_so():
     assert torch.backends.cudnn.benchmark is before
 
 
+def test_how_cuda_multiplies_is_the_process_s_and_is_put_back(monkeypatch):
+    """A CPU build has no library to choose: which one is asked for is what shows here."""
+    asked = ["before"]
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda *to: asked.extend(to) or asked[-1])
+    config = Config({"execution": "eager", "fp16_accumulation": True, "blas_library": "cublaslt"})
+    assert process_knobs(config) == ("fp16_accumulation", "blas_library")
+    changes, before = UndoLog(), precision.libraries_of_products()
+    TorchBackend().compile(torch.nn.Linear(2, 2), config, changes)
+    assert precision.libraries_of_products() == [True, "cublaslt"]
+    changes.undo()
+    assert precision.libraries_of_products() == before == [False, "before"]
+
+
 @dataclass
 class Output:
     logits: object

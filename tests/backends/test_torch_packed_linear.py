@@ -259,7 +259,9 @@ def test_the_table_of_bundled_models_says_the_same(name):
     model = built["model"] if isinstance(built, dict) else built[0]
     backend, inputs = load_backend("torch"), built["inputs"] if isinstance(built, dict) else built[1]
     assert backend.packs_linears(model) is bool(models.declared(name)["met"])
-    assert backend.lacks_products(model, lambda: model(*inputs)) is bool(models.declared(name)["lacks"])
+    lacks, load = backend.work_of(model, lambda: model(*inputs), asks_load=True)
+    assert lacks is bool(models.declared(name)["lacks"])
+    assert models.declared(name, on_device=True)["met"] == (*models.declared(name)["met"], *load)
 
 
 class Squared(torch.nn.Module):
@@ -291,7 +293,51 @@ class Asks(torch.nn.Module):
 def test_what_multiplies_no_matrices_is_not_searched_for_how(model, lacks):
     """By one call without numbers; where that says nothing, the knob stays."""
     shape = (2, 8, 8) if isinstance(model, Squared) else (1, 3, 8, 8)
-    assert load_backend("torch").lacks_products(model, lambda: model(torch.ones(shape))) is lacks
+    for asks_load in (False, True):
+        assert load_backend("torch").work_of(model, lambda: model(torch.ones(shape)), asks_load=asks_load)[0] is lacks
+
+
+class Step(torch.nn.Module):
+    """A table of tokens, its product with what was looked up in it, and an attention to what came before."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = torch.nn.Embedding(100, 8), torch.nn.Linear(8, 100, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, x):
+        kept = torch.ones(len(x), 64, 8)
+        return self.head(torch.bmm(torch.bmm(self.tokens(x), kept.mT), kept))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "load"),
+    [
+        (Step(), (1, 1), ("few rows",)),
+        (Step(), (4, 256), ("many rows",)),
+        (torch.nn.Linear(8, 8), (16, 8), ("few rows",)),
+        (torch.nn.Linear(8, 8), (17, 8), ("many rows",)),
+        (torch.nn.Conv2d(3, 4, 3), (1, 3, 8, 8), ("convolutions",)),
+        (torch.nn.ReLU(), (1,), ()),
+        (Asks(), (1,), ()),
+    ],
+    ids=["decode step", "prefill", "16 rows", "17 rows", "convolution", "elementwise", "by the numbers"],
+)
+def test_the_kind_of_load_is_read_from_one_call_without_numbers(model, shape, load):
+    """By what most multiplications are, and how many rows a weight meets; where that says nothing, it is not known."""
+    given = torch.ones(shape, dtype=torch.long) if isinstance(model, Step) else torch.ones(shape)
+    assert load_backend("torch").work_of(model, lambda: model(given), asks_load=True)[1] == load
+
+
+@pytest.mark.parametrize(("device", "load"), [("gpu", ("few rows",)), ("cpu", ())])
+def test_a_study_on_a_device_knows_the_load(tmp_path, monkeypatch, device, load):
+    """The process that builds the model tells it; on a CPU nothing is asked."""
+    (tmp_path / "net.py").write_text("import torch\n\ndef net():\n    return torch.nn.Bilinear(1, 1, 1), "
+                                     "(torch.ones(2, 1), torch.ones(2, 1))\n")  # fmt: skip
+    workload = make_workload("net.py:net", {}, "torch", device, 0, search_path=tmp_path)
+    backend = load_backend("torch")
+    monkeypatch.setattr(backend, "work_of", lambda *_, asks_load: (False, ("few rows",) if asks_load else ()))
+    assert declared_by(workload, backend).met == load
 
 
 def test_threads_compile_each_as_its_config_says(model):

@@ -22,7 +22,7 @@ from autotune.render.live import news
 from autotune.study.budget import Budget
 from autotune.study.records import ENGINE_BLOCK
 from autotune.tuning import loop
-from autotune.tuning.engines import time_engines
+from autotune.tuning.engines import time_after_verdict
 from autotune.tuning.events import EnginesMissing, EnginesStarted
 from autotune.tuning.loop import Tuner
 from autotune.workload.arguments import Arguments
@@ -127,7 +127,9 @@ def test_without_time_it_is_left_out_and_named(abacus, tune, monkeypatch):
     """A run that has a time ends in it."""
     abacus()
     full = SimpleNamespace(holds=lambda finalists: False)
-    monkeypatch.setattr(loop, "time_engines", lambda session, _, verdict: time_engines(session, full, verdict))
+    monkeypatch.setattr(
+        loop, "time_after_verdict", lambda session, _, verdict: time_after_verdict(session, full, verdict)
+    )
     study = tune()
     assert StudyResult(study).verdict is Verdict.FASTER
     assert "abacus" not in held(tune)

@@ -118,6 +118,57 @@ class TestWhatIsChosen:
         assert portfolio_for(SPACE, "cpu", "train", known) is None
 
 
+def on_gpu(task, *load, **more):
+    """What a study there begins with beside the untuned model: what each config sets."""
+    known = frozenset({"one shape", "matrix products", "plain decoder", *load})
+    here = Circumstances(version="2.13", device="gpu", task=task, tolerance=1e-3, known=known, **more)
+    space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+    found = portfolio_for(space, "gpu", task)
+    assert found is not None
+    assert all(space.holds(config) for config in found.configs)
+    assert [recipe for recipe in found.recipes if space.projected(recipe.settings) not in found.configs] == []
+    default = space.default().root
+    told = [{n: v for n, v in each.root.items() if v != default.get(n)} for each in found.configs[1:]]
+    return told, found
+
+
+GRAPHS = {"mode": "reduce-overhead"}
+STEP = {**GRAPHS, "coordinate_descent_tuning": True, "sdpa": "math"}
+MEASURED = {"mode": "max-autotune", "all_directions": True, "epilogue_fusion": False}
+
+
+class TestRecipes:
+    """Settings that pay together by public reports, for the kind of load."""
+
+    @pytest.mark.parametrize(
+        ("task", "load", "told"),
+        [
+            ("infer", "few rows", [GRAPHS, STEP, {}]),
+            ("infer", "many rows", [GRAPHS, {}, MEASURED]),
+            ("infer", "convolutions", [GRAPHS, {}, {**MEASURED, "conv_1x1_as_mm": True}]),
+            ("generate", None, [GRAPHS, {**STEP, "prefill": "compile_dynamic"}, {}]),
+        ],
+    )
+    def test_they_follow_what_was_recorded_and_the_slow_ones_come_last(self, task, load, told):
+        """On a GPU, by the kind of load that a call is; nothing recorded there is taken for a report."""
+        assert on_gpu(task, load)[0] == told
+
+    def test_a_training_step_has_its_own(self):
+        told, found = on_gpu("train")
+        assert {"sdpa": "cudnn"} in told
+        assert told[-1] == {"mode": "max-autotune-no-cudagraphs"}
+        assert all(recipe.source.startswith("https://") for recipe in found.recipes)
+
+    def test_none_where_the_load_is_not_known_or_the_search_is_quick(self):
+        assert on_gpu("infer")[1].recipes == ()
+        assert on_gpu("infer", "many rows", preset="quick")[1].recipes == ()
+
+    def test_none_is_for_a_cpu(self):
+        """Of whatever load: what is tried there is as it was recorded."""
+        here = Circumstances(version="2.13", device="cpu", tolerance=2e-2, process_settings=True)
+        assert load_space(bundled_space("torch"), framework="torch", circumstances=here).recipes == ()
+
+
 class TestBeyond:
     """What settings of the process would have added, where a study has none."""
 

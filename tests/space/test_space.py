@@ -349,6 +349,47 @@ def test_an_untuned_value_that_is_not_offered_is_refused(load: Load) -> None:
     assert load({"a": restricted}, device="gpu").untuned() == Config({"a": "x"})
 
 
+RECIPE: Entry = {"about": "x", "source": "https://example.org/", "settings": {"a": 2, "b": "deep", "d": 1}}
+RECIPES = {
+    "a": knob(1, 2, 3),
+    "b": knob("plain", "usual", {"value": "deep", "preset": "exhaustive"}, when={"a": [1, 2]}),
+    "d": knob(0, 1, preset="exhaustive"),
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "here", "deep"),
+    [
+        ({}, {}, {(2, "deep", 1)}),
+        ({"devices": ["gpu"]}, {}, set()),
+        ({"preset": "standard"}, {"preset": "quick"}, set()),
+        ({"needs": ["few rows"]}, {"known": {"many rows"}}, set()),
+        ({}, {"preset": "exhaustive"}, {(a, "deep", d) for a in (1, 2) for d in (0, 1)}),
+    ],
+    ids=["offered", "another device", "not so deep", "another load", "deep enough without it"],
+)
+def test_what_a_preset_leaves_out_is_tried_in_a_recipe_as_a_whole(
+    load: Load, more: Entry, here: Entry, deep: set[tuple[Any, ...]]
+) -> None:
+    """A recipe adds its own config to the space, and no other; where it does not hold the space is as without it."""
+    space = load(RECIPES, recipes={"load": {**RECIPE, **more}}, here=here)
+    found = {(config["a"], config.get("b"), config.get("d")) for config in space.configs()}
+    assert {config for config in found if config[1] == "deep"} == deep
+    if not space.recipes:
+        assert space == load(RECIPES, here=here)
+    elif here.get("preset") != "exhaustive":
+        assert {config for config in found if config[2] == 1} == deep
+        assert len(found) == len(roots(load(RECIPES, here=here))) + 1
+
+
+def test_a_value_of_two_recipes_is_tried_in_either(load: Load) -> None:
+    """And in nothing that is neither."""
+    other = {**RECIPE, "settings": {"a": 1, "d": 1}}
+    space = load(RECIPES, recipes={"one": RECIPE, "other": other})
+    found = {(config["a"], config.get("b")) for config in space.configs() if config.get("d") == 1}
+    assert found == {(2, "deep"), (1, "plain"), (1, "usual")}
+
+
 # Mistakes in the file
 
 
@@ -417,6 +458,8 @@ def test_a_mistake_in_a_rule(load: Load, tmp_path: Path, rule: Entry, key: str, 
 @pytest.mark.parametrize(
     ("top", "key", "message"),
     [
+        ({"recipes": {"r": {**RECIPE, "settings": {"c": 1}}}}, "recipes.r.settings", "'c' is not a knob"),
+        ({"recipes": {"r": {**RECIPE, "settings": {"a": 9}}}}, "recipes.r.settings.a", "9 is not one of its values"),
         ({"schema": 2}, "schema", "1"),
         ({"framework": "torch"}, "framework", "'torch', but the study uses 'fake'"),
         ({"constraints": []}, "constraints", "unknown key"),

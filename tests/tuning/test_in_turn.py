@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.answer.result import StudyResult
 from autotune.measure.measurement import DeviceMemory, Failure, Reason, Stage
 from autotune.measure.statistics import Verdict
+from autotune.render.json import document
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
+from autotune.study.records import SUSTAINED, SUSTAINED_S
 from autotune.trial.deadline import Deadline
 from autotune.tuning.events import RoomShort
 from autotune.tuning.loop import Tuner
@@ -20,6 +23,7 @@ from benchmarks.simulated import (
     manifest_of,
     space_of_variants,
 )
+from tests.conftest import summary_of
 
 FULL = Failure(reason=Reason.OUT_OF_MEMORY, stage=Stage.BUILD, error="CUDA error: out of memory")
 
@@ -32,6 +36,7 @@ class OneFits(SimulatedTrials):
         self.memory, self.limit_of_one = memory, limit_of_one
         self.num_live = self.num_refused = 0
         self.never = never
+        self.turns_s = []
 
     def new_block(self):
         self.num_live = 0
@@ -50,6 +55,7 @@ class OneFits(SimulatedTrials):
             self.num_refused += 1
             return EndedTrial(FULL)
         held = super().hold(folder, request)
+        self.turns_s.append(request.sampling.turn_s)
         self.num_live, finish = 1, held.finish
 
         def end(on_stage=None):
@@ -126,3 +132,22 @@ def test_where_only_the_untuned_model_fits_nothing_is_decided(tune):
     _, said, _, _ = tune(5.0, 7200.0, num_variants=6, limit_of_one=True)
     assert said.verdict is Verdict.UNDECIDED
     assert said.why == "no other config was measured: 6 failed for lack of memory"
+
+
+@pytest.mark.parametrize(
+    ("device", "gain", "is_measured"), [("gpu", 5.0, True), ("gpu", 1.0, False), ("cpu", 5.0, False)]
+)
+def test_on_a_device_the_answer_is_put_under_load_that_lasts(tune, monkeypatch, device, gain, is_measured):
+    """A long turn of it and of the untuned model, after the verdict and told beside it; where nothing is faster, and on
+    a CPU, there is none."""
+    monkeypatch.setattr("autotune.tuning.room.available_memory_bytes", lambda: 24 * 2**30)
+    memory = DeviceMemory(own_bytes=14 * 2**30, free_bytes=10 * 2**30) if device == "gpu" else None
+    study, said, bench, _ = tune(gain, 7200.0, device=device, memory=memory)
+    assert [turn_s for turn_s in bench.turns_s if turn_s == SUSTAINED_S] == [SUSTAINED_S] * 2 * is_measured
+    assert (SUSTAINED.read(study) is not None) is is_measured
+    told = document(StudyResult(study))["sustained"]
+    assert (told and told["trial"]) == (said.candidate if is_measured else None)
+    lines = [line for line in summary_of(study).splitlines() if line.strip().startswith("sustained")]
+    assert [" ".join(line.split()[2:]) for line in lines] == [
+        "over 5 s of calls without a pause (one process each)"
+    ] * is_measured

@@ -12,12 +12,12 @@ from autotune.answer.sections import news
 from autotune.answer.sections.priors import PriorsSection
 from autotune.config import Config
 from autotune.errors import InputError, worded
-from autotune.measure.measurement import Failure
+from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.render.json import document
 from autotune.space.portfolio import Entry, PortfolioTable
-from autotune.space.space import Knob, SearchSpace
+from autotune.space.space import Knob, Recipe, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation
@@ -423,6 +423,19 @@ class TestPortfolio:
         given = priors_of(study)[0].configs
         assert configs[: 1 + len(given)] == [space.untuned(), *given]
 
+    def test_recipes_are_among_it_and_said_to_be_reports(self, make_study, space, search):
+        """After what gained most, and before the rest; `show` and JSON name their sources."""
+        settings = Config({"execution": "compile", "mode": "max"})
+        reported = Recipe(load="step", settings=settings, source="https://e.org/")
+        study = make_study(space=space.model_copy(update={"recipes": (reported,)}))
+        give(study)
+        configs = [each.config for each in search(study, 3).records()]
+        assert [config.get("mode") for config in configs] == [None, "default", "max"]
+        (told,) = worth(StudyResult(study))
+        assert told.endswith("best on 2 models and from public reports that nobody has measured here (https://e.org/)")
+        recipe = {"load": "step", "settings": settings.root, "source": "https://e.org/"}
+        assert document(StudyResult(study))["portfolio"] == {"num_models": 2, "num_configs": 5, "recipes": [recipe]}
+
     def test_not_where_it_is_not_wanted(self, make_study, space):
         study = make_study(space=space)
         study.budget = Budget(portfolio=False)
@@ -439,3 +452,21 @@ class TestPortfolio:
         study = make_study(space=space, objectives=(Objective(quantity="memory"),))
         give(study)
         assert study.portfolio is None
+
+
+@pytest.mark.parametrize("device", ["gpu", "ascend", "cpu"])
+def test_what_is_refused_for_its_rounding_is_tried_without_it(make_study, search, workload, device):
+    """Right after it, and before all else that is planned; once, and on a CPU not for that reason."""
+    half = "    values: [full, {value: half, error: 1.0e-4, because: it rounds}]\n    default: full\n"
+    space = fake_space(f"{SPACE}  precision:\n    doc: https://e.org\n    when: {{execution: compile}}\n{half}")
+    study = make_study(space=space, workload=workload.model_copy(update={"device": device}))
+    compiled = space.projected(Config({"execution": "compile", "fusion": 1}))
+    study.enqueue([Config({**compiled.root, "precision": "half"}), space.projected(Config({"fusion": 2}))])
+    wrong = Failure(reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="off by 0.1", evidence="")
+
+    def outcome_of(config, measured):
+        return wrong if config.get("precision") == "half" else measured
+
+    configs = [each.config for each in search(study, 5, outcome_of).records()]
+    assert configs[2]["precision"] == "half"
+    assert (configs[3] == compiled) is (device != "cpu")

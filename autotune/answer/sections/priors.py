@@ -52,7 +52,7 @@ class PriorsSection(Section):
 
     def facts(self) -> Iterator[Fact]:
         if self._portfolio is not None:
-            yield "start", f"from configs that were best on {self._portfolio.num_models} models"
+            yield "start", " and ".join(_beginnings(self._portfolio))
         if self._beyond is not None:
             settings = " ".join(f"{name}={value}" for name, value in self._beyond.settings.items())
             yield (
@@ -83,7 +83,12 @@ class PriorsSection(Section):
         portfolio = self._portfolio
         return {
             "beyond": self._beyond and self._beyond.model_dump(),
-            "portfolio": portfolio and {"num_models": portfolio.num_models, "num_configs": len(portfolio.configs)},
+            "portfolio": portfolio
+            and {
+                "num_models": portfolio.num_models,
+                "num_configs": len(portfolio.configs),
+                "recipes": [recipe.model_dump(exclude={"slow"}) for recipe in portfolio.recipes],
+            },
             "priors": [
                 {
                     "name": use.prior.name,
@@ -97,3 +102,12 @@ class PriorsSection(Section):
             ],
             "near_best_after": self._near_best_after,
         }
+
+
+def _beginnings(portfolio: Portfolio) -> Iterator[str]:
+    """What it began with, each with what is known of it."""
+    if portfolio.num_models:
+        yield f"from configs that were best on {portfolio.num_models} models"
+    if portfolio.recipes:
+        sources = ", ".join(recipe.source for recipe in portfolio.recipes)
+        yield f"from public reports that nobody has measured here ({sources})"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from autotune.measure.measurement import TensorSpec
+from autotune.workload.workload import Load
 
 
 class Models(Protocol):
@@ -79,10 +80,11 @@ class Models(Protocol):
         training mode is no such model."""
         return True
 
-    def lacks_products(self, model: Any, call: Callable[[], object]) -> bool:
-        """Whether a call of the model is known to multiply matrices so little that it does not count how. `call` makes
-        one; the model is not to be used afterwards."""
-        return False
+    def work_of(self, model: Any, call: Callable[[], object], *, asks_load: bool) -> tuple[bool, tuple[Load, ...]]:
+        """Whether a call of the model is known to multiply matrices so little that it does not count how; and with
+        `asks_load` the kind of load that it is to a device, empty where that is not known. `call` makes one; the model
+        is not to be used afterwards."""
+        return False, ()
 
     def packs_linears(self, model: Any) -> bool:
         """Whether a compiler here packs linear layers whose weights are constants, and the model has so many of them

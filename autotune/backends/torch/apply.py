@@ -285,6 +285,12 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
         changes.make(lambda: torch.set_num_threads(threads), lambda: torch.set_num_threads(before))
     if settings.cudnn_benchmark:
         changes.set_attribute(torch.backends.cudnn, "benchmark", True)
+    if settings.fp16_accumulation:
+        precision.sum_in_float16(changes)
+    if settings.blas_library is not None:
+        choose, wanted = torch.backends.cuda.preferred_blas_library, settings.blas_library
+        library = choose()
+        changes.make(lambda: choose(wanted), lambda: choose(library))
     if settings.matmul_precision is not None:
         precision.set_matmul_precision(settings.matmul_precision, changes)
 

@@ -49,11 +49,11 @@ from autotune.backends.torch.given_model import (
     are_recorded,
     differentiates,
     dropped_share,
-    lacks_products,
     materialise,
     packs_linears,
     problem_of,
     uncompiled,
+    work_of,
     written_parts,
 )
 from autotune.backends.torch.imported_ahead import built_once
@@ -134,7 +134,7 @@ class TorchBackend(Backend):
     acting_in_training = staticmethod(acting_in_training)
     takes_constant_weights = staticmethod(takes_constant_weights)
     packs_linears = staticmethod(packs_linears)
-    lacks_products = staticmethod(lacks_products)
+    work_of = staticmethod(work_of)
     like = staticmethod(tensor_like)
     cache_variables = staticmethod(cache_variables)
     ranks = staticmethod(parallel.ranks)

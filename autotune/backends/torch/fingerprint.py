@@ -43,6 +43,7 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
             precision.current_precisions(),
             torch.backends.mkldnn.enabled,
             torch.backends.cudnn.benchmark,
+            *([] if _is_on_cpu(model) else precision.libraries_of_products()),
         ],
         "precision": settings.autocast,
         "attention": _attention(settings),
@@ -64,9 +65,12 @@ def _order(tensor: torch.Tensor) -> list[int] | str:
 def _unseen_options(model: torch.nn.Module, settings: Settings) -> dict[str, Any]:
     """Options of the compiler that may act without a trace in the emitted code, as they were asked for: dynamo's in its
     guards, and on a device inductor's in how kernels are built and launched."""
-    on_cpu = all(tensor.device.type == "cpu" for tensor in _tensors(model))
-    named = settings.open_options.items()
+    on_cpu, named = _is_on_cpu(model), settings.open_options.items()
     return {name: value for name, value in named if not (on_cpu and name.startswith("inductor."))}
+
+
+def _is_on_cpu(model: torch.nn.Module) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in _tensors(model))
 
 
 def _attention(settings: Settings) -> str | None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import MethodType
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from autotune.backends.proxy_object import method_of, proxy_of
 from autotune.backends.torch.tensors import tensors_in
 from autotune.errors import causes
+from autotune.workload.workload import Load
 
 
 class FunctionModel(torch.nn.Module):
@@ -86,10 +87,9 @@ def packs_linears(model: torch.nn.Module) -> bool:
     itself for MKL, which PyTorch has on x86 alone. A matrix in float32 is taken for one, be its module of any class."""
     if not has_packing():
         return False
-    modules = {part: None for part in written_parts(model) if isinstance(part, torch.nn.Module)}
     weights = [
         weight
-        for module in modules
+        for module in _modules_in(model)
         if not isinstance(module, _NOT_MULTIPLIED)
         for weight in module.parameters(recurse=False)
     ]
@@ -97,12 +97,45 @@ def packs_linears(model: torch.nn.Module) -> bool:
     return packed > _LEAST_SHARE * sum(weight.numel() for weight in weights)
 
 
-def lacks_products(model: torch.nn.Module, call: Callable[[], object]) -> bool:
-    """See `Backend`. Counted on tensors without data, in which a call takes no more than its Python; False where the
-    model needs the numbers."""
-    parts = [part for part in written_parts(model) if isinstance(part, torch.nn.Module)]
-    if packs_linears(model) or any(map(_is_a_product, parts)):
-        return False
+_FEW_ROWS = 16
+"""With so many rows of numbers a product waits for its weights to be read: a decode step has a row for each text."""
+
+
+def work_of(model: torch.nn.Module, call: Callable[[], object], *, asks_load: bool) -> tuple[bool, tuple[Load, ...]]:
+    """See `Backend`. Counted on tensors without data, in which a call takes no more than its Python; nothing is known
+    where the model needs the numbers."""
+    has_products = packs_linears(model) or any(map(_is_a_product, _modules_in(model)))
+    counts = None if has_products and not asks_load else _multiplications(call)
+    if counts is None:
+        return False, ()
+    products = sum(flops for operator, flops in counts.items() if operator in _PRODUCTS)
+    lacks_products = products < _LEAST_OF_CALL * sum(counts.values()) or not counts
+    load = [_load_of(model, counts, products)] if asks_load and counts else []
+    return lacks_products and not has_products, tuple(load)
+
+
+def _load_of(model: torch.nn.Module, counts: Mapping[Any, int], products: int) -> Load:
+    """By what most multiplications are, and how many rows of numbers a weight meets in them."""
+    if counts.get(torch.ops.aten.convolution, 0) > products:
+        return "convolutions"
+    matrices = (
+        weight
+        for module in _modules_in(model)
+        if not isinstance(module, torch.nn.Embedding)
+        for weight in module.parameters(recurse=False)
+        if weight.ndim == 2 and weight.is_floating_point()
+    )
+    # A product takes two operations for each number of a row and each of a column.
+    return "few rows" if products <= 2 * _FEW_ROWS * sum(map(torch.numel, matrices)) else "many rows"
+
+
+def _modules_in(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Each once."""
+    return list(dict.fromkeys(part for part in written_parts(model) if isinstance(part, torch.nn.Module)))
+
+
+def _multiplications(call: Callable[[], object]) -> dict[Any, int] | None:
+    """Operator -> operations in a call, without its numbers; None where the model needs them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -110,10 +143,8 @@ def lacks_products(model: torch.nn.Module, call: Callable[[], object]) -> bool:
         with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
             call()
     except Exception:  # Whatever a model does with numbers that are not there.
-        return False
-    counts = counter.get_flop_counts().get("Global", {})
-    products = sum(flops for operator, flops in counts.items() if operator in _PRODUCTS)
-    return products < _LEAST_OF_CALL * sum(counts.values()) or not counts
+        return None
+    return dict(counter.get_flop_counts().get("Global", {}))
 
 
 def _is_a_product(module: torch.nn.Module) -> bool:

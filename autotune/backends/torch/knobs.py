@@ -123,6 +123,7 @@ KNOBS: dict[str, Knob] = {
     "shape_padding": Knob(Goes.INDUCTOR, plain=True, values=_SWITCH),
     "layout_optimization": Knob(Goes.INDUCTOR, plain=True, values=_SWITCH),
     "coordinate_descent_tuning": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
+    "skip_dynamic_graphs": Knob(Goes.INDUCTOR, "triton.cudagraph_skip_dynamic_graphs", plain=False, values=_SWITCH),
     "cudagraph_trees": Knob(Goes.INDUCTOR, "triton.cudagraph_trees", plain=True, values=_SWITCH),
     "persistent_tma": Knob(Goes.INDUCTOR, "triton.enable_persistent_tma_matmul", plain=False, values=_SWITCH),
     "all_directions": Knob(Goes.INDUCTOR, "coordinate_descent_check_all_directions", plain=False, values=_SWITCH),
@@ -145,6 +146,8 @@ KNOBS: dict[str, Knob] = {
     "precision": Knob(Goes.OTHER, values=(None, *AUTOCASTS)),
     "matmul_precision": Knob(Goes.PROCESS, values=(None, "highest", "high", "medium")),
     "cudnn_benchmark": Knob(Goes.PROCESS, values=(None, True)),
+    "fp16_accumulation": Knob(Goes.PROCESS, values=(None, True)),
+    "blas_library": Knob(Goes.PROCESS, values=(None, "cublas", "cublaslt")),
     "threads": Knob(Goes.PROCESS),
     "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
     "cache": Knob(Goes.OTHER, values=("dynamic", "static", "transformers")),
@@ -197,6 +200,9 @@ class Settings:
     matmul_precision: str | None = None
     cudnn_benchmark: bool = False
     """cuDNN times its algorithms for each convolution, and takes the fastest."""
+    fp16_accumulation: bool = False
+    """Matrix products of float16 are summed in float16."""
+    blas_library: str | None = None
     num_threads: int | None = None
     keeps_memory: bool = False
     """glibc is told never to give freed memory back to the system."""
@@ -256,6 +262,8 @@ def settings_of(config: Config) -> Settings:
         attention=_text(config, "sdpa"),
         matmul_precision=_text(config, "matmul_precision"),
         cudnn_benchmark=bool(config.get("cudnn_benchmark")),
+        fp16_accumulation=bool(config.get("fp16_accumulation")),
+        blas_library=_text(config, "blas_library"),
         num_threads=_num_threads(config.get("threads")),
         keeps_memory=config.get("allocator") == "keep",
         functorch_options=_entries(config, Goes.FUNCTORCH),

@@ -73,6 +73,10 @@ def _before(settings: Settings) -> Iterator[str]:
         yield f"torch.set_float32_matmul_precision({_written(settings.matmul_precision)})"
     if settings.cudnn_benchmark:
         yield "torch.backends.cudnn.benchmark = True"
+    if settings.fp16_accumulation:
+        yield "torch.backends.cuda.matmul.allow_fp16_accumulation = True"
+    if settings.blas_library is not None:
+        yield f"torch.backends.cuda.preferred_blas_library({_written(settings.blas_library)})"
     if settings.num_threads is not None:
         yield f"torch.set_num_threads({settings.num_threads})"
 

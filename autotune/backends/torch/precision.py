@@ -49,6 +49,21 @@ def set_matmul_precision(value: str, changes: UndoLog) -> None:
     changes.make(lambda: torch.set_float32_matmul_precision(value), _restorer())
 
 
+def sum_in_float16(changes: UndoLog) -> None:
+    """Let cuBLAS sum products of float16 matrices in float16. Raises InvalidConfigError before PyTorch 2.7."""
+    if not hasattr(torch.backends.cuda.matmul, _IN_FLOAT16):
+        raise InvalidConfigError(f"knob fp16_accumulation: torch {torch.__version__} has no {_IN_FLOAT16}")
+    changes.set_attribute(torch.backends.cuda.matmul, _IN_FLOAT16, True)
+
+
+def libraries_of_products() -> list[Any]:
+    """What decides which of CUDA's libraries multiplies matrices, and how it sums, for comparison only."""
+    return [getattr(torch.backends.cuda.matmul, _IN_FLOAT16, None), str(torch.backends.cuda.preferred_blas_library())]
+
+
+_IN_FLOAT16 = "allow_fp16_accumulation"
+
+
 def precision_getter() -> Callable[[str, str], str] | None:
     """Backend and operator to what is in force; None before 2.9."""
     found: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)

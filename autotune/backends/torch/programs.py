@@ -164,6 +164,7 @@ class _Facts:
 def of_prefill(settings: Settings, prefill: str) -> Settings:
     """The decode step's, but for what is set in the process already."""
     settings = replace(settings, num_threads=None, keeps_memory=False, matmul_precision=None, cudnn_benchmark=False)
+    settings = replace(settings, fp16_accumulation=False, blas_library=None)
     if prefill == "eager":
         return Settings(compiled=False, autocast=settings.autocast, attention=settings.attention)
     return replace(settings, dynamic=prefill == "compile_dynamic")

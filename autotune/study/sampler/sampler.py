@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 from autotune.config import Config
 from autotune.doors import Door
-from autotune.measure.measurement import Failure
+from autotune.measure.measurement import Failure, Reason
 from autotune.study.early_stop import ExpectedGain, StopRule
 from autotune.study.records import TrialRecord, Tried
 from autotune.study.sampler.enum_sampler import EnumSampler, Excluded
@@ -104,7 +104,19 @@ class Sampler:
     def _planned(self) -> list[Config]:
         """What comes first: with a portfolio the default has its place in it, after what the user gave."""
         space, queue, portfolio = self._study.manifest.space, self._study.queue, self._study.portfolio
-        return [*space.anchors(), *queue] if portfolio is None else [space.untuned(), *queue, *portfolio.configs]
+        first = [space.untuned(), *self._unrounded()]
+        return [*first, *space.anchors(), *queue] if portfolio is None else [*first, *queue, *portfolio.configs]
+
+    def _unrounded(self) -> Iterator[Config]:
+        """The twin without rounding of each config that rounds and was refused for what it gave. Not on a CPU, where
+        little but the rounding makes such a config faster."""
+        manifest = self._study.manifest
+        for record in self._study.records() if manifest.workload.device != "cpu" else ():
+            is_wrong = isinstance(record.outcome, Failure) and record.outcome.reason is Reason.WRONG_RESULT
+            if is_wrong and manifest.space.rounding(record.config).root:
+                twin = manifest.space.without_rounding(record.config)
+                if manifest.space.forbidden(twin) is None:
+                    yield twin
 
     @cached_property
     def _given(self) -> Given | None:

@@ -29,6 +29,7 @@ from autotune.workload.regions import repeated_blocks
 
 if TYPE_CHECKING:
     from autotune.space.declared import Declaration
+    from autotune.space.schema import Need
 
 
 class SubjectOfCalls(SubjectOf):
@@ -97,8 +98,10 @@ class SubjectOfCalls(SubjectOf):
             constant_weights=backend.takes_constant_weights(model),
             met=self._met(),
         )
-        lacks_products = backend.lacks_products(model, call)  # The model is of no use after that.
-        return declared.model_copy(update={"lacks": ("matrix products",)}) if lacks_products else declared
+        # The model is of no use after that. What is tried by the kind of load is for devices alone.
+        lacks_products, load = backend.work_of(model, call, asks_load=self._workload.device != "cpu")
+        lacks: tuple[Need, ...] = ("matrix products",) if lacks_products else ()
+        return declared.model_copy(update={"met": (*declared.met, *load), "lacks": lacks})
 
     def _recognised(self, model: Any) -> Any:
         """The object by whose class the model is recognised."""
