@@ -14,7 +14,7 @@ from mindspore.communication import GlobalComm, get_group_size
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.mindspore import shapes
 from autotune.backends.registry import load_backend
-from autotune.job.guard import NUM_TIMED
+from autotune.job.latency_check import NUM_TIMED
 from autotune.job.policy import LoadedFile
 from autotune.job.stats import StatsRecorder, recorder_of
 from autotune.plugins.watch.applying import apply

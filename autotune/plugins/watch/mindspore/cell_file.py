@@ -1,11 +1,15 @@
 """A Cell in a file, pickled, so that another process can load it.
 
 Cells keep what belongs to their process: hooks aside, that is left out, as it is in a copy that is compiled. Primitives
-cannot be pickled; they are made again of what they were made of. "Measured" means: on MindSpore 2.10.0, CPU.
+cannot be pickled; they are made again of what they were made of. The weights stand behind the rest, so that none is
+copied where they are written.
 """
 
 from __future__ import annotations
 
+import io
+import itertools
+import mmap
 import pickle
 import time
 from collections.abc import Mapping
@@ -15,7 +19,6 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.tensors import array_of
@@ -32,28 +35,36 @@ _OF_PROCESS = ("_compile_cache", "_phase_cache", "_lazy_construct_sig")
 def write(cell: ms.nn.Cell, path: Path) -> Mapping[str, list[str]]:
     """Returns module -> the classes and functions that the file takes from it. Raises InputError for a Cell that
     another process cannot load, such as one with a lambda in it, and OSError."""
-    with path.open("wb") as file, unrecorded():
-        writing = _Writing(file)
+    rest, weights = io.BytesIO(), list[memoryview]()
+    with unrecorded():
+        writing = _Writing(rest, weights)
         try:
             writing.dump(cell)
-        except OSError:
-            raise
         except Exception as error:  # Whatever an attribute's own pickling raises.
             raise InputError(f"a file cannot hold all of it: {error}", tip=WAY_OUT) from None
+    with path.open("wb") as file:
+        pickle.dump([len(rest.getvalue()), *(each.nbytes for each in weights)], file)
+        file.write(rest.getvalue())
+        for each in weights:
+            file.write(each)
     return writing.needed
 
 
 def read(path: Path) -> ms.nn.Cell:
     """What `write` wrote. To read it is to run what is in it."""
     with path.open("rb") as file:
-        return pickle.load(file)
+        sizes, begin = pickle.load(file), file.tell()
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    ends = list(itertools.accumulate(sizes, initial=begin))
+    rest, *weights = (whole[one:end] for one, end in itertools.pairwise(ends))
+    return pickle.loads(rest, buffers=weights)
 
 
 class _Writing(pickle.Pickler):
     """A file in the making."""
 
-    def __init__(self, file: Any) -> None:
-        super().__init__(file, protocol=5)
+    def __init__(self, file: io.BytesIO, weights: list[memoryview]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=lambda each: weights.append(each.raw()))
         self.needed: dict[str, list[str]] = {}
 
     def reducer_override(self, value: Any) -> Any:
@@ -61,10 +72,10 @@ class _Writing(pickle.Pickler):
         if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
             self.needed.setdefault(value.__module__ or "builtins", []).append(value.__qualname__)
         elif isinstance(value, ms.Parameter):
-            made = (_array_of(value), str(value.dtype), value.name, value.requires_grad, value.layerwise_parallel)
+            made = (array_of(value), str(value.dtype), value.name, value.requires_grad, value.layerwise_parallel)
             return _parameter, made
         elif isinstance(value, ms.Tensor):
-            return _tensor, (_array_of(value), str(value.dtype))
+            return _tensor, (array_of(value), str(value.dtype))
         elif isinstance(value, ms.nn.Cell) and _is_plain(type(value)):
             return _empty, (type(value),), _state_of(value), None, None, _fill
         elif isinstance(value, _Primitive):
@@ -80,10 +91,6 @@ def _is_plain(kind: Any) -> bool:
     return (
         kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__ and kind.__getstate__ is own
     )
-
-
-def _array_of(tensor: ms.Tensor) -> Any:
-    return np.array(array_of(tensor))
 
 
 def _type(name: str) -> Any:
