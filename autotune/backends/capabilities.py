@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.undo import UndoLog
@@ -27,8 +26,6 @@ Capability = TypeVar("Capability")
 Built = TypeVar("Built")
 
 
-NO_GRADIENT: NDArray[Any] = np.zeros(0)
-"""In place of the gradient of a weight that the loss does not depend on."""
 USUAL_LEARNING_RATE = 5e-5
 """Learning rate of `Training.usual_optimizer`: what Hugging Face's Trainer takes."""
 
@@ -127,25 +124,29 @@ class Training(Protocol):
         """Has the dropout layers of a model pass on what they are given; returns what puts them back. None: steps are
         compared as `draw_as_uncompiled` has them."""
 
-    def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
-
     def trained(self, optimizer: Any) -> Sequence[Any]:
         """What the optimizer trains: the tensors themselves."""
 
-    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
-        """Copies of what the optimizer trains, in its order."""
+    def begun_with(self, model: Any, optimizer: Any) -> Sequence[Any]:
+        """What is put back before a step is taken again: the weights, the model's buffers, and what the optimizer holds
+        where gradients are told by that."""
 
     def held(self, model: Any, optimizer: Any) -> Sequence[Any]:
         """What a step changes: the weights, the model's buffers and what the optimizer holds by now."""
 
-    def write(self, tensors: Iterable[Any], arrays: Iterable[NDArray[Any]]) -> None:
-        """Give these values to tensors of a model or its optimizer, in place."""
+    def copies(self, tensors: Iterable[Any]) -> list[Any]:
+        """Copies of tensors, where they lie: for `write` and `rms`."""
 
-    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of
-        them, such as its moments. Their number and order are those of the optimizer, whatever the config. A weight
-        without a gradient, which the optimizer passes by, has `NO_GRADIENT`: zeros are something else."""
+    def write(self, tensors: Iterable[Any], values: Iterable[Any]) -> None:
+        """Give values to tensors of a model or its optimizer, in place: arrays, copies, or other tensors."""
+
+    def rms(self, tensor: Any, copy: Any = None) -> float:
+        """Root mean square of what a tensor differs by from a copy, or of its elements: computed where it lies."""
+
+    def gradients(self, optimizer: Any) -> Sequence[Any]:
+        """The gradients of the last step, which the next one may write to; where a framework does not keep them, what
+        the optimizer made of them, such as its moments. Their number and order are those of the optimizer, whatever the
+        config. None for a weight without a gradient, which the optimizer passes by: zeros are something else."""
 
 
 Phase = Literal["prefill", "decode"]

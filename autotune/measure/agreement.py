@@ -129,6 +129,12 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else part
 
 
+def rms_of(*arrays: Array) -> float:
+    """Root mean square of all elements; 0 for none."""
+    squares = sum(float(np.square(np.abs(array), dtype=np.float64).sum()) for array in arrays)
+    return float(np.sqrt(squares / max(sum(array.size for array in arrays), 1)))
+
+
 def _unequal(reference: Array, output: Array) -> str | None:
     num_different = int(np.count_nonzero(reference != output))
     if not num_different:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from autotune.backends.outputs import Observed
 from autotune.backends.registry import load_backend
 from autotune.measure import sketch
+from autotune.measure.agreement import rms_of
 from autotune.measure.parts import AuthorsWord, Part
-from autotune.trial.worker.accuracy_check import OutputGate, Seen
+from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError
+from autotune.trial.worker.calls.step_gate import StepGate, StepsTaken
 
 SHAPE = (3, 40, 70)
 
@@ -85,3 +90,36 @@ def test_a_reference_that_was_written_whole_is_still_compared(small):
     assert [part.name for part in again.calls[0].parts] == [part.name for part in kept]
     word = gate(AuthorsWord.of({"output": 0.1}))
     assert [part.name for part in word.unpacked(word.packed(whole)).calls[0].parts] == ["output"]
+
+
+def test_gradients_that_were_written_whole_are_still_compared(small):
+    """Without the names of what is kept of each; none is one without elements."""
+    array = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
+    kept = [{part.name: part.array for part in Part("", "", array).kept()}, {}]
+    now = StepsTaken(np.ones(5), kept, kept, np.ones(2), left=[])
+    steps = StepGate("model")
+    (heading, *left), figures, *_ = steps.packed(now)
+    earlier = {name: value for name, value in json.loads(str(heading)).items() if name != "gradients"}
+    whole = [array, np.zeros(0)]
+    read = steps.unpacked([[np.asarray(json.dumps(earlier)), *left], figures, whole, whole])
+    assert [list(each) for each in read.gradients] == [list(each) for each in kept]
+    assert steps.errors(read, now, 1e-3) == (0, 0)
+    with pytest.raises(WrongResultError, match="gradient 1 of 2"):
+        steps.errors(read, replace(now, gradients=[{end: -each for end, each in kept[0].items()}, {}]), 1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64"])
+def test_a_framework_computes_the_same_of_a_weight_where_it_lies(monkeypatch, dtype):
+    """How far it is from a copy, and its size, be it a sparse gradient: piece by piece, as NumPy does of all of it."""
+    import torch
+
+    from autotune.backends.torch import tensors, training
+
+    monkeypatch.setattr(tensors, "_ELEMENTS_AT_ONCE", 100)
+    one, other = torch.randn(2, 30, 20, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    arrays = [load_backend("torch").to_array(each).astype(np.complex128) for each in (one, other)]
+    assert training.rms(one.T, other.T) == pytest.approx(rms_of(arrays[0] - arrays[1]))
+    assert training.rms(one) == pytest.approx(rms_of(arrays[0]))
+    assert training.rms(one.to_sparse()) == pytest.approx(rms_of(arrays[0]))
+    assert training.rms(one[:0]) == 0

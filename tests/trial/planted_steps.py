@@ -136,18 +136,18 @@ class Judge:
     def __init__(self, backend: Backend, workload: Workload, untuned: Config) -> None:
         self._backend = backend
         self._workload = workload
-        task = self._task()
+        task = self.calls()
         step = task.compile(untuned, UndoLog())
         seen = task.observe(step, task.first(step, untuned, backend.clock, 0.0), reference_tolerance=TOLERANCE)
         task.gate.refuse_unusable(seen, TOLERANCE)
         self._reference = task.gate.unpacked(task.gate.packed(seen))
-        again = self._task()
+        again = self.calls()
         later = self._later(again, again.compile(untuned, UndoLog()))
         self.untuned = Untuned.of(later, self._reference, again.gate, TOLERANCE)
 
     def verdict(self, make: Callable[[Steps, Any], Callable[..., Any]]) -> str | None:
         """Why the step that `make` makes of the calls and their subject is wrong; None if it passes."""
-        task = self._task()
+        task = self.calls()
         try:
             later = self._later(task, make(task, task.subject))
             require_like_reference(later, self.untuned, self._reference, task.gate, TOLERANCE)
@@ -163,9 +163,10 @@ class Judge:
         task.require_sound(step)
         return task._later(step)
 
-    def _task(self) -> Any:
+    def calls(self, *, is_used: bool = True) -> Any:
+        """Those of a trial, which may be followed by a longer use."""
         self._backend.prepare("cpu", 0)
         subject = build_subject(self._workload, self._backend)
         task: Any = Steps(self._workload, subject, self._backend)
-        task.is_used, task.subject = True, subject
+        task.is_used, task.subject = is_used, subject
         return task

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from autotune.backends.registry import load_backend
-from autotune.measure import sketch
 from autotune.trial.worker import use
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
@@ -27,17 +26,8 @@ def workload_of(framework, function, task):
     )
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "sketched"])
-def sketches(request):
-    """Outputs are compared as those of large models are."""
-    return request.param
-
-
 @pytest.fixture
-def judge(framework, monkeypatch, sketches):
-    if sketches:
-        for name, value in {"MOST_WHOLE": 60, "NUM_SUMS": 64, "NUM_SAMPLED": 32, "_LEAST_SLICES": 2}.items():
-            monkeypatch.setattr(sketch, name, value)
+def judge(framework, sketches):
     return Judge(load_backend(framework), workload_of(framework, "build", "infer"))
 
 

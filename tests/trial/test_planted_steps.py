@@ -11,6 +11,7 @@ import pytest
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
+from autotune.measure import sketch
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 from tests.trial.planted_steps import LATER, Fault, Judge, faults
@@ -24,7 +25,7 @@ def judges():
     known = {}
 
     def judge(framework, **arguments):
-        key = framework, *arguments.values()
+        key = sketch.MOST_WHOLE, framework, *arguments.values()
         if key not in known:
             importlib.import_module(framework)
             planted = importlib.import_module(f"tests.trial.planted_steps_{framework}")
@@ -47,14 +48,14 @@ def all_faults(planted, framework, optimizer):
     return list(faults(planted.WEIGHTS, planted.BUFFERS, has_momentum=has_momentum, has_none=framework == "torch"))
 
 
-@pytest.mark.fast_cases("SGD-11-torch")
+@pytest.mark.fast_cases("whole-SGD-11-torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("optimizer", "every"), [
     ("SGD", 11),
     ("SGD", 1),
     ("Adam", 1),
 ])  # fmt: skip
-def test_no_wrong_step_passes(judges, framework, optimizer, every):
+def test_no_wrong_step_passes(judges, sketches, framework, optimizer, every):
     """A gradient missing, zero, negated, doubled, of another place or step, none for rare rows, a weight or statistic
     that stays, updates or moments lost, another loss: from the first step on, from the second, or in the timed ones."""
     planted, judge = judges(framework, optimizer=optimizer, dropout=0.0)
@@ -65,6 +66,25 @@ def test_no_wrong_step_passes(judges, framework, optimizer, every):
     assert [str(fault) for fault, why in found.items() if why is None] == []
     late = [why for fault, why in found.items() if fault.since == LATER]
     assert all("the timed steps" in why for why in late)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("sketches", [True], indirect=True)
+def test_what_is_large_stays_where_it_lies(judges, sketches, monkeypatch):
+    """Weights and gradients: a copy of none is made on the host, and each gradient that is not kept whole is named."""
+    from autotune.backends.torch.backend import TorchBackend
+    from autotune.backends.torch.tensors import array_of
+
+    planted, judge = judges("torch", optimizer="SGD", dropout=0.2)
+    backend, task, copied = load_backend("torch"), judge.calls(is_used=False), []
+    monkeypatch.setattr(TorchBackend, "to_array", lambda _, value: copied.append(value.numel()) or array_of(value))
+    step = task.compile(Config(planted.UNTUNED), UndoLog())
+    seen = task.observe(step, task.first(step, Config({}), backend.clock, 0.0), reference_tolerance=1e-3)
+    assert max(copied) <= sketch.MOST_WHOLE
+    large = [n for n, each in enumerate(seen.gradients, start=1) if len(each) > 1]
+    assert len(large) == 3
+    said = "of gradient {} of 9, which is large, a fixed sample and sums over all of it were compared"
+    assert {said.format(n) for n in large} <= set(task.not_varied)
 
 
 @pytest.mark.torch
@@ -79,11 +99,11 @@ def test_a_mask_that_is_repeated(judges):
     assert "or the same in each call" in judge.verdict(make)
 
 
-@pytest.mark.fast_cases("SGD-0.0-0-torch", "SGD-0.2-1-torch")
+@pytest.mark.fast_cases("whole-SGD-0.0-0-torch", "whole-SGD-0.2-1-torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(("optimizer", "dropout"), [("SGD", 0.0), ("Adam", 0.0), ("SGD", 0.2)])
-def test_no_right_step_is_refused(judges, framework, number, optimizer, dropout):
+def test_no_right_step_is_refused(judges, sketches, framework, number, optimizer, dropout):
     """By the compilers of the framework, and by hand."""
     planted, judge = judges(framework, optimizer=optimizer, dropout=dropout)
     assert judge.untuned.why_unlike is None

@@ -125,7 +125,7 @@ class TestStepsOfOtherNumbers:
 
     def _steps(self, seed, **changed):
         generator = np.random.default_rng(seed)
-        gradients = [generator.normal(size=(3, 2)), generator.normal(size=2)]
+        gradients = [{"": generator.normal(size=(3, 2))}, {"": generator.normal(size=2)}]
         return StepsTaken(
             losses=2 + 0.1 * generator.normal(size=NUM_STEPS + 1), gradients=gradients, again=gradients,
             ways=np.array([1e-3, 2e-3]), left=[], chance=2 + 0.1 * generator.normal(size=NUM_DRAWS), slope=1.0,
@@ -161,7 +161,8 @@ class TestStepsOfOtherNumbers:
         ways, large = np.array([1e-3, 3e-3]), np.linspace(-1, 1, 100)
 
         def error(got, ways):
-            steps = (self._steps(seed, gradients=[large, each]) for seed, each in enumerate((np.array([1, -1]), got)))
+            both = ([{"": large}, {"": few}] for few in (np.array([1, -1]), got))
+            steps = (self._steps(seed, gradients=gradients) for seed, gradients in enumerate(both))
             expected, seen = (replace(each, ways=np.array([1e-3, 1e-3])) for each in steps)
             return StepGate("model").errors(expected, replace(seen, ways=ways), 1e-3)
 

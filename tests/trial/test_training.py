@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from autotune import models
-from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.mindspore.knobs import compile_arguments
 from autotune.backends.registry import load_backend
 from autotune.backends.torch.knobs import require_for_training, settings_of
@@ -181,18 +180,18 @@ def test_a_function_for_training_serves_inference_too(tmp_path, make_request):
 # The gate.
 
 LOSSES = np.array([4.0, 3.0, 2.0, 1.0, 4.0])
-GRADIENTS = [np.array([1.0, -2.0]), np.array([1e-9, -1e-9])]
+GRADIENTS = [{"": np.array([1.0, -2.0])}, {"": np.array([1e-9, -1e-9])}]
 WAYS = np.array([1e-3, 1e-3])
 RIGHT = StepsTaken(LOSSES, GRADIENTS, GRADIENTS, WAYS, left=[])
 
 
 def changed(part: str, index: int, by: float) -> StepsTaken:
     """`RIGHT` with one number changed: of losses and ways the one at `index`, of a gradient the first."""
-    array = np.copy(getattr(RIGHT, part) if part in ("losses", "ways") else getattr(RIGHT, part)[index])
+    array = np.copy(getattr(RIGHT, part) if part in ("losses", "ways") else getattr(RIGHT, part)[index][""])
     array[index if part in ("losses", "ways") else 0] += by
     if part in ("losses", "ways"):
         return replace(RIGHT, **{part: array})
-    return replace(RIGHT, **{part: [array if place == index else each for place, each in enumerate(GRADIENTS)]})
+    return replace(RIGHT, **{part: [{"": array} if place == index else each for place, each in enumerate(GRADIENTS)]})
 
 
 @pytest.mark.parametrize(
@@ -230,17 +229,16 @@ def test_what_rounding_does_to_a_step_is_right(seen):
     assert (loss_error, gradient_error) == (0, pytest.approx(0, abs=1e-6))
 
 
-FAR = StepsTaken(
-    LOSSES, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, WAYS, left=[]
-)
+LONG = {"": np.array([1.0, -2.0, *[0.0] * 98])}
+FAR = StepsTaken(LOSSES, [LONG] * 2, [LONG] * 2, WAYS, left=[])
 """Two gradients of 100 entries, for what happens to one entry."""
 
 
 def moved(by: float) -> StepsTaken:
     """`FAR` with an entry of the second gradient that is `by` away, in the first step and the repeated one."""
-    gradient = FAR.gradients[1].copy()
+    gradient = LONG[""].copy()
     gradient[50] += by
-    both = [FAR.gradients[0], gradient]
+    both = [LONG, {"": gradient}]
     return replace(FAR, gradients=both, again=both)
 
 
@@ -248,9 +246,9 @@ def moved(by: float) -> StepsTaken:
 @pytest.mark.parametrize("missing", ["untuned", "tuned"])
 def test_no_gradient_is_not_a_gradient_of_zeros(place, missing):
     """An optimizer passes a weight without a gradient by, and decays one whose gradient is zero."""
-    lacking = [GRADIENTS[0], NO_GRADIENT]
+    lacking = [GRADIENTS[0], {}]
     without = replace(RIGHT, gradients=lacking, again=lacking)
-    zeros = replace(without, **{place: [GRADIENTS[0], np.zeros(2)]})
+    zeros = replace(without, **{place: [GRADIENTS[0], {"": np.zeros(2)}]})
     pair = (without, zeros) if missing == "untuned" else (zeros, without)
     if (missing, place) != ("tuned", "again"):  # Of the untuned step the first gradients are the reference.
         with pytest.raises(WrongResultError, match=r"gradient 2 of 2 in the first step.*: one of the steps gives"):
@@ -278,8 +276,9 @@ def test_a_gradient_as_far_away_as_nudged_ones_is_right():
 
 TABLE = np.random.default_rng(0).normal(size=(40, 6))
 """The gradient of an embedding; that of a head is a millionth of it."""
+TABLES = [{"": TABLE}, {"": TABLE[:6] * 1e-6}]
 HEADS = replace(
-    RIGHT, gradients=[TABLE, TABLE[:6] * 1e-6], again=[TABLE, TABLE[:6] * 1e-6], spread=np.zeros(2),
+    RIGHT, gradients=TABLES, again=TABLES, spread=np.zeros(2),
     own_spreads=[np.full(1 + 40 + 6, 1e-3), np.full(1 + 6 + 6, 1e-3)],
 )  # fmt: skip
 
@@ -299,7 +298,7 @@ def _without_rows(gradient):
 )
 def test_a_small_gradient_leads_the_same_way(place, change, words):
     """Whatever its share of the largest: Adam goes by its sign. Where nudges turn it, rounding may."""
-    given = [change(each) if number == place else each for number, each in enumerate(HEADS.gradients)]
+    given = [{"": change(each[""])} if number == place else each for number, each in enumerate(TABLES)]
     seen = replace(HEADS, gradients=given, again=given)
     with pytest.raises(WrongResultError, match=words):
         StepGate("m").errors(HEADS if place else replace(HEADS, spread=np.array([9.0, 0.0])), seen, 1e-3)
@@ -647,8 +646,9 @@ def test_a_relu_that_flips_is_no_wrong_result(tmp_path):
     assert loss_error < 1e-5
     assert gradient_error < 0.1
     assert reference.spread.max() > 1e-3
+    turned = [{end: -array for end, array in each.items()} for each in other.gradients]
     with pytest.raises(WrongResultError, match="gradient"):
-        StepGate("resnet18").errors(reference, replace(other, gradients=[-each for each in other.gradients]), 1e-3)
+        StepGate("resnet18").errors(reference, replace(other, gradients=turned), 1e-3)
 
 
 @pytest.mark.torch

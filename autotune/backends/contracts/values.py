@@ -34,8 +34,9 @@ class Values(Protocol):
         asked at each call of a job. None for what holds none, and what is on a device, which would be waited for."""
         return None
 
-    def content(self, value: Any) -> Hashable | None:
-        """Another value once a tensor, or a generator of random numbers, was changed; None for what is neither."""
+    def content(self, value: Any, *, reads_weights: bool = False) -> Hashable | None:
+        """Another value once a tensor, or a generator of random numbers, was changed; None for what is neither. Of a
+        weight, unless it is read too, the framework's count of writes may do."""
         array = self.to_array(value)
         return None if array is None else (array.shape, str(array.dtype), zlib.crc32(array.tobytes()))
 

@@ -28,6 +28,7 @@ from autotune.backends.origin import Origin, origin
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError, UnsuitableCallError, finish_by, let_through
+from autotune.measure.agreement import rms_of
 from autotune.workload.regions import Region
 
 _DROPOUTS = tuple(
@@ -273,18 +274,9 @@ def dropped_share(cell: Any) -> float:
     return float(cell.dropout) if isinstance(cell, ms.nn.MultiheadAttention) else 0.0
 
 
-def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
-    """See `Training.snapshot`: parameters, moments and counters.
-
-    They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not see (measured).
-    """
-    copies = [(parameter, parameter.asnumpy().copy()) for parameter in held(model, optimizer)]
-
-    def put_back() -> None:
-        for parameter, copy in copies:
-            ms.ops.assign(parameter, ms.Tensor(copy))
-
-    return put_back
+def begun_with(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
+    """See `Training`: moments tell of the gradients."""
+    return held(model, optimizer)
 
 
 def held(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
@@ -297,18 +289,25 @@ def trained(optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
     return list(optimizer.parameters)
 
 
-def weights(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
-    """See `Training`."""
-    return [array_of(parameter).copy() for parameter in optimizer.parameters]
+def copies(tensors: Iterable[ms.Parameter]) -> list[NDArray[Any]]:
+    """See `Training`. On the host, one after the other."""
+    return [array_of(parameter).copy() for parameter in tensors]
 
 
-def write(tensors: Iterable[ms.Parameter], arrays: Iterable[NDArray[Any]]) -> None:
-    """See `Training.write`."""
-    for parameter, array in zip(tensors, arrays, strict=True):
-        ms.ops.assign(parameter, ms.Tensor(array, dtype=parameter.dtype))
+def write(tensors: Iterable[ms.Parameter], values: Iterable[ms.Tensor | NDArray[Any]]) -> None:
+    """See `Training`. They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not
+    see (measured)."""
+    for parameter, value in zip(tensors, values, strict=True):
+        ms.ops.assign(parameter, ms.Tensor(value, dtype=parameter.dtype))
 
 
-def gradients(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
+def rms(tensor: ms.Tensor, copy: NDArray[Any] | None = None) -> float:
+    """See `Training`. On the host."""
+    array = array_of(tensor)
+    return rms_of(array if copy is None else array.astype(np.float64) - copy)
+
+
+def gradients(optimizer: ms.nn.Optimizer) -> list[ms.Parameter]:
     """See `Training`. What the optimizer keeps of the gradients, for each weight: its clones of them, such as
     `moment1.head.weight`.
 
@@ -317,4 +316,4 @@ def gradients(optimizer: ms.nn.Optimizer) -> list[NDArray[Any]]:
     suffixes = tuple(f".{parameter.name}" for parameter in optimizer.parameters)
     state = [kept for kept in optimizer.get_parameters() if kept.name.endswith(suffixes) and kept.is_floating_point()]
     trained_ids = {id(parameter) for parameter in optimizer.parameters}
-    return [array_of(kept).copy() for kept in state if id(kept) not in trained_ids]
+    return [kept for kept in state if id(kept) not in trained_ids]

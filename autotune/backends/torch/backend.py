@@ -235,8 +235,8 @@ class TorchBackend(Backend):
         """Extremes of Python's whole numbers too, which compiled code may take for indices."""
         return extremes_of(value, axis)
 
-    def content(self, value: Any) -> Hashable | None:
-        content = content_of(value)
+    def content(self, value: Any, *, reads_weights: bool = False) -> Hashable | None:
+        content = content_of(value, reads_weights=reads_weights)
         return super().content(value) if content is None else content
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:

@@ -29,6 +29,7 @@ _ADDS_WIDE = ("cpu", "cuda")
 _MOST_COPIED = 1 << 20
 """Bytes of a tensor that are looked at on the host."""
 _ROW, _ROWS_AT_ONCE, _SEED = 1 << 15, 16, 64
+_ELEMENTS_AT_ONCE = 1 << 22
 MOST_DENSE = 1 << 24
 """Elements up to which a sparse tensor is looked at as a dense one: an adjacency of 100,000 nodes would take 40 GB."""
 
@@ -80,12 +81,31 @@ class _Pieces:
         return array_of(numbers)
 
 
-def content_of(value: Any) -> Hashable | None:
-    """See `Backend.content`; None for what is no plain tensor. A parameter is not read, since there may be gigabytes of
-    them."""
+def sum_of_squares(value: torch.Tensor, copy: torch.Tensor | None = None) -> float:
+    """The sum over a tensor's elements, or over what they differ by from a copy: in 64 bits, some millions at once, and
+    on the host only where the device may not add up such numbers."""
+    is_plain = value.layout is torch.strided
+    plain = value.detach() if is_plain else value.detach().to_sparse_coo().coalesce().values()  # type: ignore[no-untyped-call]
+    pieces = [plain.flatten()] if copy is None else [plain.flatten(), copy.flatten()]
+    total = 0.0
+    with torch.no_grad():
+        for own, *other in zip(*(piece.split(_ELEMENTS_AT_ONCE) for piece in pieces), strict=True):
+            off = _wide(own) - _wide(other[0]) if other else _wide(own)
+            total += float(off.abs().square().sum())
+    return total
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    there = values if values.device.type in _ADDS_WIDE else values.cpu()
+    return there.to(torch.complex128 if there.is_complex() else torch.float64)
+
+
+def content_of(value: Any, *, reads_weights: bool = False) -> Hashable | None:
+    """See `Backend.content`; None for what is no plain tensor. A parameter is read only if that is asked for, since
+    there may be gigabytes of them."""
     if isinstance(value, torch.Generator):
         return bytes(value.get_state().tolist())
-    writes = writes_of(value) if isinstance(value, torch.nn.Parameter) else None
+    writes = writes_of(value) if isinstance(value, torch.nn.Parameter) and not reads_weights else None
     return _bits_of(value) if writes is None and isinstance(value, torch.Tensor) else writes
 
 

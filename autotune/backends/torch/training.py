@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import NO_GRADIENT, USUAL_LEARNING_RATE, Updates
+from autotune.backends.capabilities import USUAL_LEARNING_RATE, Updates
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiler import Compile, CompileAttempts, compiler
-from autotune.backends.torch.forward_state import ForwardState, contents_of
+from autotune.backends.torch.forward_state import ForwardState
 from autotune.backends.torch.given_model import NOT_RECORDED, enclosed_in
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
@@ -41,7 +41,7 @@ from autotune.backends.torch.optimizer_step import (
 from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
 from autotune.backends.torch.precision import with_attention
 from autotune.backends.torch.rehearsal import gradients_instead
-from autotune.backends.torch.tensors import array_of, device_of
+from autotune.backends.torch.tensors import device_of, sum_of_squares
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError, UnsuitableCallError, finish_by, let_through
@@ -330,19 +330,15 @@ def draw_as_uncompiled() -> None:
         lowering.add_layout_constraint(dropout, lowering.constrain_to_fx_strides)
 
 
-def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """See `Training.snapshot`. What the optimizer holds is left as it is: its gradients can be read without."""
-    return contents_of(_of_model(model, optimizer))
-
-
-def _of_model(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def begun_with(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """See `Training`. Gradients are read where they are, whatever the optimizer holds."""
     return [*dict.fromkeys([*model.parameters(), *model.buffers(), *trained(optimizer)])]
 
 
 def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """See `Training.held`."""
     moments = (value for state in optimizer.state.values() for value in state.values())
-    return [*_of_model(model, optimizer), *(value for value in moments if isinstance(value, torch.Tensor))]
+    return [*begun_with(model, optimizer), *(value for value in moments if isinstance(value, torch.Tensor))]
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -350,22 +346,26 @@ def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return trained_by(optimizer)
 
 
-def weights(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
+def copies(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """See `Training`."""
-    return [array_of(weight).copy() for weight in trained(optimizer)]
+    return [tensor.detach().clone() for tensor in tensors]
 
 
-def write(tensors: Iterable[torch.Tensor], arrays: Iterable[NDArray[Any]]) -> None:
-    """See `Training.write`."""
+def write(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor | NDArray[Any]]) -> None:
+    """See `Training`."""
     with torch.no_grad():
-        for tensor, array in zip(tensors, arrays, strict=True):
-            tensor.copy_(torch.as_tensor(array))
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(torch.as_tensor(value))
 
 
-def gradients(optimizer: torch.optim.Optimizer) -> list[NDArray[Any]]:
+def rms(tensor: torch.Tensor, copy: torch.Tensor | None = None) -> float:
     """See `Training`."""
-    found = (weight.grad for weight in trained(optimizer))
-    return [NO_GRADIENT if gradient is None else array_of(gradient).copy() for gradient in found]
+    return float((sum_of_squares(tensor, copy) / max(tensor.numel(), 1)) ** 0.5)
+
+
+def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
+    """See `Training`."""
+    return [weight.grad for weight in trained(optimizer)]
 
 
 def _forward(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from autotune.backends.capabilities import Updates, VaryingAxis
 from autotune.backends.protocol import variables_set
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
+from autotune.measure.agreement import rms_of
 from autotune.measure.diagnosis import Compilations
 from autotune.workload.arguments import Arguments
 from autotune.workload.regions import Region, matching_paths
@@ -94,8 +94,8 @@ class FakeTraining:
     def unlike_the_step(self, model: Any, config: Config) -> Callable[[], None]:
         return lambda: None
 
-    def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return partial(self.write, optimizer.weights, self.weights(optimizer))
+    def begun_with(self, model: Any, optimizer: Any) -> list[Any]:
+        return list(optimizer.weights)
 
     def held(self, model: Any, optimizer: Any) -> list[Any]:
         return list(optimizer.weights)
@@ -103,15 +103,18 @@ class FakeTraining:
     def trained(self, optimizer: Any) -> list[Any]:
         return list(optimizer.weights)
 
-    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
-        return [each.copy() for each in optimizer.weights]
+    def copies(self, tensors: Iterable[Any]) -> list[NDArray[Any]]:
+        return [each.copy() for each in tensors]
 
-    def write(self, tensors: Iterable[Any], arrays: Iterable[NDArray[Any]]) -> None:
-        for tensor, array in zip(tensors, arrays, strict=True):
-            tensor[...] = array
+    def write(self, tensors: Iterable[Any], values: Iterable[NDArray[Any]]) -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor[...] = value
+
+    def rms(self, tensor: NDArray[Any], copy: NDArray[Any] | None = None) -> float:
+        return rms_of(tensor if copy is None else tensor - copy)
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        return [each.copy() for each in optimizer.gradients]
+        return list(optimizer.gradients)
 
 
 class FakeShapes:

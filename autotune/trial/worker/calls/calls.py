@@ -146,9 +146,9 @@ class Calls(ABC):
             self._unseen += (f"the model calls {', '.join(names)}, {what}",)
         return seen
 
-    def _note_sketched(self, compared: Sequence[Part]) -> None:
-        """Say of which of these not all was compared."""
-        said = sketched([part.name for part in compared])
+    def _note_sketched(self, names: Sequence[str]) -> None:
+        """Say of which of the parts with these names not all was compared."""
+        said = sketched(names)
         self._unseen += tuple(sentence for sentence in said if sentence not in self._unseen)
 
     @abstractmethod

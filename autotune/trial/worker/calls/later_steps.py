@@ -12,6 +12,7 @@ its timed steps moved. What they do not tell is not compared, and is named.
 
 from __future__ import annotations
 
+import math
 import tempfile
 import traceback
 import weakref
@@ -22,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from autotune.backends.capabilities import Training
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.files import write_whole
+from autotune.measure.agreement import Array
 from autotune.measure.parts import DisagreementError, Part, Strictness, require_same_changes
 from autotune.schema import Record
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
@@ -37,6 +40,47 @@ _NOT_COMPARED = "steps that are taken after the timed ones were not compared"
 
 class LostStartError(Exception):
     """What steps begin with cannot be put back."""
+
+
+class Beginning:
+    """What tensors hold where steps begin, copied where they lie, until it is dropped."""
+
+    def __init__(self, backend: Backend, training: Training, optimizer: Any, tensors: Sequence[Any]) -> None:
+        """`tensors`: all that the optimizer trains is among them."""
+        self._backend = backend
+        self._training = training
+        self._optimizer = optimizer
+        self._tensors = tensors
+        self._copies = training.copies(tensors)
+
+    def put_back(self) -> None:
+        """All of them are as they were."""
+        self._training.write(self._tensors, self._copies)
+
+    def ways(self) -> Array:
+        """Root mean square of what each weight has changed by since."""
+        return np.array([self._training.rms(*pair) for pair in self._weights()])
+
+    def go_along(self, gradients: Sequence[Any], change: float) -> bool:
+        """All are as they were, but for the weights, which are so much further along their gradients that the loss
+        changes by so much, as the gradients say. False where they say nothing."""
+        weights, there = self._weights(), [gradient for gradient in gradients if gradient is not None]
+        square = sum(self._training.rms(each) ** 2 * self._num_elements(each) for each in there)
+        if len(gradients) != len(weights) or not abs(change) * square > 0:
+            return False
+        self.put_back()
+        pairs = zip(weights, gradients, strict=True)
+        moved = (copy if gradient is None else copy + change / square * gradient for (_, copy), gradient in pairs)
+        self._training.write([weight for weight, _ in weights], moved)
+        return True
+
+    def _num_elements(self, tensor: Any) -> int:
+        spec = self._backend.spec(tensor)
+        return 0 if spec is None else math.prod(spec.shape)
+
+    def _weights(self) -> list[tuple[Any, Any]]:
+        copies = {id(tensor): copy for tensor, copy in zip(self._tensors, self._copies, strict=True)}
+        return [(weight, copies[id(weight)]) for weight in self._training.trained(self._optimizer)]
 
 
 class Kept:

@@ -109,7 +109,7 @@ class OneShape(Calls):
         times = possible_times(left, once, earlier)
         left += _one_call_earlier(earlier, names)
         has_forms = not self._subject.is_wide
-        self._note_sketched([*(part for call in calls for part in call.parts), *left])
+        self._note_sketched([part.name for parts in (*(call.parts for call in calls), left) for part in parts])
         return Seen(calls, left, not_compared, framework=self._workload.framework, has_forms=has_forms, times=times)
 
     def _next(self, step: Step, inputs: Arguments, *, is_new: bool) -> Any:

@@ -8,15 +8,14 @@ gradient, and the distribution of the losses (`chance`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autotune.backends.capabilities import NO_GRADIENT
 from autotune.errors import AutotuneError
 from autotune.measure import parts
-from autotune.measure.agreement import Array, share, why_incomparable
+from autotune.measure.agreement import Array, rms_of, share, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Strictness, require_same_changes
 from autotune.trial.worker.accuracy_check import (
     WrongResultError,
@@ -60,16 +59,21 @@ _MOST_SLOPE_ERROR = 0.1
 """An untuned step that is off by more tells nothing: of a gradient next to zero, or moments in place of gradients."""
 
 
+Gradient = Mapping[str, Array]
+"""What is kept of a gradient, by the end of its name: all of it, or what stands for a large one (`sketch_of`). Empty
+where there is none, and the optimizer passes the weight by: zeros are something else."""
+
+
 @dataclass(frozen=True)
 class StepsTaken:
     """What the steps of one run gave and left behind."""
 
     losses: Array
     """The loss of each step in turn, and of the first one repeated."""
-    gradients: list[Array]
+    gradients: Sequence[Gradient]
     """The gradients of the first step."""
-    again: list[Array]
-    """The gradients of the first step, repeated."""
+    again: Sequence[Gradient]
+    """The gradients of the first step, repeated. Not in a reference that was read."""
     ways: Array
     """Root mean square of what each weight moved by in all."""
     left: list[Part]
@@ -179,7 +183,8 @@ class StepGate:
         return loss_error, worst
 
     def packed(self, seen: StepsTaken) -> list[list[Array]]:
-        """What is left comes with its names and forms; a spread, if there is one, comes last."""
+        """What is left comes with its names and forms; a spread, if there is one, comes last. Nothing is held to the
+        gradients of the repeated step, whose place is empty."""
         heading = np.asarray(
             json.dumps(
                 {
@@ -189,23 +194,25 @@ class StepGate:
                     "slope": seen.slope,
                     "has_turns": seen.has_turns,
                     "times": sorted(seen.times),
+                    "gradients": [list(gradient) for gradient in seen.gradients],
                 }
             )
         )
         arrays = [part.array for part in seen.left]
         spread = [] if seen.spread is None else [[seen.spread, *seen.own_spreads]]
         chance = [] if seen.chance is None else [seen.chance]
-        return [[heading, *arrays], [seen.losses, seen.ways, *chance], seen.gradients, seen.again, *spread]
+        gradients = [array for gradient in seen.gradients for array in gradient.values()]
+        return [[heading, *arrays], [seen.losses, seen.ways, *chance], gradients, [], *spread]
 
     def unpacked(self, stored: list[list[Array]]) -> StepsTaken:
         """Raises ValueError for the file of another release."""
         heading = heading_of(stored)
-        (_, *arrays), (losses, ways, *drawn), gradients, again, *rest = stored
+        (_, *arrays), (losses, ways, *drawn), gradients, _, *rest = stored
         left = parts.parts_with(heading["left"], arrays)
         chance = drawn[0] if drawn else None
         spread, *own_spreads = rest[0] if rest else (None,)
         return StepsTaken(
-            losses, gradients, again, ways, left, chance, heading.get("slope"),
+            losses, _gradients(gradients, heading.get("gradients")), [], ways, left, chance, heading.get("slope"),
             num_inputs=heading["num_inputs"], spread=spread, own_spreads=tuple(own_spreads),
             left_moved=heading.get("left_moved", {}), has_turns=heading.get("has_turns", False),
             times=frozenset(heading.get("times", ())),
@@ -244,6 +251,15 @@ class _Compared:
         return self.distance if self.distance <= min(_SPREADS * spread, _MOST_SPREAD) else None
 
 
+def _gradients(arrays: Sequence[Array], ends: Sequence[Sequence[str]] | None) -> list[Gradient]:
+    """As they were stored: whole, whatever their size, until November 2026, and none as no elements."""
+    if ends is None:
+        whole = [Part("", "", array).kept() if array.shape != (0,) else [] for array in arrays]
+        return [{part.name: part.array for part in kept} for kept in whole]
+    left = iter(arrays)
+    return [{end: next(left) for end in each} for each in ends]
+
+
 def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
     """The error of the losses from the same weights. Errors are relative to the largest loss: later ones vanish."""
     errors = np.abs(got - expected) / np.abs(expected).max()
@@ -260,41 +276,59 @@ def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
     return float(max(errors[step] for step in from_the_same))
 
 
-def compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
+def compared(expected: Sequence[Gradient], got: Sequence[Gradient]) -> list[_Compared]:
     """Each gradient with its reference. One below `_FLOOR` of the largest is compared by that share of the largest."""
-    floor = _FLOOR * max(map(_largest, expected), default=0.0)
-    rms_floor = _FLOOR * max(map(rms, expected), default=0.0)
-    found = []
-    for r, y in zip(expected, got, strict=True):
-        if (r.shape == NO_GRADIENT.shape) != (y.shape == NO_GRADIENT.shape):
-            found.append(_Compared(float("inf"), float("inf"), is_there_in_one=True))
-            continue
-        if why_incomparable(r, y) is not None:
-            found.append(_Compared(float("inf"), float("inf")))
-            continue
-        difference = y.astype(np.result_type(y, np.float64)) - r
-        error = share(_largest(difference), max(_largest(r), floor))
-        found.append(_Compared(error, share(rms(difference), max(rms(r), rms_floor))))
-    return found
+    floor = _FLOOR * max((_largest(array) for gradient in expected for array in gradient.values()), default=0.0)
+    rms_floor = _FLOOR * max((rms_of(*gradient.values()) for gradient in expected), default=0.0)
+    return [_compare(r, y, floor, rms_floor) for r, y in zip(expected, got, strict=True)]
 
 
-def own_distances(expected: Array, got: Array) -> Array:
-    """Root mean square of how far a gradient, and each of its slices along each axis, is off, as a share of its own;
-    zero where it tells nothing: of a slice much smaller than others, which rounding of those may reach."""
-    if expected.shape != got.shape or not expected.size:
+def _compare(expected: Gradient, got: Gradient, floor: float, rms_floor: float) -> _Compared:
+    """The error is the largest of the arrays' that are kept of a gradient, each by its own scale."""
+    if (not expected) != (not got):
+        return _Compared(float("inf"), float("inf"), is_there_in_one=True)
+    pairs = _pairs(expected, got)
+    if pairs is None or any(why_incomparable(*pair) is not None for pair in pairs):
+        return _Compared(float("inf"), float("inf"))
+    differences = [_difference(*pair) for pair in pairs]
+    scales = [max(_largest(r), floor) for r, _ in pairs]
+    error = max((share(_largest(off), scale) for off, scale in zip(differences, scales, strict=True)), default=0.0)
+    return _Compared(error, share(rms_of(*differences), max(rms_of(*expected.values()), rms_floor)))
+
+
+def own_distances(expected: Gradient, got: Gradient) -> Array:
+    """Root mean square of how far a gradient, and each slice along each axis of what is kept of it, is off, as a share
+    of its own; zero where it tells nothing: of a slice much smaller than others, which rounding of those may reach."""
+    pairs = _pairs(expected, got)
+    if not pairs or any(r.shape != y.shape or not r.size for r, y in pairs):
         return np.zeros(0)
-    own, off = (np.square(np.abs(values), dtype=np.float64) for values in (expected, got.astype(np.float64) - expected))
-    whole = np.sqrt(own.sum())
-    found = [np.atleast_1d(np.sqrt(off.sum()) / whole if whole > 0 else 0.0)]
-    for axis in range(expected.ndim if expected.ndim > 1 else 0):
-        others = tuple(other for other in range(expected.ndim) if other != axis)
-        norms = np.sqrt(own.sum(axis=others))
-        counts = norms > _LEAST_SLICE * norms.max()
-        found.append(np.where(counts, np.sqrt(off.sum(axis=others)) / np.maximum(norms, _TINY), 0.0))
+    off = [_difference(*pair) for pair in pairs]
+    whole = rms_of(*expected.values())
+    found = [np.atleast_1d(rms_of(*off) / whole if whole > 0 else 0.0)]
+    for (own, _), difference in zip(pairs, off, strict=True):
+        found += _distances_of_slices(own, difference)
     return np.concatenate(found)
 
 
-def _require_own_ways(reference: StepsTaken, got: list[Array], when: str) -> None:
+def _distances_of_slices(expected: Array, difference: Array) -> Iterator[Array]:
+    own, off = (np.square(np.abs(values), dtype=np.float64) for values in (expected, difference))
+    for axis in range(own.ndim if own.ndim > 1 else 0):
+        others = tuple(other for other in range(own.ndim) if other != axis)
+        norms = np.sqrt(own.sum(axis=others))
+        counts = norms > _LEAST_SLICE * norms.max()
+        yield np.where(counts, np.sqrt(off.sum(axis=others)) / np.maximum(norms, _TINY), 0.0)
+
+
+def _pairs(expected: Gradient, got: Gradient) -> list[tuple[Array, Array]] | None:
+    """What is kept of both; None where that is not the same."""
+    return [(array, got[end]) for end, array in expected.items()] if expected.keys() == got.keys() else None
+
+
+def _difference(expected: Array, got: Array) -> Array:
+    return np.asarray(got.astype(np.result_type(got, np.float64)) - expected)
+
+
+def _require_own_ways(reference: StepsTaken, got: Sequence[Gradient], when: str) -> None:
     """A gradient, or a slice of one, that is much smaller than others leads the same way all the same: Adam goes by its
     sign. Only where rounding up to the tolerance cannot turn it, as the nudges tell."""
     for place, spread in enumerate(reference.own_spreads):
@@ -335,7 +369,7 @@ def left_moved(first: list[Part], later: list[Part]) -> dict[str, float]:
 def _way(before: Array, after: Array) -> float:
     if before.shape != after.shape or before.dtype.kind not in "biuf" or after.dtype.kind not in "biuf":
         return 0.0
-    return rms(after.astype(np.float64) - before)
+    return rms_of(after.astype(np.float64) - before)
 
 
 def _led_by_chance(reference: StepsTaken, seen: StepsTaken) -> Array:
@@ -343,12 +377,12 @@ def _led_by_chance(reference: StepsTaken, seen: StepsTaken) -> Array:
     draw: chance does not average out there, and Adam adds up steps of one sign or of two."""
     if not len(reference.gradients) == len(seen.gradients) == len(reference.ways):
         return np.zeros(len(reference.ways), bool)
-    return np.array(
-        [
-            expected.shape == got.shape and expected.size <= _FEW and _cosine(expected, got) < _SAME_DIRECTION
-            for expected, got in zip(reference.gradients, seen.gradients, strict=True)
-        ]
-    )
+    pairs = [_pairs(*both) for both in zip(reference.gradients, seen.gradients, strict=True)]
+    return np.array([pair is not None and len(pair) == 1 and _leads_elsewhere(*pair[0]) for pair in pairs])
+
+
+def _leads_elsewhere(expected: Array, got: Array) -> bool:
+    return expected.shape == got.shape and expected.size <= _FEW and _cosine(expected, got) < _SAME_DIRECTION
 
 
 def _cosine(expected: Array, got: Array) -> float:
@@ -392,11 +426,6 @@ def _require_slope(expected: float | None, got: float | None, tolerance: float) 
 
 def _largest(values: Array) -> float:
     return float(np.abs(values).max(initial=0.0))
-
-
-def rms(values: Array) -> float:
-    """Root mean square; 0 for no values."""
-    return float(np.sqrt(np.mean(np.square(np.abs(values), dtype=np.float64)))) if values.size else 0.0
 
 
 def _shown(losses: Array) -> str:

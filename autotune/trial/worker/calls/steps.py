@@ -29,8 +29,7 @@ docs/training.md has the figures that the tolerances rest on.
 from __future__ import annotations
 
 import traceback
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -41,7 +40,7 @@ import numpy as np
 
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import require
-from autotune.backends.outputs import output_arrays
+from autotune.backends.outputs import output_arrays, parts_held
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
@@ -61,6 +60,7 @@ from autotune.trial.worker.accuracy_check import (
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.calls.chance import NUM_DRAWS
 from autotune.trial.worker.calls.later_steps import (
+    Beginning,
     Kept,
     Later,
     LostStartError,
@@ -70,12 +70,12 @@ from autotune.trial.worker.calls.later_steps import (
 from autotune.trial.worker.calls.step_gate import (
     NUDGE,
     NUM_STEPS,
+    Gradient,
     StepGate,
     StepsTaken,
     compared,
     left_moved,
     own_distances,
-    rms,
 )
 from autotune.trial.worker.subject import Subject
 from autotune.trial.worker.use import use_folder
@@ -89,7 +89,7 @@ _NUM_NUDGES = 4
 
 
 class Steps(Calls):
-    """Keeps a copy of the weights from its making until `observe`."""
+    """Keeps a copy of the weights, where they lie, from its making until `observe`."""
 
     kind = Train
 
@@ -99,10 +99,12 @@ class Steps(Calls):
         super().__init__(workload, subject, backend)
         self._recipe = subject.work_as(Train)
         self._training = require(backend.training, marked("task", "train"))
-        self._surroundings = Surroundings(subject, backend, self._training.trained(self._recipe.optimizer))
+        optimizer = self._recipe.optimizer
+        self._surroundings = Surroundings(subject, backend, self._training.trained(optimizer))
         self._before = self._surroundings.now()
-        self._start = self._training.weights(self._recipe.optimizer)
-        self._rewind: Callable[[], None] | None = self._training.snapshot(subject.model, self._recipe.optimizer)
+        begun_with = self._training.begun_with(subject.model, optimizer)
+        self._start: Beginning | None = Beginning(backend, self._training, optimizer, begun_with)
+        self._rewind: Callable[[], None] | None = self._start.put_back
         self._seed = workload.seed
         self._same_numbers = same_numbers
         self._is_uncompiled = True
@@ -111,8 +113,8 @@ class Steps(Calls):
         self._draws_others = False
         """Random numbers are drawn, and not those of the untuned step."""
         self._after_first: Kept | None = None
-        self._timed_from: list[int] = []
-        """Digests of the weights from which the timed steps begin, if steps are taken again after them."""
+        self._timed_from: list[Hashable] = []
+        """What tells of changes to the weights, as the timed steps begin, if steps are taken again after them."""
         self._gate = StepGate(workload.model, self._why_unrepeatable)
         self.gate: Gate = self._gate
 
@@ -135,21 +137,22 @@ class Steps(Calls):
 
     def _observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> StepsTaken:
         """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
-        assert self._rewind is not None
+        assert self._start is not None
         put_back = self._silenced()
         example, *others = self._subject.inputs[:-1]
         is_to_take = first is None or put_back is not None
         losses = [self._taken(step, example) if is_to_take else self._loss(first)]
         left, not_compared = self._surroundings.changed_since(self._before)
-        self._note_sketched(left)
-        gradients = self._training.gradients(self._recipe.optimizer)
+        gradients = self._gradients()
+        names = (f"gradient {n} of {len(gradients)}{end}" for n, each in enumerate(gradients, start=1) for end in each)
+        self._note_sketched([*(part.name for part in left), *names])
         self._after_first = self._kept()
         losses += self._later_losses(step, [*others, example])
         later = self._surroundings.changed_since(self._before)[0]
-        ways = self._ways()
+        ways = self._start.ways()
         loss, is_random = self._repeated(step, example)
         repeated = self._surroundings.changed_since(self._before)[0]
-        again = self._training.gradients(self._recipe.optimizer)
+        again = self._gradients()
         spread, own_spreads = self._spreads(step, gradients, reference_tolerance)
         if put_back is not None:
             self._draws_in_silence = is_random
@@ -157,7 +160,7 @@ class Steps(Calls):
         is_random = is_random or bool(self._backend.active_dropout(self._subject.model))
         draws_others = is_random and not self._same_numbers
         chance = self._chance(step) if draws_others else None
-        slope = self._slope(step, again, loss) if draws_others and self._training.silence is None else None
+        slope = self._slope(step) if draws_others and self._training.silence is None else None
         self._keep_start(draws_others=draws_others)
         return StepsTaken(
             losses=np.array([*losses, loss]),
@@ -203,8 +206,8 @@ class Steps(Calls):
 
     def _later(self, step: Step) -> Later:
         """What the timed steps have moved, and the compared ones, taken again."""
-        weights = self._digests()
-        moved = [place for place, pair in enumerate(zip(self._timed_from, weights, strict=True)) if pair[0] != pair[1]]
+        weights = zip(self._timed_from, self._contents(), strict=True)
+        moved = [place for place, (before, now) in enumerate(weights) if before != now]
         changed = [part.name for part in self._surroundings.changed_since(self._before)[0]]
         return Later(partial(self._again, step), moved, changed)
 
@@ -214,19 +217,19 @@ class Steps(Calls):
             raise LostStartError("it was not kept")
         put_back = self._silenced()
         self._rewind()
-        self._start = self._training.weights(self._recipe.optimizer)
+        optimizer = self._recipe.optimizer
+        self._start = Beginning(self._backend, self._training, optimizer, self._training.trained(optimizer))
         self._before = self._surroundings.now()
         example, *others = self._subject.inputs[:-1]
         losses = [self._taken(step, example)]
         left, not_compared = self._surroundings.changed_since(self._before)
-        gradients = self._training.gradients(self._recipe.optimizer)
+        gradients = self._gradients()
         self._after_first.put_back()
-        after_first = self._digests()
+        after_first = self._contents()
         losses += self._later_losses(step, [*others, example])
         later = self._surroundings.changed_since(self._before)[0]
-        now = self._digests()
-        stands = np.array([one == other for one, other in zip(after_first, now, strict=True)])
-        ways = np.where(stands, 0.0, self._ways())
+        stands = np.array([one == other for one, other in zip(after_first, self._contents(), strict=True)])
+        ways = np.where(stands, 0.0, self._start.ways())
         if put_back is not None:
             put_back()
         return StepsTaken(
@@ -248,14 +251,21 @@ class Steps(Calls):
         if self.is_used:
             self._rewind()
             start = self._kept()
-            self._timed_from = self._digests()
+            self._timed_from = self._contents()
             self._before = self._surroundings.now()
         self._draws_others = draws_others
-        self._rewind, self._start = None if start is None else start.put_back, []
+        self._rewind, self._start = None if start is None else start.put_back, None
 
-    def _digests(self) -> list[int]:
-        """One of each weight as it is now."""
-        return list(map(_digest, self._training.weights(self._recipe.optimizer)))
+    def _contents(self) -> list[Hashable]:
+        """A value for each weight, which is another one once the weight was changed."""
+        trained = self._training.trained(self._recipe.optimizer)
+        return [self._backend.content(weight, reads_weights=True) for weight in trained]
+
+    def _gradients(self) -> list[Gradient]:
+        """What is kept of those of the last step."""
+        given = self._training.gradients(self._recipe.optimizer)
+        held = ([] if each is None else parts_held(self._backend, "", each) for each in given)
+        return [{part.name: part.array for part in parts or ()} for parts in held]
 
     def _kept(self) -> Kept | None:
         """What there is now; None where no step is taken again later, or it cannot be kept."""
@@ -322,51 +332,39 @@ class Steps(Calls):
             raise AutotuneError(f"the loss gave {shapes} and not one number", tip="let it return its mean or its sum")
         return float(arrays[0].reshape(()))
 
-    def _slope(self, step: Step, gradients: list[Array], loss: float) -> float | None:
-        """See `StepsTaken.slope`. `gradients` and `loss` are those of the first step."""
-        assert self._rewind is not None
-        if len(gradients) != len(self._start):
-            return None
-        pairs = list(zip(self._start, gradients, strict=True))
-        square = sum(float(np.square(gradient, dtype=np.float64).sum()) for _, gradient in pairs)
-        if not square > 0 or any(weight.shape != gradient.shape for weight, gradient in pairs if gradient.size):
-            return None
-        by = _SLOPE_STEP * abs(loss) / square
-        ends = []
-        for sign in (by, -by):
-            moved = (w + np.asarray(sign * g, w.dtype) if g.shape == w.shape else w for w, g in pairs)
-            self._rewind()
-            self._training.write(self._training.trained(self._recipe.optimizer), moved)
-            ends.append(self._taken(step, self._subject.inputs[0]))
-        return (ends[0] - ends[1]) / (2 * by * square)
+    def _slope(self, step: Step) -> float | None:
+        """See `StepsTaken.slope`. The first step is taken again for each direction: a copy of its gradients takes as
+        much memory as the weights."""
+        assert self._start is not None
+        example, change = self._subject.inputs[0], 0.0
+        for sign in (1.0, -1.0):
+            self._start.put_back()
+            by = _SLOPE_STEP * abs(self._taken(step, example))
+            if not self._start.go_along(self._training.gradients(self._recipe.optimizer), sign * by):
+                return None
+            change += sign * self._taken(step, example) / (2 * by)
+        return change
 
     def _spreads(
-        self, step: Step, gradients: list[Array], reference_tolerance: float | None
+        self, step: Step, gradients: list[Gradient], reference_tolerance: float | None
     ) -> tuple[Array | None, list[Array]]:
         """The largest distance of each gradient of the first step from what it is with nudged weights, and the same of
         it and its slices by their own norms. None and nothing where no reference is made."""
-        assert self._rewind is not None
+        assert self._start is not None
         if reference_tolerance is None:
             return None, []
+        weights, share = self._training.trained(self._recipe.optimizer), NUDGE * reference_tolerance
         spread = np.zeros(len(gradients))
         own = [own_distances(gradient, gradient) for gradient in gradients]
-        generator = np.random.default_rng(0)
-        for _ in range(_NUM_NUDGES):
-            self._rewind()
-            self._training.write(
-                self._training.trained(self._recipe.optimizer),
-                _nudged(self._start, NUDGE * reference_tolerance, generator),
-            )
+        for number in range(_NUM_NUDGES):
+            self._start.put_back()
+            self._backend.seed(self._seed_of(number))
+            self._training.write(weights, (self._backend.nudge(weight, share) for weight in weights))
             self._taken(step, self._subject.inputs[0])
-            nudged = self._training.gradients(self._recipe.optimizer)
+            nudged = self._gradients()
             spread = np.maximum(spread, [gradient.distance for gradient in compared(gradients, nudged)])
             own = [np.maximum(*each) for each in zip(own, map(own_distances, gradients, nudged), strict=True)]
         return spread, own
-
-    def _ways(self) -> Array:
-        """Root mean square of what each weight changed by since the beginning."""
-        now = self._training.weights(self._recipe.optimizer)
-        return np.array([rms(y.astype(np.float64) - x) for x, y in zip(self._start, now, strict=True)])
 
     def _silenced(self) -> Callable[[], None] | None:
         """Dropout layers are silent from now on, and the model is where it began. Returns what puts them back; None
@@ -387,11 +385,6 @@ class Steps(Calls):
         return "it draws random numbers (dropout as a function, sampling), compiled code draws others: turn that off"
 
 
-def _digest(weight: Array) -> int:
-    """Another number once it was changed."""
-    return zlib.crc32(np.asarray(weight, order="C").data)
-
-
 def _left_behind(first: list[Part], later: list[Part], repeated: list[Part], *, draws: bool) -> dict[str, Any]:
     """What `StepsTaken` says of what was changed after the first step, the last, and the first one repeated. `draws`:
     compiled steps draw other random numbers, and floats are left without values."""
@@ -407,9 +400,3 @@ def _turns(changed: list[Part], num_steps: int) -> Iterator[Part]:
     for part in changed:
         if part.form == OBJECT:
             yield replace(part, name=f"{part.name} after {num_steps} steps")
-
-
-def _nudged(weights: list[Array], nudge: float, generator: np.random.Generator) -> Iterator[Array]:
-    """Each weight times 1 + `nudge` times a normal number, one weight in memory at a time."""
-    for weight in weights:
-        yield np.asarray(weight * (1 + nudge * generator.standard_normal(weight.shape)), dtype=weight.dtype)
