@@ -12,14 +12,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from autotune.integrations.paid_back import PaidBack
 from autotune.job.load import Loaded, load
 
 _log = logging.getLogger("autotune")
 
 
 def tuned_callback(path: str | os.PathLike[str], **policy: Any) -> Any:
-    """A callback for `Model.train`: while it trains, the network is under the config in the file at `path`. `policy` is
-    what `Loaded.apply` takes."""
+    """A callback for `Model.train`: while it trains, the network is under the config in the file at `path`. After some
+    steps the log says what a step takes and when compiling is paid back. `policy` is what `Loaded.apply` takes."""
     from mindspore.train import Callback
 
     training = _Training(load(path), policy)
@@ -33,6 +34,15 @@ def tuned_callback(path: str | os.PathLike[str], **policy: Any) -> Any:
 
         def on_train_begin(self, run_context: Any) -> None:
             training.begin(run_context.original_args())
+
+        def on_train_step_begin(self, _: Any) -> None:
+            if training.paid_back is not None:
+                training.paid_back.begin()
+
+        def on_train_step_end(self, run_context: Any) -> None:
+            run = run_context.original_args()
+            if training.paid_back is not None and not run.dataset_sink_mode:  # Else it is called after many steps.
+                training.paid_back.end(training.tuned, run.batch_num * run.epoch_num)
 
         def on_train_end(self, _: Any) -> None:
             training.end()
@@ -50,6 +60,9 @@ class _Training:
         self._loaded = loaded
         self._policy = policy
         self._until_end = ExitStack()
+        self.tuned: Any = None
+        """The network under the config, once it trains."""
+        self.paid_back: PaidBack | None = None
 
     def begin(self, run: Any) -> None:
         """Put the tuned network where MindSpore's training step calls the network."""
@@ -65,10 +78,12 @@ class _Training:
                 "or a step of its own): the tuned config is not used; apply it before the Model is made"
             )
             return
-        tuned = self._until_end.enter_context(self._loaded.applied(run.network, **self._policy))
+        self.tuned = self._until_end.enter_context(self._loaded.applied(run.network, **self._policy))
+        if self._loaded.answer is not None and not self._loaded.answer.is_untuned:
+            self.paid_back = PaidBack(self._loaded.answer)
         for cell, name in places:
             self._until_end.callback(setattr, cell, name, run.network)
-            setattr(cell, name, tuned)
+            setattr(cell, name, self.tuned)
 
     def end(self) -> None:
         """Put all back as it was."""

@@ -9,9 +9,10 @@ import runpy
 import pytest
 
 import autotune
-from autotune.files import read_yaml
 from autotune.integrations import hugging_face
-from autotune.question.question import Question
+from autotune.integrations.paid_back import told
+from autotune.plugins.watch.command import chosen
+from autotune.plugins.watch.question import question_of
 from tests.conformance.torch_kit import CAPTURED, COMPILED, warned
 from tests.stand_ins.exports import export
 
@@ -182,38 +183,35 @@ class TestTrainer:
 
 class TestRecording:
     @pytest.mark.parametrize("bf16", [True, False])
-    def test_the_first_step_is_the_question(self, trainer, tmp_path, monkeypatch, caplog, bf16):
-        """As long as there is no file the step is written: it gives the loss that the trainer had, under its autocast,
-        clips as it does, and `tune` takes the file as it is. The job trains as without."""
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        recording = hugging_face.use_tuned(
-            trainer(steps=2, bf16=bf16, max_grad_norm=0.5), tmp_path / "none.yaml", record=tmp_path / "step"
-        )
-        assert (found := losses(recording)) == losses(trainer(steps=2, bf16=bf16, max_grad_norm=0.5))
+    def test_the_first_steps_are_the_question(self, trainer, tmp_path, caplog, bf16):
+        """As long as there is no file the first steps are watched: `tune` takes the folder as it is, with the batches,
+        autocast, clipping and loss of the trainer, and a step gives the loss that the trainer had. The job trains as
+        without, and nothing is watched after them."""
+        how = {"steps": 6, "bf16": bf16, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
+        recording = hugging_face.use_tuned(trainer(**how), tmp_path / "none.yaml", record=tmp_path / "step")
+        assert (found := losses(recording)) == losses(trainer(**how))
         first, last = warned(caplog)
         assert f"there is no {tmp_path / 'none.yaml'} yet" in first
-        assert f"--config {tmp_path / 'step' / 'tune.yaml'}" in last
+        assert f"tune {tmp_path / 'step'} --study step" in last
         assert last.endswith(f"export step --output {tmp_path / 'none.yaml'}")
-        step = runpy.run_path(str(tmp_path / "step" / "step.py"))["build"]()
-        value = step["loss"](step["model"], **step["inputs"])
-        assert value.item() == pytest.approx(found[0], rel=1e-3)
-        value.backward()
-        step["optimizer"].step()
-        norm = torch.nn.utils.get_total_norm(
-            [each.grad for each in step["model"].parameters() if each.grad is not None]
-        )
-        assert norm <= 0.5 + 1e-3
-        asked = read_yaml(tmp_path / "step" / "tune.yaml")
-        question = Question.of({{"model": "build"}.get(name, name.replace("-", "_")): asked[name] for name in asked})
-        assert (question.task, question.env) == ("train", {"OMP_NUM_THREADS": "1"})
-        assert (question.tolerance, question.fixed_precision) == (0.03 if bf16 else None, True)
+        (watched,) = chosen(str(tmp_path / "step"))
+        assert watched.calls == 2 * hugging_face.STEPS_RECORDED
+        asked = question_of(watched)
+        assert (asked.values["task"], asked.values["arguments"]) == ("train", ["accumulate=2"])
+        assert asked.values.get("tolerance") == (0.03 if bf16 else None)
+        assert (asked.model["own_loss"], asked.model["clip"]) == (True, ("norm", 0.5))
+        step = runpy.run_path(asked.values["build"].rpartition(":")[0])["build"]()
+        batches = [step["inputs"], *step["more_inputs"][:1]]
+        values = [step["loss"](step["model"], *args, **named).item() for args, named in batches]
+        scale = 2 if "num_items_in_batch" in batches[0][1] else 1  # The loss of a batch is its part of the step's.
+        assert scale * sum(values) / 2 == pytest.approx(found[0], rel=1e-2)
 
     def test_what_cannot_be_recorded_is_said(self, trainer, tmp_path, caplog):
-        """A trainer that makes its models; it trains on."""
+        """Steps of a job that is watched already; it trains on."""
         recording = hugging_face.use_tuned(trainer(initial, steps=1), tmp_path / "none.yaml", record=tmp_path / "step")
-        assert len(losses(recording)) == 1
-        assert any("is not recorded" in line for line in warned(caplog))
-        assert not (tmp_path / "step").exists()
+        with autotune.watch(tmp_path / "other"):
+            assert len(losses(recording)) == 1
+        assert any("are not recorded: calls are watched already" in line for line in warned(caplog))
 
 
 def test_after_some_steps_the_log_says_when_it_is_paid_back(best, trainer, caplog):
@@ -237,7 +235,7 @@ def test_after_some_steps_the_log_says_when_it_is_paid_back(best, trainer, caplo
 )
 def test_when_compiling_is_paid_back(saved_s, num_steps, words):
     """Five first steps of which one compiles for eight seconds, and what the study says that a step saves."""
-    assert hugging_face.told([8.5, *[0.5] * 19], saved_s, num_steps).endswith(words)
+    assert told([8.5, *[0.5] * 19], saved_s, num_steps).endswith(words)
 
 
 def loop(accelerator, model, optimizer, batches, steps=40):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from types import SimpleNamespace
 
@@ -85,6 +86,14 @@ def test_it_trains_as_without(best, caplog):
     stats = autotune.stats(net)
     assert warned(caplog) == []
     assert stats.num_compiles > 0
+
+
+def test_after_some_steps_the_log_says_when_it_is_paid_back(best, caplog):
+    """Once, of all steps of the run; the study's latencies say that a step saves nothing."""
+    caplog.set_level(logging.INFO, "autotune")
+    trained(made(), tuned_callback(best(JIT)), num_batches=30)
+    (line,) = [each.getMessage() for each in caplog.records if "a step takes" in each.getMessage()]
+    assert line.endswith("by the study no less than untuned: not worth it")
 
 
 @pytest.mark.slow

@@ -68,57 +68,6 @@ def write_model(model: Any, inputs: list[Any] | None, path: Path) -> Mapping[str
     return _needed(path)
 
 
-STEP = '''"""A training step with one batch, as a trainer took it. Written by autotune.
-
-To load the files beside this one is to run what is in them.
-"""
-
-import sys
-from contextlib import nullcontext
-from pathlib import Path
-
-import torch
-
-sys.path.append({place!r})
-
-
-def _saved(name):
-    return torch.load(Path(__file__).with_name(name), map_location="cpu", weights_only=False)
-
-
-step = _saved("step.pt")
-
-
-def loss(model, **inputs):
-    kind = next(model.parameters()).device.type
-    with nullcontext() if step["autocast"] is None else torch.autocast(kind, step["autocast"]):
-        returned = model(**inputs)
-    return returned["loss"] if isinstance(returned, dict) else returned[0]
-
-
-def build():
-    model = _saved("model.pt")["model"].train()
-    optimizer = step["optimizer"](model.parameters(), **step["options"])
-
-    def clip(*_):
-        torch.nn.utils.clip_grad_norm_(model.parameters(), step["clip"])
-
-    if step["clip"]:
-        optimizer.register_step_pre_hook(clip)
-    return {{"model": model, "inputs": step["inputs"], "loss": loss, "optimizer": optimizer}}
-'''
-"""The text of a module whose function `build` gives a step of a model in `model.pt`, which `save_model` wrote."""
-
-
-def save_step(folder: Path, inputs: Mapping[str, Any], autocast: str, place: str, **how: Any) -> None:
-    """Write what the step's module reads, and the module. `autocast`: `bf16`, `fp16` or another word for none; `place`:
-    the folder from which the job's modules are imported; `how`: `optimizer`, its `options`, and `clip`."""
-    tensors = {name: value for name, value in inputs.items() if value is not None}
-    named = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    torch.save({"inputs": tensors, "autocast": named.get(autocast), **how}, folder / "step.pt")
-    write_whole(folder / "step.py", STEP.format(place=place))
-
-
 _WAY_OUT = "or give a function that builds model and inputs: tune(build)"
 
 

@@ -294,7 +294,7 @@ def unlike_the_step(model: torch.nn.Module, config: Config) -> Callable[[], Unsu
         device = device_of(model).type
         if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is dtype:
             return None
-        if _autocast_of_forward(model) is dtype:
+        if autocast_of_forward(model) is dtype:
             return None
         return UnsuitableCallError(
             f"the config computes model and loss under autocast of {name}, and the call is not under it",
@@ -304,8 +304,8 @@ def unlike_the_step(model: torch.nn.Module, config: Config) -> Callable[[], Unsu
     return unlike
 
 
-def _autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
-    """What the `forward` that somebody has set in the model enters, as accelerate's does."""
+def autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
+    """Type of the autocast that the `forward` enters which somebody has set in the model, as accelerate does."""
     forward = vars(model).get("forward")
     while forward is not None:
         for content in enclosed_in(forward):

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from autotune import own_folders
+from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
 from autotune.plugins.watch.document import PROCESSES
@@ -46,6 +47,34 @@ class Prompt(Record):
     new_tokens: int
 
 
+class Optimizer(Record):
+    """What steps."""
+
+    kind: str
+    """Its class, with the module's name."""
+    settings: dict[str, Scalar | tuple[Scalar, ...]]
+    """Arguments of the class, those of its largest group of weights."""
+    num_groups: int
+    has_all: bool
+    """All weights that are trained are its own."""
+
+
+class WatchedSteps(Record):
+    """Training steps of one model."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seen: int
+    accumulated: int
+    """Backward passes of a step."""
+    calls: int
+    """Calls of the model in a step."""
+    own_loss: bool
+    """The model returns it."""
+    clip: tuple[Literal["norm", "value"], float] | None
+    optimizer: Optimizer | None
+
+
 class Model(Record):
     """One model in one process."""
 
@@ -60,12 +89,15 @@ class Model(Record):
     p50_s: float
     p99_s: float
     backward: int
+    steps: WatchedSteps | None = None
     shapes: tuple[Layout, ...]
     kept: tuple[Kept, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     files: dict[str, str]
     notes: tuple[str, ...]
     around: tuple[str, ...] = ()
+    ranks: int = 1
+    """Processes of the distributed job."""
 
 
 class Process(Record):
@@ -153,6 +185,10 @@ class Watched:
         """What could not be seen or kept, each once."""
         said = [note for model in self.models for note in model.notes]
         return list(dict.fromkeys([*said, *(note for process in self.processes for note in process.notes)]))
+
+    def steps(self) -> WatchedSteps | None:
+        """Those of the process that made the most of them."""
+        return max((model.steps for model in self.models if model.steps), key=lambda each: each.seen, default=None)
 
     def saved(self) -> Model | None:
         """The model in the process whose file is taken; None where none has one."""

@@ -16,7 +16,7 @@ from autotune.answer.format import seconds
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.files import write_whole
-from autotune.plugins.watch.folder import Layout, Model, Watched
+from autotune.plugins.watch.folder import Layout, Model, Optimizer, Watched, WatchedSteps
 
 _SATURATED = 0.8
 """Share of its time in calls from which a process is taken to be waiting for nothing else."""
@@ -41,6 +41,8 @@ class Asked:
     """What `built` takes."""
     counted: list[dict[str, int]] = field(default_factory=list)
     """Sizes of each shape, by dimension, with the number of calls."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Further ones of the model's function, with their defaults."""
 
     def ask(self, what: str, why: str, **values: Any) -> None:
         """Add values, and why."""
@@ -100,9 +102,12 @@ def _ask_for_threads(asked: Asked, watched: Watched) -> None:
     if used < set(os.sched_getaffinity(0)):
         cores = ",".join(map(str, sorted(used)))
         asked.remarks.append(f"the job ran on cores {cores}: tune there, `taskset -c {cores}` in front of this command")
-    if "WORLD_SIZE" in process.variables:
+    if (num := max(each.ranks for each in watched.models)) > 1:
+        around = f" ({', '.join(watched.models[0].around)})" if watched.models[0].around else ""
+        asked.ask("ranks", f"{num}{around}: each applies the file")
         asked.remarks.append(
-            f"the job has {process.variables['WORLD_SIZE']} ranks: one of them is tuned (docs/many-ranks.md)"
+            f"of {num} ranks a study measures one: what they take to wait for each other, and to average gradients, is "
+            "not in it (docs/many-ranks.md)"
         )
 
 
@@ -155,6 +160,7 @@ def _ask_for_calls(asked: Asked, watched: Watched, saved: Model, shapes: Counter
     asked.model["dimensions"] = {}
     if is_trained:
         _ask_for_training(asked, saved, alike, main)
+        _ask_for_steps(asked, watched.steps(), main)
         return
     asked.ask("task", "infer: no call was differentiated" if not main.grad else "infer", task="infer")
     if main.grad:
@@ -172,18 +178,51 @@ def _ask_for_calls(asked: Asked, watched: Watched, saved: Model, shapes: Counter
 
 
 def _ask_for_training(asked: Asked, saved: Model, alike: Counter[Sizes], main: Layout) -> None:
-    asked.model["task"] = "train"
+    asked.model |= {"task": "train", "own_loss": saved.steps is not None and saved.steps.own_loss}
+    loss = "the loss that it returns" if asked.model["own_loss"] else "a loss of all outputs in place of the job's"
     asked.model["calls"] = _kept_calls(saved, main, main.sizes)
     asked.ask(
         "task",
         "train: outputs are differentiated; the forward and backward of the model are tuned, as a loop of "
-        "the job's own uses them, with a loss of all outputs in place of the job's",
+        f"the job's own uses them, with {loss}",
         task="train",
     )
     if len(alike) > 1:
         asked.remarks.append(
             f"steps have {len(alike)} shapes; only the first is tuned, {alike[main.sizes] / alike.total():.0%} of all"
         )
+
+
+def _ask_for_steps(asked: Asked, steps: WatchedSteps | None, main: Layout) -> None:
+    """What the job does beside forward and backward."""
+    if main.autocast is not None and main.autocast[1] == "float16":
+        asked.remarks.append("a study does not scale the loss, as GradScaler does: its gradients in float16 may vanish")
+    if steps is None:
+        return
+    asked.parameters["accumulate"] = 1
+    if (num := steps.accumulated) > 1:
+        why = f"{num} batches to a step of the optimizer; a step of the study has one batch {num} times"
+        asked.ask("accumulation", why, arguments=[f"accumulate={num}"])
+    if steps.calls > steps.accumulated:
+        asked.remarks.append(f"the job calls the model {steps.calls} times in a step, and a study {num}")
+    clipped = "" if steps.clip is None else f"; gradients are clipped to a {steps.clip[0]} of {steps.clip[1]:g}"
+    if (optimizer := steps.optimizer) is None or not _can_step(optimizer):
+        kind = "was not found" if optimizer is None else f"is {optimizer.kind}"
+        of_all = "" if optimizer is None or optimizer.has_all else ", and not the only one"
+        asked.ask("optimizer", f"the usual one, AdamW{clipped}")
+        asked.remarks.append(f"the job's optimizer {kind}{of_all}: a study steps with torch.optim.AdamW in its place")
+    else:
+        groups = f", its {optimizer.num_groups} groups as the largest" if optimizer.num_groups > 1 else ""
+        rate = f", lr {lr:g}" if isinstance(lr := optimizer.settings.get("lr"), (int, float)) else ""
+        asked.ask("optimizer", f"{optimizer.kind.rpartition('.')[2]}{rate}{groups}{clipped}")
+        asked.model["optimizer"] = (optimizer.kind, optimizer.settings)
+    asked.model["clip"] = steps.clip
+
+
+def _can_step(optimizer: Optimizer) -> bool:
+    """Whether a study takes it: one of PyTorch's own, for all weights, that wants no closure."""
+    place, _, name = optimizer.kind.rpartition(".")
+    return f"{place}.".startswith("torch.optim.") and name != "LBFGS" and optimizer.has_all
 
 
 def _ask_for_shapes(asked: Asked, watched: Watched, alike: Counter[Sizes]) -> None:
@@ -242,11 +281,12 @@ def _written(asked: Asked, watched: Watched) -> str:
     own_folders.require_no_link(own_folders.absolute(watched.folder))
     lines = "".join(f"{json.dumps(line)}\n" for line in asked.counted)
     sizes = {name: max(line[name] for line in asked.counted) for name in asked.model.get("dimensions", {})}
+    parameters = {**sizes, **asked.parameters}
     text = _FUNCTION.format(
         name=watched.name,
         model=pprint.pformat(asked.model, width=110, compact=True, sort_dicts=True),
-        parameters=", ".join(f"{name}={size}" for name, size in sizes.items()),
-        arguments="".join(f", {name}={name}" for name in sizes),
+        parameters=", ".join(f"{name}={size}" for name, size in parameters.items()),
+        arguments="".join(f", {name}={name}" for name in parameters),
         framework=watched.processes[0].framework,
     )
     stem = f"{watched.name}_{hashlib.sha256((text + lines).encode()).hexdigest()[:8]}"

@@ -60,6 +60,8 @@ class Seen:
     """A call's layout, and a copy of its arguments."""
     backward: int = 0
     """Calls whose outputs were to be differentiated."""
+    steps: Any = None
+    """What is seen of the steps that these are of; its `described` gives it for the document, or None."""
     notes: dict[str, None] = field(default_factory=dict)
     """What could not be kept, with what to do."""
     files: dict[str, str] = field(default_factory=dict)
@@ -183,6 +185,7 @@ class Recorder(Document):
             "p50_s": ordered[len(ordered) // 2] / 1e9,
             "p99_s": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e9,
             "backward": seen.backward,
+            "steps": seen.steps and seen.steps.described(),
             "shapes": [
                 {"count": count, **describe_layout(key)}
                 for key, count in sorted(seen.counts.items(), key=lambda pair: -pair[1])
@@ -191,6 +194,7 @@ class Recorder(Document):
             "files": seen.files,
             "notes": list(seen.notes),
             "around": seen.extra.get("around", []),
+            "ranks": seen.extra.get("ranks", 1),
             "prompts": seen.extra.get("prompts", []),
         }
 

@@ -7,7 +7,6 @@ side, and optimizer and weights are the job's own at all times.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from autotune.job.policy import LoadedFile
 from autotune.job.stats import StatsRecorder, recorder_of
 from autotune.plugins.watch.applying import apply
 from autotune.plugins.watch.stretches import TUNED, CallTurn
-from autotune.plugins.watch.torch import applied, calls, kept
+from autotune.plugins.watch.torch import applied, calls, kept, steps
 from autotune.plugins.watch.trying import ModelInTurns, Trying
 
 AROUND = calls.AROUND
@@ -34,6 +33,7 @@ def hook(wanted: Mapping[str, Any]) -> bool:
     if not applied.hook(wanted):
         return False
     trying = Trying(wanted["folder"])
+    steps.hook_optimizers()
     applied.use_with(lambda loaded, module: _alternating(trying, loaded, module))
     for function in (_Calls.__call__, _Calls._in_turn, _Texts.generate, _Steps.__call__, _uncompiled):
         calls.pass_over(function)
@@ -50,7 +50,7 @@ def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:
     centre = statistics.fmean if tuned.kind.has_many_shapes else statistics.median
     model = ModelInTurns(loaded.path, type(module).__name__, take_turns.unit, num_settling, centre)
     trying.models.append(model)
-    if (num := _num_ranks()) > 1:
+    if (num := kept.num_ranks()) > 1:
         why = f"this is one of {num} ranks, which cannot change sides each by itself: the job ran untuned"
         model.notes = lambda: [why]
         return module
@@ -62,14 +62,6 @@ def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:
         return module
     backend.adopt(module)
     return take_turns(trying, model, module, given)
-
-
-def _num_ranks() -> int:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size()
-    text = os.environ.get("WORLD_SIZE", "")
-    return int(text) if text.isdecimal() else 1
 
 
 class _Sides:
@@ -161,7 +153,7 @@ class _Steps(_Sides):
 
     def __init__(self, trying: Trying, model: ModelInTurns, module: Any, given: Any) -> None:
         super().__init__(trying, model, module, given)
-        self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._updates = steps.SeenUpdates(module)
         self._turn: CallTurn | None = None
         """That of the current step."""
         self._begun_s = 0.0
@@ -181,7 +173,7 @@ class _Steps(_Sides):
         if not (self._module.training and torch.is_grad_enabled()):  # A validation between two steps.
             self._is_like_others = False
             return TUNED if self._turn is None else self._turn.side
-        num_changes = sum(parameter._version for parameter in self._trained)
+        num_changes = self._updates.count()
         if self._turn is None or num_changes != self._at_begin[0]:
             return self._next(num_changes).side
         return self._turn.side

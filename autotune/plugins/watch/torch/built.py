@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from autotune.backends.capabilities import USUAL_LEARNING_RATE
 from autotune.backends.torch import files
 from autotune.nesting import with_leaves
 from autotune.plugins.watch.saving import define
@@ -16,9 +18,9 @@ from autotune.workload.arguments import Arguments
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def built(folder: Path, model: Mapping[str, Any], **sizes: int) -> Any:
-    """What a model's function returns, of the description that stands in the file of the function. `sizes`: those of
-    the dimensions that varied."""
+def built(folder: Path, model: Mapping[str, Any], *, accumulate: int = 1, **sizes: int) -> Any:
+    """What a model's function returns, of the description that stands in the file of the function. `accumulate`: the
+    batches of a training step; `sizes`: those of the dimensions that varied."""
     if model.get("source"):
         define(folder / model["source"])
     module = torch.load(folder / model["model"], map_location="cpu", weights_only=False)["model"]
@@ -33,8 +35,11 @@ def built(folder: Path, model: Mapping[str, Any], **sizes: int) -> Any:
     if sizes:
         return module, _resized(calls[0], model["dimensions"], sizes)
     if model["task"] == "train":
-        made: dict[str, Any] = {"model": module, "inputs": calls[0], "more_inputs": calls[1:]}
-        return made if model.get("own_loss") else {**made, "loss": any_loss}
+        loss = own_loss if model.get("own_loss") else any_loss
+        if accumulate > 1:
+            loss = _accumulated(loss, module, accumulate)
+        made = {"model": module, "inputs": calls[0], "more_inputs": calls[1:], "loss": loss}
+        return {**made, "optimizer": _optimizer(module, model)}
     return (module, calls[0], calls[1:]) if calls[1:] else (module, calls[0])
 
 
@@ -47,6 +52,72 @@ def any_loss(model: Any, *inputs: Any, **named: Any) -> Any:
     outputs = returned if isinstance(returned, (tuple, list)) else (returned,)
     floats = [each for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
     return sum(each.float().square().mean() for each in floats)
+
+
+def own_loss(model: Any, *inputs: Any, **named: Any) -> Any:
+    """The loss that the model returns."""
+    returned = model(*inputs, **named)
+    if isinstance(returned, Mapping):
+        return returned["loss"]
+    return returned[0] if isinstance(returned, (tuple, list)) else returned
+
+
+class _Held(torch.autograd.Function):
+    """A number whose gradients were computed before. A step differentiates its loss itself, so nothing scales them."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any, gradients: list[Any], *weights: Any) -> Any:
+        del weights
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return None, None, *ctx.gradients
+
+
+def _accumulated(loss: Callable[..., Any], module: torch.nn.Module, num: int) -> Callable[..., Any]:
+    """The mean loss of one batch that is given so many times, one after the other: no two graphs are held at a time."""
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+
+    def of_all(model: Any, *inputs: Any, **named: Any) -> Any:
+        def of_one() -> Any:
+            return loss(model, *inputs, **named) / num
+
+        if not torch.is_grad_enabled():
+            return sum(of_one() for _ in range(num))
+        before, total = [weight.grad for weight in weights], 0.0
+        for weight in weights:
+            weight.grad = None
+        try:
+            for _ in range(num - 1):
+                value = of_one()
+                value.backward(inputs=weights)
+                total = total + value.detach()
+            held = [weight.grad for weight in weights]
+        finally:
+            for weight, gradient in zip(weights, before, strict=True):
+                weight.grad = gradient
+        return of_one() + _Held.apply(total, held, *weights)  # type: ignore[no-untyped-call]
+
+    return of_all
+
+
+def _optimizer(module: torch.nn.Module, model: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """As the job has it, which clips gradients before a step where the job does."""
+    kind, settings = model.get("optimizer") or ("torch.optim.AdamW", {"lr": USUAL_LEARNING_RATE})
+    place, _, name = kind.rpartition(".")
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    optimizer: torch.optim.Optimizer = getattr(importlib.import_module(place), name)(weights, **settings)
+    if model.get("clip"):
+        what, limit = model["clip"]
+        clip: Callable[..., object] = getattr(torch.nn.utils, f"clip_grad_{what}_")
+
+        def before_a_step(*_: Any) -> None:
+            clip(weights, limit)
+
+        optimizer.register_step_pre_hook(before_a_step)
+    return optimizer
 
 
 def _calls(folder: Path, model: Mapping[str, Any]) -> list[Call]:

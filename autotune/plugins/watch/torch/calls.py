@@ -22,7 +22,7 @@ import torch
 from autotune.plugins.watch import saving
 from autotune.plugins.watch.layouts import layouts_of
 from autotune.plugins.watch.recorder import MOST_KEPT, MOST_MODELS, Recorder, Seen, Wanted
-from autotune.plugins.watch.torch import kept
+from autotune.plugins.watch.torch import kept, steps
 
 AROUND = ("torch._dynamo.mutation_guard", "torch._dynamo.utils")
 """They take `Module.__call__` for that of every module that nobody has changed."""
@@ -101,7 +101,7 @@ def _met(
         seen = _Watching.by_id.get(id(model)) or _found(recorder, model)
         if seen is None:
             return None
-        key = _key_of(model, args, kwargs)
+        key = _key_of(seen, model, args, kwargs)
         num = len(seen.kept)
         if num < MOST_KEPT and (num < _ALWAYS_KEPT or key not in seen.counts):
             saving.keep(seen, key, args, kwargs, kept)
@@ -116,18 +116,21 @@ def _note(recorder: Recorder, met: tuple[Seen, tuple[Any, ...]], result: Any, be
     seen, key = met
     try:
         if key[1] and kept.is_recorded(result):
+            if seen.steps is None:
+                seen.steps = steps.SeenSteps(seen.model(), result)
             seen.backward += 1
+            seen.steps.look()
         recorder.note(seen, key, begun, took)
         _settle(seen)
     except Exception as problem:
         _say(problem)
 
 
-def _key_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _key_of(seen: Seen, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The layout of the arguments, and the state that the call is made in."""
-    autocast = _any_autocast() and kept.autocast_of(model)
+    autocast = (_any_autocast() and kept.autocast_of(model)) or seen.extra["autocast"]
     layouts = layouts_of(args, kwargs, torch.Tensor)
-    return layouts, torch.is_grad_enabled(), model.training, autocast or None
+    return layouts, torch.is_grad_enabled(), model.training, autocast
 
 
 def _found(recorder: Recorder, model: Any) -> Seen | None:
@@ -240,6 +243,7 @@ def hook(wanted: Mapping[str, Any]) -> bool:
     for function in (_called, _outermost):
         pass_over(function)
     _Module.__call__ = _called  # type: ignore[method-assign]
+    steps.hook()
     return True
 
 
@@ -258,6 +262,7 @@ def unhook() -> None:
     """See none any more, and write what was seen."""
     recorder, _Watching.recorder = _Watching.recorder, None
     _Module.__call__ = ORIGINAL  # type: ignore[method-assign]
+    steps.unhook()
     for kind in _Watching.classes:
         del kind.__call__
     for kind, before in _Watching.text_classes.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.workload.arguments import Arguments
 
 _MOST_PROMPT = 4096
+_SET_BY_ACCELERATE = ("forward", "_original_forward", "_is_accelerate_prepared")
 
 
 def seen_of(model: torch.nn.Module) -> Seen:
@@ -28,6 +31,7 @@ def seen_of(model: torch.nn.Module) -> Seen:
     seen.model = weakref.ref(inner)
     if around:
         seen.extra["around"] = around
+    seen.extra |= {"autocast": _autocast_within(inner), "ranks": num_ranks()}
     if "OptimizedModule" in around or getattr(inner, "_compiled_call_impl", None) is not None:
         seen.notes["the job compiles it already: what is tuned, and called untuned, is the uncompiled one"] = None
     return seen
@@ -62,6 +66,30 @@ def autocast_of(model: torch.nn.Module) -> tuple[str, str] | None:
     if not torch.is_autocast_enabled(device):
         return None
     return device, str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+def _autocast_within(model: torch.nn.Module) -> tuple[str, str] | None:
+    """As `autocast_of`, of a `forward` that somebody has set in the model, as accelerate does."""
+    if "forward" not in vars(model):
+        return None
+    from autotune.backends.torch.training import autocast_of_forward
+
+    dtype = autocast_of_forward(model)
+    device = next((each.device.type for each in model.parameters()), "cpu")
+    return None if dtype is None else (device, str(dtype).removeprefix("torch."))
+
+
+def _without_autocast(model: torch.nn.Module) -> torch.nn.Module:
+    """The model, or one of the same parts with the `forward` of its class where autocast is all that was put around
+    that: what accelerate sets cannot be pickled."""
+    if _autocast_within(model) is None:
+        return model
+    inner = inspect.unwrap(vars(model)["forward"])
+    if getattr(inner, "__func__", inner) is not inspect.unwrap(type(model).forward):
+        return model
+    own: torch.nn.Module = object.__new__(type(model))
+    vars(own).update({name: value for name, value in vars(model).items() if name not in _SET_BY_ACCELERATE})
+    return own
 
 
 def is_recorded(result: Any) -> bool:
@@ -143,7 +171,7 @@ def write_model(model: torch.nn.Module, path: Path) -> Mapping[str, Sequence[str
     """See `ModelFiles`."""
     from autotune.backends.torch import files
 
-    return files.write_model(model, None, path)
+    return files.write_model(_without_autocast(model), None, path)
 
 
 def write_calls(calls: Sequence[Arguments], path: Path) -> None:
@@ -163,3 +191,12 @@ def describe_process() -> Mapping[str, Any]:
         "device": "gpu" if is_on_gpu else "cpu",
         "unrecorded": "make them under torch.no_grad()",
     }
+
+
+def num_ranks() -> int:
+    """The processes of the distributed job that this is one of, by its group or its launcher; 1: it is alone."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    text = os.environ.get("WORLD_SIZE", "")
+    return int(text) if text.isdecimal() else 1
