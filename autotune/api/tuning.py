@@ -15,6 +15,7 @@ from autotune.api.given_model import named_model, split_inputs
 from autotune.api.result import TuneResult, answer_so_far
 from autotune.api.running import Terms, reopen, search, terms_of
 from autotune.api.studies import studies_at
+from autotune.bench.supervisor_process import kept_supervisors
 from autotune.doors import USES
 from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
@@ -91,7 +92,7 @@ def tune(
     given = Question.of({**question, "inputs": file})
     studies = studies_at(given.studies_dir, given.storage)
     terms = terms_of(given, begun, studies)
-    with _audience(callbacks, progress=progress) as tell:
+    with _audience(callbacks, progress=progress) as tell, kept_supervisors():
         if is_both(given.framework):
             if live_inputs is not None:
                 raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")

@@ -26,6 +26,7 @@ process that goes on is stopped again at once if it waits.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
@@ -41,6 +42,7 @@ from typing import NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.bounded_log import BoundedLog
+from autotune.bench.messages import TRIAL
 from autotune.bench.reaper import continue_tree, kill_group, stop_tree
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
@@ -207,13 +209,16 @@ def fork_worker(
     outputs: Sequence[int],
     to_close: Sequence[int],
     ahead: ImportedAhead | None,
+    *,
+    program: str = TRIAL,
 ) -> int:
-    """Start a trial in a fork of this process, which has imported the framework. Returns the process number.
+    """Start a trial, or another program for a folder, in a fork of this process, which has imported the framework.
+    Returns the process number.
 
     `outputs`: pipes for its stdout and stderr; none: it writes to this process's stderr.
     """
     pid = start_when_possible(os.fork)
-    return pid or run_fork(folder, pipes, outputs, to_close, ahead)
+    return pid or run_fork(folder, pipes, outputs, to_close, ahead, program=program)
 
 
 def run_fork(
@@ -222,8 +227,11 @@ def run_fork(
     outputs: Sequence[int],
     to_close: Sequence[int],
     ahead: ImportedAhead | None,
+    *,
+    program: str = TRIAL,
 ) -> NoReturn:
-    """Run a trial in this process, a fork of one that has imported the framework, and end with it."""
+    """Run a trial in this process, a fork of one that has imported the framework, or another program, and end with
+    it."""
     code = 1
     try:
         _become_child(folder, outputs)
@@ -234,11 +242,17 @@ def run_fork(
         for name, pipe in pipes.items():
             os.environ[name] = str(pipe)
             os.set_inheritable(pipe, True)  # The worker may restart its Python.
-        code = worker.main([str(folder.path)], ahead)
+        code = worker.main([str(folder.path)], ahead) if program == TRIAL else _run(program, folder)
     except BaseException:
         traceback.print_exc()  # Nobody else does: what follows ends the process.
     finally:
         worker.leave(code)
+
+
+def _run(program: str, folder: TrialFolder) -> int:
+    """Run another module of this package with the folder. Returns the exit status."""
+    importlib.import_module(f"{__name__.partition('.')[0]}.{program}").main(folder)
+    return 0
 
 
 def spawn_worker(

@@ -23,6 +23,7 @@ from autotune.bench.builder import IMPORT_LIMIT_S, Builder, job_at_rest
 from autotune.bench.exit_status import outcome_of, require_disk
 from autotune.bench.messages import (
     FORK_SERVER,
+    TRIAL,
     Exited,
     Finish,
     Kill,
@@ -100,10 +101,22 @@ class LocalBench(Bench):
     ) -> Running:
         return self._of(request.workload).start(folder, request, waits, fresh=fresh)
 
-    def run_program(self, framework: str, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
-        """Run another module of this package in a new Python, with the folder as its argument, and wait for its end.
-        What it leaves behind is killed. Returns how it ended as a `Failure`, unless it left an outcome."""
-        return self._of_framework(framework).run_program(folder, program, limits)
+    def run_program(
+        self, framework: str, folder: TrialFolder, program: str, limits: Limits, forked_for: Device | None = None
+    ) -> Outcome:
+        """Run another module of this package with the folder as its argument, and wait for its end: in a new Python, or
+        in a fork of the process that trials on this device come from, where there is one. What it leaves behind is
+        killed. Returns how it ended as a `Failure`, unless it left an outcome."""
+        supervised = self._of_framework(framework, forked_for or "cpu")
+        return supervised.run_program(folder, program, limits, fresh=forked_for is None)
+
+    def leave(self) -> None:
+        """Nothing is run here any more: the supervisors stay for the next bench that wants such ones, if there may be
+        one (`kept_supervisors`)."""
+        for supervised in self._of_frameworks.values():
+            if supervised.supervisor is not None and not supervised.running:
+                supervised.supervisor.leave()
+                supervised.supervisor = None
 
     def first_ready(self, started: Sequence[Running]) -> Running:
         """The first one that is ready. All are of one framework: nothing is started ahead for two."""
@@ -280,9 +293,9 @@ class _Supervised:
             self._begun_server()
         return started
 
-    def run_program(self, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
+    def run_program(self, folder: TrialFolder, program: str, limits: Limits, *, fresh: bool) -> Outcome:
         """See `LocalBench`."""
-        started = _Process(self, folder, None, "free", fresh=True)
+        started = _Process(self, folder, None, "free", fresh=fresh)
         self._send_start(started, limits, program, stops=False, echo=False)
         return started.wait()
 
@@ -300,7 +313,7 @@ class _Supervised:
         stops = process.waits != "free" and request.workload.device == "cpu"
         fork_of = None if process.fresh else self._server_for(request, process.waits)
         echo = self._log is None
-        self._send_start(process, request.limits, "trial.worker.main", stops=stops, echo=echo, fork_of=fork_of)
+        self._send_start(process, request.limits, TRIAL, stops=stops, echo=echo, fork_of=fork_of)
 
     def prepare(self, workload: Workload, most_s: float) -> None:
         """See `Bench`. Where another process makes the toolchain just now, configs that compile wait."""

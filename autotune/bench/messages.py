@@ -15,6 +15,9 @@ from autotune.measure.measurement import Stage
 
 FORK_SERVER = "bench.fork_server"
 """The program of a fork server, which waits as soon as it has imported what the supervisor has."""
+PROBE = "bench.probe"
+"""The program that answers what is asked of a framework or a model before there is a study."""
+TRIAL = "trial.worker.main"
 LACKS = "lacks:"
 """Begins the argument with which a supervisor is started again with less: what it lacks, and why."""
 
@@ -75,6 +78,13 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class LogTo:
+    """Order: what the supervisor writes to its stderr goes to this file from now on."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class Ready:
     """Event: the supervisor has imported what it was told to, or what it could."""
 
@@ -121,15 +131,17 @@ class Refused:
 Order = Start | Turn | Finish | Pause | Resume | Kill
 Event = Ready | StageReached | Queued | Exited | Refused
 
-_KINDS: dict[str, type[Order | Event]] = {kind.__name__: kind for kind in get_args(Order | Event)}
+Message = Order | LogTo | Event
+
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
-def encode(message: Order | Event) -> bytes:
+def encode(message: Message) -> bytes:
     """One line of JSON."""
     return json.dumps({"is": type(message).__name__, **vars(message)}).encode() + b"\n"
 
 
-def decode(line: bytes) -> Order | Event:
+def decode(line: bytes) -> Message:
     """The message that a line holds."""
     content = json.loads(line)
     if "stage" in content:

@@ -3,6 +3,9 @@
 A framework that looks for devices may print warnings, initialise a driver or crash, and a model's function runs the
 user's code; the tool itself imports neither. The child runs under a supervisor and within the limits of a trial, so
 nothing that it starts outlives it or is waited for. Run as a program, this file answers the question in a folder.
+
+It is a Python of its own. On a device a declaration is a fork of the process that the study's trials come from, where
+these may be forks, and that process goes on with the study: the framework is imported once, not twice.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import importlib.abc
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,11 +27,12 @@ from autotune.backends.contracts.runtime import DeviceReport
 from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
+from autotune.bench.messages import PROBE
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.errors import AutotuneError, InputError, SetupError, marked
 from autotune.files import write_whole
-from autotune.measure.measurement import Failure, Stage
+from autotune.measure.measurement import Failure, Outcome, Stage
 from autotune.own_folders import TemporaryFolder
 from autotune.space.declared import Declaration
 from autotune.trial.deadline import SHORTEST_S, LimitsNow
@@ -36,7 +41,7 @@ from autotune.trial.request import Limits
 from autotune.trial.worker.main import leave, traced
 from autotune.trial.worker.stages import StageReporter
 from autotune.trial.worker.subjects import declared_by
-from autotune.workload.workload import Workload
+from autotune.workload.workload import Device, Workload
 
 _QUESTION, _ANSWER = "question.json", "answer.json"
 _PACKAGE = Declaration.__module__.partition(".")[0]
@@ -70,7 +75,8 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     region does not fit the model, and SetupError where it fails or takes longer than a trial may take to build it.
     """
     try:
-        content = _ask(workload.framework, variables, limits, "declaration", workload.model_dump_json())
+        question = "declaration", workload.model_dump_json()
+        content = _ask(workload.framework, variables, limits, *question, device=workload.device)
     except NoAnswerError as error:
         raise SetupError(
             f"{workload.model} could not be built: {error}",
@@ -97,12 +103,22 @@ _OVER = {"devices": "the devices were found", "declaration": "the model was buil
 """What a child is asked -> before what the run's time was over."""
 
 
-def _ask(framework: str, variables: Mapping[str, str], limits: LimitsNow, *question: str) -> Any:
+def is_forked(framework: str, device: Device) -> bool:
+    """What a model for this device declares is read in a fork of what the trials of its study come from."""
+    return device != "cpu" and device in entry_of(framework).forks_on
+
+
+def _ask(
+    framework: str, variables: Mapping[str, str], limits: LimitsNow, *question: str, device: Device = "cpu"
+) -> Any:
     """The child's answer. Raises InputError for what it finds wrong, and where the run's time was over; NoAnswerError,
     whose log stays."""
     with _own_folder() as folder:
         write_whole(folder.path / _QUESTION, json.dumps(question))
-        how_it_ended = _run_child(framework, variables, limits(), folder)
+        if is_forked(framework, device):
+            how_it_ended = _run_fork(framework, device, variables, limits(), folder)
+        else:
+            how_it_ended = _run_child(framework, variables, limits(), folder)
         answer: dict[str, Any] = {}
         with suppress(OSError):
             answer = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
@@ -138,10 +154,31 @@ def _own_folder() -> Iterator[TrialFolder]:
 
 def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
     """Let this file answer the question in the folder. Returns how it ended, for one that leaves no answer."""
-    folder.temporary.mkdir(mode=0o700)
+    _make_temporary(folder, variables)
     own = {"TMPDIR": str(folder.temporary), **variables}
     with LocalBench(own, preload=False, log=folder.path / "supervisor.log") as bench:
-        ended = bench.run_program(framework, folder, "bench.probe", limits)
+        return _how(bench.run_program(framework, folder, PROBE, limits), limits)
+
+
+def _run_fork(framework: str, device: Device, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
+    """As `_run_child`, in a fork of what the study's trials will come from, or where that cannot be forked in a new
+    Python; it stays for them where there is an answer."""
+    _make_temporary(folder, variables)
+    with LocalBench(dict(variables), preload=True, log=folder.path / "supervisor.log") as bench:
+        ended = bench.run_program(framework, folder, PROBE, limits, forked_for=device)
+        if (folder.path / _ANSWER).exists():
+            bench.leave()
+    return _how(ended, limits)
+
+
+def _make_temporary(folder: TrialFolder, variables: Mapping[str, str]) -> None:
+    """The child's folder for temporary files, unless the user names another one."""
+    if "TMPDIR" not in variables:
+        folder.temporary.mkdir(mode=0o700)
+
+
+def _how(ended: Outcome, limits: Limits) -> str:
+    """What is told of a child that has left no answer."""
     assert isinstance(ended, Failure), "it is no trial"
     if ended.error.startswith(STOPPED):
         return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"
@@ -152,6 +189,8 @@ def main(folder: TrialFolder) -> None:
     """Answer the question in the folder, by what was `said`, a `problem` (a sentence and a tip), or how it `failed`."""
     progress = StageReporter(folder)
     what, argument = json.loads((folder.path / _QUESTION).read_text(encoding="utf-8"))
+    if folder.temporary.exists():
+        os.environ["TMPDIR"], tempfile.tempdir = str(folder.temporary), None
     folder.scratch.mkdir()
     os.chdir(folder.scratch)  # Frameworks and models write into the current folder.
     progress.enter(Stage.BUILD)

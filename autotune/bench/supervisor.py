@@ -56,6 +56,7 @@ from autotune.bench.messages import (
     Exited,
     Finish,
     Kill,
+    LogTo,
     Order,
     Pause,
     Queued,
@@ -158,8 +159,8 @@ class Supervisor:
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
             order = decode(line)
-            assert isinstance(order, Order), "the parent gives orders"
-            self._execute(order)
+            assert isinstance(order, Order | LogTo), "the parent gives orders"
+            _log_to(order.path) if isinstance(order, LogTo) else self._execute(order)
         return received != b""
 
     def _execute(self, order: Order) -> None:
@@ -241,7 +242,7 @@ class Supervisor:
             return server.fork(folder, pipes, outputs)
         if self._preloaded and not order.fresh:
             inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
-            return fork_worker(folder, pipes, outputs, inherited, self._ahead)
+            return fork_worker(folder, pipes, outputs, inherited, self._ahead, program=order.program)
         command = module_command(order.program, order.job)
         return start_when_possible(lambda: spawn_worker(folder, command, pipes, outputs))
 
@@ -351,6 +352,15 @@ def _drain(descriptor: int) -> None:
     with suppress(BlockingIOError):
         while os.read(descriptor, 4096):
             pass
+
+
+def _log_to(path: str) -> None:
+    """Everything but the events goes there; nothing changes where it cannot be opened."""
+    with suppress(OSError):
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        for output in (1, 2):
+            os.dup2(log, output)
+        os.close(log)
 
 
 def _exit(*_: object) -> NoReturn:

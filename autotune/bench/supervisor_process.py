@@ -7,12 +7,13 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
-from autotune.bench.messages import LACKS, Event, Order, Ready, decode, encode
+from autotune.bench.messages import LACKS, Event, LogTo, Order, Ready, decode, encode
 from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
 from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, module_command, package_path, start_when_possible
@@ -26,11 +27,38 @@ _PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's BLAS starts threads when imported, and a process with threads must not fork."""
 
 
+_KEPT: ContextVar[list[SupervisorProcess] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept_supervisors() -> Iterator[None]:
+    """In here a supervisor that a bench leaves, with nothing running, is taken over by the next bench that wants one
+    of the same modules and variables. None of them outlives it."""
+    kept: list[SupervisorProcess] = []
+    before = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+        for each in kept:
+            each.close()
+
+
 class SupervisorProcess:
     """A running supervisor (`bench.supervisor`)."""
 
-    def __init__(self, popen: Callable[[Sequence[str]], subprocess.Popen[bytes]], modules: Sequence[str]) -> None:
+    def __init__(
+        self,
+        popen: Callable[[Sequence[str]], subprocess.Popen[bytes]],
+        modules: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path | None,
+    ) -> None:
         self._popen = popen
+        self._given = tuple(modules), dict(variables)
+        self._log = log
+        self._said = b""
+        """What it had written to its stderr when it was left."""
         self._process = start_when_possible(lambda: popen(modules))
         self._modules = modules
         self._is_ready = False
@@ -45,7 +73,36 @@ class SupervisorProcess:
 
         `log` takes its stderr; None: it writes to this process's. `python`: an interpreter in place of this one.
         """
-        return cls(lambda modules: _popen(modules, variables, log, python), modules)
+        kept = _KEPT.get() or []
+        for left in [each for each in kept if each._given == (tuple(modules), dict(variables)) and python is None]:
+            kept.remove(left)
+            if left._goes_on_in(log):
+                return left
+            left.close()
+        return cls(lambda modules: _popen(modules, variables, log, python), modules, variables, log)
+
+    def leave(self) -> None:
+        """Nobody needs it for now: it stays where others may (`kept_supervisors`), and ends elsewhere."""
+        kept = _KEPT.get()
+        if kept is None or self._log is None:
+            self.close()
+            return
+        with suppress(OSError):
+            self._said = self._log.read_bytes()
+        kept.append(self)
+
+    def _goes_on_in(self, log: Path | None) -> bool:
+        """Whether it runs, and writes to this log from now on, which has what it wrote before."""
+        if log is None:
+            return False
+        try:
+            with log.open("ab") as file:
+                file.write(self._said)
+            self.send(LogTo(str(log)))
+        except OSError:
+            return False
+        self._log = log
+        return True
 
     def wait_until_ready(self, limit_s: float) -> None:
         """It has imported the modules. Raises SetupError, and kills it, where that takes longer. Where the import of
@@ -81,7 +138,7 @@ class SupervisorProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, order: Order) -> None:
+    def send(self, order: Order | LogTo) -> None:
         """Raises BrokenPipeError where it has ended."""
         stdin = _pipe(self._process.stdin)
         stdin.write(encode(order))

@@ -62,6 +62,7 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
     """
     from autotune.api.running import terms_of
     from autotune.api.studies import studies_at
+    from autotune.bench.supervisor_process import kept_supervisors
     from autotune.planning.manifest import make_manifest
 
     for sentence in ignored_lines(context):
@@ -76,16 +77,17 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
         return status
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun(), studies)
-    manifest = make_manifest(question, terms.limits)
-    if question.dry_run:
-        if not question.as_json and (said := sources_line(context)):
-            print_line(said)
-        _say_plan(manifest, terms.budget, studies, as_json=question.as_json)
-        return 0
-    study = studies.open_or_create(manifest)
-    if not question.quiet:
-        _say_cost(study, terms.budget)
-    return run_study(study, terms, question)
+    with kept_supervisors():
+        manifest = make_manifest(question, terms.limits)
+        if question.dry_run:
+            if not question.as_json and (said := sources_line(context)):
+                print_line(said)
+            _say_plan(manifest, terms.budget, studies, as_json=question.as_json)
+            return 0
+        study = studies.open_or_create(manifest)
+        if not question.quiet:
+            _say_cost(study, terms.budget)
+        return run_study(study, terms, question)
 
 
 def _say_cost(study: Study, budget: Budget) -> None:

@@ -1,4 +1,5 @@
-"""On a device what needs none begins before the driver: the fork server of blocks, and the compiler's own processes."""
+"""On a device what needs none begins before the driver: the fork server of blocks, and the compiler's own processes.
+What a model declares comes from the process of its trials."""
 
 from __future__ import annotations
 
@@ -9,18 +10,19 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.backends.registry import BACKENDS
+from autotune.bench import supervisor_process
 from autotune.bench.local import LocalBench
-from autotune.bench.messages import FORK_SERVER, Start
-from autotune.bench.supervisor_process import SupervisorProcess
+from autotune.bench.messages import FORK_SERVER, PROBE, TRIAL, Start
+from autotune.bench.probe import read_declaration
+from autotune.bench.supervisor_process import SupervisorProcess, kept_supervisors
 from autotune.config import Config
+from autotune.measure.measurement import Measurement
 from autotune.trial.folder import TrialFolder
 from autotune.trial.worker import measure
 from autotune.trial.worker.stages import StageReporter
 from autotune.workload.workload import Device
 from autotune_fake import ENTRY
 from tests import FAKE_BACKEND
-
-TRIAL = "trial.worker.main"
 
 
 @pytest.fixture
@@ -70,6 +72,33 @@ def test_the_server_of_blocks_begins_before_the_untuned_model(
             bench.new_block()
             bench.start(TrialFolder(tmp_path / "live"), request, "live").warm()
             assert starts[-1].fork_of == server.job
+
+
+@pytest.mark.parametrize("preload", [ENTRY.preload, "no_such_module"])
+def test_a_declaration_comes_from_the_process_of_the_trials(tmp_path, monkeypatch, starts, make_request, preload):
+    """One supervisor imports for both, and goes on in the log of the study. What it cannot import each imports for
+    itself, in a Python of its own. Others than the study's are not taken over, and nothing is left behind."""
+    monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, forks_on=("cpu", "gpu"), preload=preload))
+    monkeypatch.setenv("FAKE_ACCELERATOR", "1")
+    begun = []
+    popen = supervisor_process._popen
+    monkeypatch.setattr(supervisor_process, "_popen", lambda *given: begun.append(given[1]) or popen(*given))
+    request = make_request()
+    request = request.model_copy(update={"workload": request.workload.model_copy(update={"device": "gpu"})})
+    log = tmp_path / "log"
+    with kept_supervisors():
+        declared = read_declaration(request.workload, {})
+        with LocalBench({}, preload=True, log=log) as bench:
+            assert isinstance(bench.run(TrialFolder(tmp_path / "untuned"), request), Measurement)
+        assert len(begun) == 1
+    assert [(start.program, start.fresh) for start in starts] == [(PROBE, False), (TRIAL, False)]
+    assert ("trials import no_such_module each for itself" in log.read_text()) is (preload != ENTRY.preload)
+    if preload == ENTRY.preload:
+        with kept_supervisors():
+            assert read_declaration(request.workload, {}) == declared
+            with LocalBench({"OTHER": "1"}, preload=True, log=tmp_path / "other") as bench:
+                assert isinstance(bench.run(TrialFolder(tmp_path / "untuned"), request), Measurement)
+        assert len(begun) == 3
 
 
 @pytest.mark.parametrize(
