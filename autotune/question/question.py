@@ -179,7 +179,7 @@ class Question(Record):
     )
     jobs: int | None = ask(
         None,
-        "Trials that are compiled at the same time, on a CPU; each is timed alone. "
+        "Trials that are compiled at the same time; each is timed alone. "
         "[as many as there are cores and memory for; of `resume`: as before]",
         variable="AUTOTUNE_JOBS",
         ge=1,

@@ -10,6 +10,8 @@ One process is the rule. The rungs, from the lowest; each may let another proces
     the untuned model        any number of its crashes up to `UNTUNED_ATTEMPTS` processes: it worked before, and some
     crashed                  frameworks die now and then whatever they run (MindSpore's PyNative: 8 of 52 processes)
     the run's time ended it  nobody is blamed: the next run tries it again
+    it found no memory on    given back as one that was lost, and from then on trials run one by one
+    the device beside others
     others used the machine  once more, after a wait, a few times a run, time permitting; its first figures stand if the
                              second process says nothing of the config
     it failed, from a copy   once more from empty caches: another trial's caches must not be what a config is blamed for
@@ -30,6 +32,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from autotune.bench.bench import Bench, Lost, Running, StageCallback
 from autotune.bench.workers import LOST_TRIALS
@@ -47,7 +50,7 @@ from autotune.tuning.cache_store import keep_caches, with_reuse
 from autotune.tuning.compile_limit import CompileLimit, compile_limit
 from autotune.tuning.events import MachineBusy, TrialDisturbed, TrialEnded, TrialLost, TrialStarted
 from autotune.tuning.finalists import likely_finalists
-from autotune.tuning.session import Session, trial_request
+from autotune.tuning.session import Session, picks_by_timing, trial_request
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
@@ -106,6 +109,8 @@ class Attempts:
         self._num_lost: Counter[Config] = Counter()
         self.setup_failures = 0
         """Trials in a row that ended in one, but for configs that were lost before."""
+        self.has_room = True
+        """On a device: for trials that compile side by side, as long as none has found none."""
 
     def tell_if_busy(self) -> None:
         """Tell whether other programs use this machine right now."""
@@ -189,6 +194,10 @@ class Attempts:
         except BaseException:
             study.abandon(asked)
             raise
+        if self._lacked_room(outcome, queued):
+            study.abandon(asked)
+            session.notify(TrialLost(asked.number, outcome.error))
+            return None
         was_lost = asked.config in self._num_lost
         if isinstance(outcome, Lost):
             self._num_lost[asked.config] += 1
@@ -208,6 +217,13 @@ class Attempts:
         self.setup_failures = self.setup_failures + 1 if is_setup else 0
         session.notify(TrialEnded(record))
         return record
+
+    def _lacked_room(self, outcome: Outcome, queued: QueuedTrial) -> TypeGuard[Failure]:
+        """It ran out of a device's memory while others may have held some."""
+        is_full = isinstance(outcome, Failure) and outcome.reason is Reason.OUT_OF_MEMORY
+        was_beside = queued.ahead is not None and self._session.in_batches
+        self.has_room = self.has_room and not (is_full and was_beside)
+        return is_full and was_beside
 
     def _why_repeat(self, outcome: Outcome) -> str | None:
         if self._repeats_left == 0 or not isinstance(outcome, Measurement):
@@ -233,12 +249,18 @@ class TrialQueue:
     compiling costs is measured beside other compilations then, and steady calls alone (docs/measurement.md).
 
     What was started ahead comes out when it is ready to be timed; all else in the order in which it was put in.
+
+    On a device nothing stands still, so trials are a batch there: all that compile side by side are ready, and wait,
+    before the first is timed, and no other one starts until the last was. A config whose compiler times candidates
+    itself takes several times as long as others, and is not started ahead.
     """
 
     def __init__(self, session: Session, attempts: Attempts) -> None:
         self._session = session
         self._attempts = attempts
         self._queued: deque[QueuedTrial] = deque()
+        self.is_closed = False
+        """The first trial of a batch was taken, and others are left."""
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -256,6 +278,8 @@ class TrialQueue:
         request = session.with_kernels(with_reuse(request, session.study, session.caches))
         try:
             is_ahead = session.num_jobs > 1
+            if session.in_batches:
+                is_ahead = self._attempts.has_room and not picks_by_timing(request)
             ahead = self._attempts.start_ahead(folder, request, longest_s) if is_ahead else None
         except BaseException:
             session.study.abandon(asked)
@@ -263,11 +287,15 @@ class TrialQueue:
         self._queued.append(QueuedTrial(asked, folder, request, longest_s, ahead, limit))
 
     def take(self, ready: Running | None = None) -> QueuedTrial:
-        """Take out the one whose process is `ready`; the next one where none was started ahead."""
+        """Take out the one whose process is `ready`; the next one where none was started ahead. Of a batch all are
+        ready then."""
+        for running in self.running() if self._session.in_batches else ():
+            running.warm()
         chosen = self._queued[0]
         if ready is not None:
             chosen = next(queued for queued, process in self._running() if process is ready)
         self._queued.remove(chosen)
+        self.is_closed = self._session.in_batches and len(self._queued) > 0
         return chosen
 
     def running(self) -> list[Running]:

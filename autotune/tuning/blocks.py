@@ -4,7 +4,8 @@ In a block each contestant has one fresh process. They are started one after the
 when one is warm (in a random order, reversed in the next block, since the first one started tends to be slower). All
 are kept warm, and then take their samples in turns, in a random order each round, so that any disturbance of the
 machine affects all of them. On a device with room for two blocks the processes of both become warm side by side, and
-are waited for before the first of the two takes its turns.
+are waited for before the first of the two takes its turns. There the first block becomes warm beside the trial of the
+first config, which waits for it, and is dropped where that trial does not ask for one.
 
 A device may have room for one process of the model. There a block is *in turn*: each process takes all of its samples
 and ends before the next one starts. Since orders alternate, what changes slowly falls on each contestant alike from one
@@ -22,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench, Lost, Running
 from autotune.config import Config
 from autotune.measure.blocks import Blocks
@@ -34,7 +36,7 @@ from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.attempts import may_be_random
-from autotune.tuning.room import Room
+from autotune.tuning.room import BLOCK, Room
 from autotune.tuning.session import Session, picks_by_timing, trial_request
 
 
@@ -413,7 +415,27 @@ class BlockAhead:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._block: Block | None = None
-        """It followed the block that was closed last."""
+        """It followed the block that was closed last, or began beside the first config's trial."""
+        self._follows = False
+
+    def may_begin(self, config: Config) -> bool:
+        """Whether a block may begin beside the trial of this config: the first one on a device, with places for the
+        trial and both processes of the block. A compiler that times candidates itself takes too long for a guess."""
+        session, study = self._session, self._session.study
+        has_places = session.in_batches and session.num_jobs > BLOCK
+        picks = entry_of(study.manifest.workload.framework).picks(config)
+        return has_places and not picks and not study.blocks and len(study.ended()) == 1
+
+    def begin(self, block: Block) -> None:
+        """All its processes become warm beside a trial. It is the next block if that trial's config is worth one."""
+        self._block, self._follows, block.was_beside = block, False, True
+        while block.can_start:
+            block.start_next()
+
+    def rest(self) -> None:
+        """Wait until none of its processes is on its way: a trial is about to be timed."""
+        while self._block is not None and (started := self._block.on_their_way):
+            self._block.note_ready(self._session.bench.first_ready(started) if len(started) > 1 else started[0])
 
     def let_follow(self, block: Block, where: HasRoom, *, num_needed: int) -> None:
         """Let one follow this block, which has just been opened; none beside one that followed itself. `num_needed`:
@@ -426,7 +448,7 @@ class BlockAhead:
 
     def keep(self, block: Block) -> None:
         """The block is about to be closed: what followed it is next."""
-        self._block, block.following = block.following, None
+        self._block, self._follows, block.following = block.following, True, None
 
     def taken(self, number: int, contestants: Sequence[Contestant]) -> Block | None:
         """The block of this number and these configs. None, and it is dropped, where another one is opened."""
@@ -434,7 +456,8 @@ class BlockAhead:
         if block is None:
             return None
         if block.number == number and {each.name for each in block.contestants} == {each.name for each in contestants}:
-            block.become_current()
+            if self._follows:
+                block.become_current()
             return block
         block.drop()
         return None

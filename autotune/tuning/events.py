@@ -245,7 +245,8 @@ class TimeLeftEstimated:
 
 @dataclass(frozen=True)
 class TrialLost:
-    """A trial's worker was lost; its config is tried again."""
+    """A trial says nothing, since its worker was lost or it found no memory on the device beside others; its config is
+    tried again."""
 
     number: int
     why: str

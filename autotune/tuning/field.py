@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.bench.bench import Running
+from autotune.config import Config
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.looks import FIRST_LOOK
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -27,11 +28,11 @@ from autotune.study.records import (
     states_of,
     together_in,
 )
-from autotune.study.study import Study
+from autotune.study.study import AskedTrial, Study
 from autotune.tuning.blocks import Block, BlockAhead, BlockedRun, Contestant, blocked_run, contestant_of
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.estimate import block_plan, setting_up_s
-from autotune.tuning.events import BlockMeasured, BlockStarted, ScatterExplained
+from autotune.tuning.events import BlockMeasured, BlockStarted, RoomShort, ScatterExplained
 from autotune.tuning.room import BLOCK, Room
 from autotune.tuning.session import Session
 from autotune.user_folders import is_remembered, remember
@@ -84,6 +85,7 @@ class Field:
         self.room = room
         if room is not None and room.num_processes < MOST_IN_BLOCK:
             self.has_room, self.most_finalists = False, max(room.num_processes - 1, 1)
+            self._session.notify(RoomShort(room))
 
     @property
     def has_guests(self) -> bool:
@@ -120,22 +122,31 @@ class Field:
         """Begin a block of these and the untuned model; `control` is another process of the latter, `second` one of
         the second baseline."""
         session, self.finalists = self._session, finalists
-        number = max((row.number for row in session.study.blocks), default=0) + 1
-        run = self._begin(number)
-        for record in finalists:
-            if record.number not in self._contestants:
-                self._contestants[record.number] = contestant_of(
-                    session, self._folder, _name(record.number), record.number, record.config
-                )
+        number, run, contestants = self._entered([(record.number, record.config) for record in finalists])
         session.notify(BlockStarted(number, tuple(finalists)))
         # The objective of a control is that of its calls.
         control, second = (control, second) if session.objective.is_latency else (None, None)
         run.plan = block_plan([session.untuned, *finalists], session.objective, session.budget)
-        # The untuned model's process says what a longer use gives: `Block.end` lets it come to its end first.
-        chosen = [run.contestants[0], *(self._contestants[record.number] for record in finalists)]
-        contestants = [each.used_longer(is_used=self._number(each.name) not in self._used) for each in chosen]
-        self.block = self.ahead.taken(number, chosen) or run.open_block(contestants, control, number, second)
+        self.block = self.ahead.taken(number, contestants) or run.open_block(contestants, control, number, second)
         return self.block
+
+    def warm_beside(self, asked: AskedTrial) -> None:
+        """Where this is the first config of a study on a device, its first block becomes warm beside its trial."""
+        if self.has_room and self.ahead.may_begin(asked.config):
+            number, run, contestants = self._entered([(asked.number, asked.config)])
+            self.ahead.begin(run.open_block(contestants, number=number))
+
+    def _entered(self, entries: Sequence[tuple[int, Config]]) -> tuple[int, BlockedRun, list[Contestant]]:
+        """The next block of the untuned model and of these trials' configs: its number, its run, and who takes part."""
+        session = self._session
+        number = max((row.number for row in session.study.blocks), default=0) + 1
+        run = self._begin(number)
+        for trial, config in entries:
+            if trial not in self._contestants:
+                self._contestants[trial] = contestant_of(session, self._folder, _name(trial), trial, config)
+        # The untuned model's process says what a longer use gives: `Block.end` lets it come to its end first.
+        chosen = [run.contestants[0], *(self._contestants[trial] for trial, _ in entries)]
+        return number, run, [each.used_longer(is_used=self._number(each.name) not in self._used) for each in chosen]
 
     def close(self) -> BlockRow | None:
         """Let the processes of the open block take their turns, and store what they measured. None where it does not
@@ -171,7 +182,7 @@ class Field:
         _note_noise(study, first, untuned)
         others = {number: value for number, value in values.items() if number != first}
         self._session.notify(BlockMeasured(values[first], others, why))
-        self._explain_scatter()
+        _explain_scatter(self._session, self.finalists, self._told)
         return row
 
     def end(self) -> None:
@@ -234,18 +245,6 @@ class Field:
             self._used.add(number)
             note_use(study, LongerUse(trial=number, not_varied=measured[_name(number)].not_varied))
 
-    def _explain_scatter(self) -> None:
-        """Tell why processes of one config differ, once for each cause."""
-        session = self._session
-        records = {record.number: record for record in (session.untuned, *self.finalists)}
-        if not session.objective.is_latency:
-            return
-        blocks = session.study.blocks
-        found = widest(states_of(records.values(), blocks), together_in(blocks))
-        if found is not None and found[1].cause is not None and found[1].cause not in self._told:
-            self._told.add(found[1].cause)
-            session.notify(ScatterExplained(records[found[0]], found[1]))
-
     def _is_out(self, name: str) -> bool:
         return self._run is not None and name in self._run.failures
 
@@ -270,6 +269,18 @@ def contradict(before: Sequence[BlockRow], now: Sequence[BlockRow], untuned: int
         if was > CALMER * is_now or apart > APART * math.sqrt(was / len(early) + is_now / len(late)):
             return True
     return False
+
+
+def _explain_scatter(session: Session, finalists: Sequence[TrialRecord], told: set[Cause]) -> None:
+    """Tell why processes of one config differ, once for each cause."""
+    records = {record.number: record for record in (session.untuned, *finalists)}
+    if not session.objective.is_latency:
+        return
+    blocks = session.study.blocks
+    found = widest(states_of(records.values(), blocks), together_in(blocks))
+    if found is not None and found[1].cause is not None and found[1].cause not in told:
+        told.add(found[1].cause)
+        session.notify(ScatterExplained(records[found[0]], found[1]))
 
 
 def _note_noise(study: Study, first: int, untuned: Measurement) -> None:

@@ -19,9 +19,12 @@ _OF_COMPILING = ("compile", "compile_memory", "total")
 
 
 def num_jobs_in(study: Study, wanted: int | None) -> int:
-    """`wanted`, or as many as fit; one where trials must compile alone, and until the untuned model was measured."""
-    if study.untuned_record() is None or not may_compile_ahead(study):
+    """`wanted`, or as many as fit; one where trials must compile alone, and until the untuned model was measured. On a
+    device no more than processes of a block: two cores each."""
+    if study.untuned_record() is None or not compiles_unobserved(study):
         return 1
+    if not may_compile_ahead(study):
+        return min(num_warming(study), wanted or MOST_WARMING)
     return fitting_jobs(_peak_bytes(study)) if wanted is None else wanted
 
 
@@ -49,8 +52,8 @@ def _bytes_of_one(peak_bytes: int | None) -> int:
 
 
 def may_compile_ahead(study: Study) -> bool:
-    """Not where what compiling costs is compared, and not on a device, where nothing stands still while another process
-    is timed."""
+    """Trials may compile until another one is timed, and go on behind it. Not where what compiling costs is compared,
+    and not on a device, where nothing stands still while another process is timed."""
     return study.manifest.workload.device == "cpu" and compiles_unobserved(study)
 
 

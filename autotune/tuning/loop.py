@@ -40,7 +40,6 @@ from autotune.tuning.events import (
     AnswerProven,
     ModelChecked,
     Notify,
-    RoomShort,
     RuleLearned,
     SearchEnded,
     SearchStarted,
@@ -167,7 +166,7 @@ class Tuner:
         session = self._session
         if (shortage := self._time.shortage()) is not None:
             self._notify(shortage)
-        self._plan_room()
+        self._field.plan(session.room)
         if self._field.has_guests and session.has_beside and (is_again or self._time.has_time_for_beside()):
             if is_again:
                 self._notify(ModelChecked())
@@ -188,13 +187,6 @@ class Tuner:
             require_same_model(session, self._attempts)
         if not session.has_beside and self._study.noise_floor is None and self._time.has_time_for_noise_floor():
             self._study.noise_floor = measure_noise_floor(session)
-
-    def _plan_room(self) -> None:
-        """How many processes live at a time, by what the untuned model took and what there is now."""
-        room = self._session.room
-        self._field.plan(room)
-        if room is not None and not self._field.has_room:
-            self._notify(RoomShort(room))
 
     def _go_on(self) -> bool:
         """Fill the places, and look after the process that is ready first. False when nothing is under way any more."""
@@ -243,13 +235,14 @@ class Tuner:
                 case Prove(finalists):
                     block = self._field.open(finalists, self._beside.process, self._second.process)
                     self._field.ahead.let_follow(block, self._field, num_needed=standing.blocks_needed(finalists[0]))
-                    block.was_beside = len(self._queue) > 0
+                    block.was_beside |= len(self._queue) > 0
                 case Try(config, longest_s, is_extra) if has_place:
                     self._num_extra += is_extra
                     self._field.ahead.drop()
                     if block is not None:
                         block.was_beside = True
-                    self._queue.add(self._opened(config), longest_s)
+                    self._queue.add(asked := self._opened(config), longest_s)
+                    self._field.warm_beside(asked)
                 case _:
                     return
 
@@ -263,7 +256,10 @@ class Tuner:
         return len(self._queue) + (num_warming if self._session.mixes else min(num_warming, 1))
 
     def _num_places(self) -> int:
-        places = 1 if self._time.first_goes_alone() else self._session.num_jobs
+        if self._queue.is_closed:
+            return len(self._queue)
+        is_apart = self._session.in_batches and (self._field.block is not None or not self._attempts.has_room)
+        places = 1 if is_apart or self._time.goes_alone() else self._session.num_jobs
         return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
 
     def _under_way(self, *, has_place: bool) -> UnderWay:
@@ -274,12 +270,14 @@ class Tuner:
 
     def _run_trial(self, ready: Running | None) -> None:
         """Time a trial that is ready, or run one that was not started; and look at what it says."""
+        self._field.ahead.rest()
         queued = self._queue.take(ready)
         with self._session.bench.quiet():
             record = self._attempts.run_and_record(queued, self._queue.numbers())
             if record is not None:
                 self._beside.read(record.number)
         if record is None:  # It was given back: its config comes last in the queue, as another trial.
+            self._field.ahead.drop()
             if not self._sampler.excludes(queued.asked.config):
                 self._queue.add(self._opened(queued.asked.config), queued.longest_s)
             return

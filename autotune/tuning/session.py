@@ -70,12 +70,25 @@ class Session:
         """Trials that may be under way at the same time. The untuned model runs alone: it leaves the reference."""
         if self.study.untuned_record() is None:
             return 1
-        width = self.bench.width
-        return num_jobs_in(self.study, self.budget.num_jobs) if width is None else width
+        if self.bench.width is not None:
+            return self.bench.width
+        num_jobs = num_jobs_in(self.study, self.budget.num_jobs)
+        is_on_cpu = self.study.manifest.workload.device == "cpu"
+        return num_jobs if is_on_cpu or self.room is None else min(num_jobs, self.room.num_processes)
 
     @property
     def mixes(self) -> bool:
         """Processes of a block start while trials compile. Else one comes after the other."""
+        return self.study.manifest.workload.device == "cpu" and self._compiles_beside
+
+    @property
+    def in_batches(self) -> bool:
+        """On a device trials compile side by side as well, and all of them are ready before the first is timed: there
+        nothing stands still while another process is timed."""
+        return self.study.manifest.workload.device != "cpu" and self._compiles_beside
+
+    @property
+    def _compiles_beside(self) -> bool:
         return self.bench.is_here and self.num_jobs > 1
 
     @property

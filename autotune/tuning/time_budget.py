@@ -146,9 +146,11 @@ class TimeBudget:
         """So little time is left that a block of these is not to be slowed down by what compiles beside it."""
         return self.left_s < SHORT * self.block_s(finalists)
 
-    def first_goes_alone(self) -> bool:
-        """So little time is left that nothing compiles beside the first config."""
-        return self.left_s < FIRST_ALONE_S and not self._tried()
+    def goes_alone(self) -> bool:
+        """So little time is left that nothing compiles beside the first config. On a device, where the timing of one
+        waits for all that compile beside it, nothing does beside the first one in any case, nor near the end."""
+        is_late, is_first = self.left_s < FIRST_ALONE_S, not self._tried()
+        return is_late or is_first if self._session.in_batches else is_late and is_first
 
     def shortage(self) -> BudgetShort | None:
         """Said once the untuned model is measured: the time is not expected to hold a trial and a block."""

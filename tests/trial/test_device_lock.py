@@ -83,9 +83,9 @@ def holder(locks):
     held.stdout.close()
 
 
-def is_taken(locks: Path) -> bool:
-    """Whether some process has the CPU."""
-    path = locks / "autotune-cpu.lock"
+def is_taken(locks: Path, device: str = "cpu") -> bool:
+    """Whether some process has the CPU, or another device."""
+    path = locks / f"autotune-{device}.lock"
     if not path.exists():
         return False
     with path.open() as file:
@@ -163,6 +163,24 @@ def test_a_trial_waits_for_it_and_no_limit_counts_that(tmp_path, make_request, l
     assert told == ["queued"]
     assert outcome.stage_s[Stage.RUN] < 1.0
     assert not is_taken(locks)
+
+
+def test_trials_that_wait_to_be_timed_do_not_have_it(tmp_path, make_request, locks, monkeypatch):
+    """On an accelerator each has it in its check, so that others are checked while it waits."""
+    monkeypatch.setenv("FAKE_ACCELERATOR", "1")
+
+    def on_gpu(settings=None):
+        request = make_request(settings, limits=Limits(total=20))
+        return request.model_copy(update={"workload": request.workload.model_copy(update={"device": "gpu"})})
+
+    with LocalBench({}, preload=True, log=tmp_path / "log") as runners:
+        assert isinstance(runners.run(TrialFolder(tmp_path / "untuned"), on_gpu()), Measurement)
+        started = [runners.start(TrialFolder(tmp_path / name), on_gpu(COMPILED), "gated") for name in "ab"]
+        for each in started:
+            each.warm()
+            assert not is_taken(locks, "gpu-0")
+        assert all(isinstance(each.finish(), Measurement) for each in started)
+    assert not any("timed beside" in (tmp_path / name / "stderr.txt").read_text() for name in "ab")
 
 
 def test_turns_alternate_with_those_of_another_run(tmp_path, make_request, locks):

@@ -648,7 +648,7 @@ class TestOnADevice:
         """A study of three configs on a machine with so many cores. Returns it, its end and, for each process of a
         block, how many were on their way when it started. `fails` is told that too, and gives a failure or None."""
 
-        def run(num_cores, fails=lambda _: None, room=None):
+        def run(num_cores, fails=lambda _: None, room=None, trial=lambda _: None, width=1):
             memory = None if room is None else DeviceMemory(own_bytes=2**30, free_bytes=(room - 1) * 2**30)
             seen = measurement.model_copy(update={"device_memory": memory})
             monkeypatch.setattr("autotune.tuning.jobs.num_usable_cores", lambda: num_cores)
@@ -656,7 +656,9 @@ class TestOnADevice:
 
             def outcome_of(name, block, config):
                 latency_ms = {"m0": 8, "m5": 7.9, "m6": 7.8}.get(config.get("mode"), 10)
-                if tuner._field.block is None:
+                if block == 0:
+                    return trial(tuner) or with_latency(seen, latency_ms / 1e3)
+                if tuner._field.block is None:  # It begins beside a trial.
                     return with_latency(seen, latency_ms / 1e3)
                 on_their_way.append(len(tuner._field.block.on_their_way))
                 return fails(on_their_way[-1]) or with_latency(seen, latency_ms / 1e3)
@@ -664,7 +666,9 @@ class TestOnADevice:
             of_three = SPACE.replace("[m0, m1, m2, m3, m4, m5, m6, m7]", "[m0, m5, m6]")
             on_gpu = workload.model_copy(update={"device": "gpu"})
             study = make_study(space=fake_space(of_three), workload=on_gpu)
-            tuner = Tuner(study, Budget(num_trials=99), ScriptedTrials(outcome_of), lambda _: None)
+            bench = ScriptedTrials(outcome_of)
+            bench.width = width
+            tuner = Tuner(study, Budget(num_trials=99), bench, lambda _: None)
             return study, tuner.run(), on_their_way
 
         return run
@@ -692,6 +696,21 @@ class TestOnADevice:
         study, confirmation, on_their_way = run(16, lambda num: failure if num else None)
         assert 1 in on_their_way
         assert on_their_way[-2:] == [0, 0]
+        assert study.record(confirmation.candidate).config == compiled(6)
+
+    @pytest.mark.parametrize(("num_before", "num_lost"), [(1, 1), (2, 2)])
+    def test_trials_that_find_no_room_beside_others_run_alone(self, run, num_before, num_lost):
+        """Nobody is blamed where several compile side by side, or the first beside its block: each is tried again, by
+        itself."""
+        failure = Failure(reason="out_of_memory", stage="compile", error="1 TiB")
+
+        def is_full(tuner):
+            is_beside = tuner._session.in_batches and tuner._attempts.has_room
+            return failure if is_beside and tuner._study.num_recorded() >= num_before else None
+
+        study, confirmation, _ = run(16, trial=is_full, width=None)
+        states = [record.state for record in study.records()]
+        assert (states.count("lost"), states.count("failed"), states.count("measured")) == (num_lost, 0, 4)
         assert study.record(confirmation.candidate).config == compiled(6)
 
     def test_what_is_done_without_room(self, make_study, measurement, workload, monkeypatch):

@@ -101,6 +101,18 @@ def test_where_little_time_is_left_the_first_config_compiles_alone(make_study, t
         assert (search[1:3] == ["prepare", "run"]) is is_alone
 
 
+def test_on_a_device_all_that_compiles_is_ready_before_one_is_timed(make_study, tune, runner, workload, monkeypatch):
+    """In real processes, with the lock of a device: the first config by itself, then batches; each is recorded."""
+    monkeypatch.setenv("FAKE_ACCELERATOR", "1")
+    monkeypatch.setattr(jobs, "num_usable_cores", lambda: 16)
+    study = make_study(workload=workload.model_copy(update={"device": "gpu"}))
+    confirmation = tune(study, num_jobs=3, budget=SEARCH_ALL.but(num_trials=8))
+    assert confirmation.verdict.value == "faster"
+    assert {record.state for record in study.records()} <= {"measured", "failed"}
+    search = [what for what, name in runner.did if name.isdecimal()]
+    assert search == ["run", "prepare", "run", *["prepare"] * 3, *["run"] * 3, *["prepare"] * 3, *["run"] * 3]
+
+
 def test_the_answer_and_the_records_are_those_of_one_at_a_time(make_study, tune):
     """Every trial of the budget is recorded, none twice, and the fastest config wins."""
     study = make_study()

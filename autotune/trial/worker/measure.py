@@ -15,13 +15,13 @@ The order of events is part of what is measured. In each stage:
               calls, before their results are compared. What the calls gave is dropped with the frame of `_prove`: it
               is no part of the peak while running.
               A config that rounds and is wrong by little goes on all the same, its failure on record (`near_miss`).
-    run       A prepared process waits at its gate, warm. The peak is reset; warm-up and samples follow with the device
-              taken, in a live process for each turn. Right after the last sample the peak is read. Only then comes
-              what would disturb samples: events of the device's own clock, copies of outputs, further calls to see
-              whether memory grows. The device is released, and what runs after that may be slow or spoil the model: a
-              check that training is sound, the compiler's own reports, the profile, the nudged calls that complete a
-              reference; in a finalist's first block a longer use (`use`); and last, when the outcome is written, calls
-              with whole numbers that the untuned model may refuse (`input_limits`).
+    run       A prepared process waits at its gate, warm, without the device. The peak is reset; warm-up and samples
+              follow with the device taken, in a live process for each turn. Right after the last sample the peak is
+              read. Only then comes what would disturb samples: events of the device's own clock, copies of outputs,
+              further calls to see whether memory grows. The device is released, and what runs after that may be slow or
+              spoil the model: a check that training is sound, the compiler's own reports, the profile, the nudged calls
+              that complete a reference; in a finalist's first block a longer use (`use`); and last, when the outcome is
+              written, calls with whole numbers that the untuned model may refuse (`input_limits`).
 
 docs/decisions/0030-device-locks.md tells about the device; `costs` what is spared, `memory`
 how it is read.
@@ -335,6 +335,8 @@ def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
 def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
     """Take the samples, and after them what would disturb them."""
     gate = trial.supervision.gate
+    if gate is not None:
+        trial.device.release()  # Others are checked while this one waits.
     if gate is None or not gate.wait():
         trial.progress.enter(Stage.RUN)
     trial.memory.restart()
