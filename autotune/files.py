@@ -325,6 +325,12 @@ def write_yaml(path: Path, content: dict[str, Any], comment: str = "", *, compac
     write_asked(path, heading + body, tip="choose another place with -o")
 
 
+def require_place(path: Path) -> None:
+    """Raises InputError where no file could be written, before there is anything to write."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: no file can be written there", tip="name a file in a folder that exists")
+
+
 def write_asked(path: Path, content: str | bytes, tip: str | None = None) -> None:
     """Write a file where the user wants it. Raises InputError, with this tip, if that cannot be."""
     try:

@@ -194,7 +194,7 @@ def measure(
     if comparison is None:
         for name, failure in contest.failures.items():
             return ComparisonResult(None, failure=failure, failed=name)
-        raise too_little_time(budget)
+        raise TooLittleTimeError(budget)
     for name, side in _sides(pair).items():
         require_same_model(side, contest.blocks[0][name])
     return ComparisonResult(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
@@ -209,7 +209,7 @@ def untuned_outcome(pair: PairedRun, bench: Bench, budget: Budget, deadline: Dea
     if isinstance(outcome, Measurement):
         require_same_model(pair.untuned, outcome)
     elif deadline.left_s() <= 0:
-        raise too_little_time(budget)
+        raise TooLittleTimeError(budget)
     return outcome
 
 
@@ -223,12 +223,14 @@ def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | N
     return None
 
 
-def too_little_time(budget: Budget) -> SetupError:
-    """What is raised where the time is up before there are blocks enough."""
-    return SetupError(
-        f"the time of {budget.wall_s:.3g} s does not hold a comparison of the two",
-        tip=f"give more with {marked('budget')}",
-    )
+class TooLittleTimeError(SetupError):
+    """The time is up before there are blocks enough."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(
+            f"the time of {budget.wall_s:.3g} s does not hold a comparison of the two",
+            tip=f"give more with {marked('budget')}",
+        )
 
 
 def _sides(pair: PairedRun) -> dict[str, Side]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from tests.postgres import Server, why_missing
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +24,11 @@ def server() -> Iterator[Server]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    """The name of an empty database."""
+    name = f"studies{next(_numbers)}"
+    server.execute(f"CREATE DATABASE {name}")
+    return name

@@ -1,4 +1,4 @@
-"""A fleet: a night of four models twice on runners that vanish, the morning after an upgrade, and what CI reads of it.
+"""A fleet: a night of six models twice on runners that vanish, the morning after an upgrade, and what CI reads of it.
 
 Trials are scripted; models, studies, files and the command line are real. The records are in PostgreSQL, as where
 machines come and go.
@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,36 +23,38 @@ import yaml
 
 from autotune import environment
 from autotune.api import running, side_by_side
+from autotune.api.side_by_side import Verification
 from autotune.api.studies import studies_at
 from autotune.cli import app
 from autotune.cli.team_defaults import flags_in
 from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement
-from autotune.plugins.fleet import command, row
+from autotune.plugins.fleet import command, row, shared_time
 from autotune.plugins.fleet.spec import read_spec
 from autotune.plugins.upgrade import command as upgrade_command
 from autotune.plugins.upgrade.environment import OtherEnvironment
+from autotune.study.budget import Budget
 from autotune.study.storages import VARIABLE
 from autotune.tuning.priors import priors_of
+from autotune.verification.comparison import TooLittleTimeError
 from tests.conftest import MODEL_FILE, REPOSITORY, Cli, ScriptedTrials, with_latency
 from tests.postgres import PASSWORD, Server
+from tests.stand_ins.exports import RECORDED
 
-NAMES = ("resnet", "bert", "tagger", "encoder")
+NAMES = ("resnet", "bert", "tagger", "ranker", "speech", "encoder")
 MS = 1e-3
 
 
 @pytest.fixture
-def shared(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def shared(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment names a database, as on each runner of a CI."""
-    server.execute("DROP DATABASE IF EXISTS fleet")
-    server.execute("CREATE DATABASE fleet")
-    monkeypatch.setenv(VARIABLE, server.url("fleet"))
+    monkeypatch.setenv(VARIABLE, server.url(database))
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
 
 
 @pytest.fixture
 def spec(tmp_path: Path, space_file: Path, budget_file: Path) -> Path:
-    """Four models, each in a file of its own."""
+    """Six models, each in a file of its own."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(MODEL_FILE)
     content = {
@@ -111,8 +114,7 @@ def test_two_nights_on_runners_that_vanish(
     spec: Path, scripted: list[str], runner: Callable[[str], list[str]], cli: Cli, tmp_path: Path
 ) -> None:
     """The first is interrupted and goes on, with a model that is broken; the second has the same names on another
-    machine, and begins with what was best. The list has each name once, and the morning after an upgrade says what to
-    tune again."""
+    machine, and begins with what was best. The table has each name once, wherever it is read."""
     tune = ["fleet", "tune", str(spec), "-o", "tuned", "--quiet", "--json"]
     here = runner("runner-1")
     (tmp_path / "encoder.py").write_text("def tiny(:\n")
@@ -124,20 +126,20 @@ def test_two_nights_on_runners_that_vanish(
     del scripted[:]
     night = cli(*tune, *here, "--junit", "night.xml", "--report", "night.html")
     assert night.returncode == 2, night.stderr
-    assert scripted == ["tagger"]
+    assert scripted == ["tagger", "ranker", "speech"]
     assert outcomes(night) == {**dict.fromkeys(NAMES, ("faster", 0)), "encoder": ("failed", 2)}
     assert sorted(path.stem for path in (tmp_path / "tuned").iterdir()) == sorted(set(NAMES) - {"encoder"})
     suite = ET.parse(tmp_path / "night.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "0", "1")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "0", "1")
     page = (tmp_path / "night.html").read_text()
     assert all(name in page for name in NAMES)
-    assert "4 models: 3 faster, 1 failed" in page
+    assert "6 models: 5 faster, 1 failed" in page
 
     (tmp_path / "encoder.py").write_text(MODEL_FILE)
     there = runner("runner-2")
     refused = cli(*tune, *there)
     assert refused.returncode == 2
-    assert refused.stderr.count("is one of host runner-1") == 3
+    assert refused.stderr.count("is one of host runner-1") == 5
     assert "--anew begins it anew" in refused.stderr
     del scripted[:]
     second = cli(*tune, *there, "--anew")
@@ -150,6 +152,13 @@ def test_two_nights_on_runners_that_vanish(
     assert [(prior.name, len(prior.configs) > 0) for prior in priors_of(opened)] == [("resnet", True)]
     assert opened.folder == tmp_path / "runner-2" / "resnet"
     opened.close()
+    for where in (there, runner("laptop")):
+        shown = cli("fleet", "show", *where)
+        assert shown.returncode == 0, shown.stderr
+        _, *lines, counted = shown.stdout.splitlines()
+        assert [line.split()[0] for line in lines] == sorted(NAMES)
+        assert all(line.split()[-1] == "today" and " faster " in line for line in lines)
+        assert counted == "6 models: 6 faster"
 
 
 def test_the_morning_after(
@@ -162,7 +171,7 @@ def test_the_morning_after(
     assert shown.returncode == 0, shown.stdout
     header, *lines, counted = shown.stdout.splitlines()
     assert header.split() == ["name", "model", "device", "release", "outcome", "untuned", "tuned", "gain", "age"]
-    assert counted == "4 models: 4 faster"
+    assert counted == "6 models: 6 faster"
     bert = next(line for line in lines if line.startswith("bert "))
     assert bert.split()[1:6] == ["bert.py:tiny", "cpu", "fake", "0", "faster"]
     (tmp_path / "notes.yaml").write_text("mine: 1\n")
@@ -174,10 +183,10 @@ def test_the_morning_after(
     row._installed.cache_clear()
     assert after.returncode == 1
     found = json.loads(after.stdout)
-    assert [each["why"] for each in found[:4]] == ["tune again: fake is 1 here"] * 4
-    assert (found[4]["name"], found[4]["exit_status"]) == ("notes.yaml", 2)
+    assert [each["why"] for each in found[:6]] == ["tune again: fake is 1 here"] * 6
+    assert (found[6]["name"], found[6]["exit_status"]) == ("notes.yaml", 2)
     suite = ET.parse(tmp_path / "show.xml").getroot()[0]
-    assert (suite.get("failures"), suite.get("errors")) == ("4", "1")
+    assert (suite.get("failures"), suite.get("errors")) == ("6", "1")
 
     held = cli("fleet", "verify", *files, "--budget", "10m", "--json")
     assert held.returncode == 0, held.stderr
@@ -249,5 +258,39 @@ def test_the_time_of_all_is_shared(spec: Path, scripted: list[str], cli: Cli, mo
     assert given.pop("bert") == 90.0
     assert list(given) == [name for name in NAMES if name != "bert"]
     shares = [value or 0.0 for value in given.values()]
-    assert all(value <= 600.0 / left for value, left in zip(shares[:1], (3,), strict=True))
+    assert all(value <= 600.0 / left for value, left in zip(shares[:1], (5,), strict=True))
     assert shares[-1] > shares[0]  # What the others left over.
+
+
+@pytest.mark.parametrize(
+    ("budget", "shares", "outcomes"),
+    [
+        ("60s", "first 20, second 20, third 35, first 30", "holds holds holds"),
+        ("39s", "first 13, second 13, third 21, first 16", "failed holds holds"),
+        ("3s", "first 1", "failed not-begun not-begun"),
+    ],
+)
+def test_the_time_of_all_files_is_shared(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, shares: str, outcomes: str
+) -> None:
+    """Evenly; what is left in the end goes to those whose share was too short. After the end none is begun."""
+    needed_s, now, given = {"first": 30.0, "second": 5.0, "third": 5.0}, [0.0], list[str]()
+
+    def verify(path: Path, *, budget: Budget, **_: object) -> Verification:
+        share_s = budget.wall_s or 0.0
+        given.append(f"{path.stem} {int(share_s)}")
+        now[0] += min(needed_s[path.stem], max(share_s, 4.0))  # The model cannot be built in less.
+        if share_s < needed_s[path.stem]:
+            raise TooLittleTimeError(budget)
+        return Verification("holds", "", None, None)
+
+    monkeypatch.setattr(command, "verify", verify)
+    monkeypatch.setattr(shared_time, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    files = [f"{name}.yaml" for name in needed_s]
+    for file in files:
+        shutil.copyfile(RECORDED, tmp_path / file)
+    done = cli("fleet", "verify", *files, "--budget", budget, "--json")
+    assert ", ".join(given) == shares
+    assert " ".join(each["outcome"].replace(" ", "-") for each in json.loads(done.stdout)) == outcomes
+    assert cli("fleet", "verify", *files, "--junit", "none/x.xml").returncode == 2
+    assert ", ".join(given) == shares

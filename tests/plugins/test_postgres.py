@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -41,21 +40,12 @@ from tests.postgres import PASSWORD, Server
 
 NOWHERE = "postgresql://me:hidden-word@127.0.0.1:1/studies"
 FAILED = Failure(reason=Reason.SETUP, stage=Stage.BUILD, error="no")
-_numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not come back fails the test, and soon."""
     monkeypatch.setattr("autotune.plugins.postgres.database.PATIENCE_S", 20.0)
-
-
-@pytest.fixture
-def database(server: Server) -> str:
-    """The name of an empty database."""
-    name = f"studies{next(_numbers)}"
-    server.execute(f"CREATE DATABASE {name}")
-    return name
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,10 +31,13 @@ from autotune.cli.team_defaults import flags_in
 from autotune.command_line import flag, options
 from autotune.doors import USES
 from autotune.errors import AutotuneError, InputError, marked
+from autotune.files import require_place
 from autotune.plugins.fleet.night import Night
 from autotune.plugins.fleet.row import (
     FAILED,
     INTERRUPTED,
+    NOT_BEGUN,
+    UNCLEAR,
     UNMEASURED,
     Row,
     notes_of,
@@ -45,11 +47,13 @@ from autotune.plugins.fleet.row import (
     why_retune,
     worst,
 )
+from autotune.plugins.fleet.shared_time import SharedTime
 from autotune.plugins.fleet.spec import read_spec
 from autotune.plugins.fleet.written import headline, write_fleet_page, write_junit
 from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
+from autotune.verification.comparison import TooLittleTimeError
 
 FLEET = typer.Typer(
     name="fleet",
@@ -108,7 +112,7 @@ def tune(
     One that fails ends no other. The same command goes on where it was interrupted, and leaves what is tuned as it is.
     Exit status: 0 each has an answer, 1 one has none, 2 one could not be tuned, 3 the time was over before one.
     """
-    require_report(report)
+    _require_places(report, junit)
 
     def flags(given: Any, place: str) -> dict[str, Any]:
         values, ignored = flags_in(context, spec, given, place)
@@ -143,9 +147,9 @@ def verify_all(
     """Measure exported configs again, one after the other, as `verify` measures one.
 
     They share the time of the budget. Exit status: that of the worst, of 1 (regressed or wrong), 2 (not measurable), 3
-    (too noisy to tell) and 0 (all hold).
+    (too noisy to tell, or the time was over before it) and 0 (all hold).
     """
-    require_report(report)
+    _require_places(report, junit)
     limits, variables = parse_budget(budget), variables_of(env)
     stop_on_sigterm()
 
@@ -158,7 +162,10 @@ def verify_all(
             return _upgraded(row, function(path, against, max_loss=max_loss, budget=share, env=variables))
         except AutotuneError as error:
             failed = Row.of_error(row.name, error)
-            return replace(row, outcome=failed.outcome, why=failed.why, exit_status=UNMEASURED, speedups={})
+            short = isinstance(error, TooLittleTimeError)
+            return replace(
+                row, outcome=failed.outcome, why=failed.why, exit_status=UNMEASURED, speedups={}, was_short=short
+            )
 
     return _told(_measured(files, limits, measured), "fleet verify", report, junit, as_json=as_json)
 
@@ -181,7 +188,7 @@ def show(
 
     Exit status: 0, or 1 where one is to be tuned again here, or 2 where one cannot be read.
     """
-    require_report(report)
+    _require_places(report, junit)
     if files:
         rows = [_read(path) for path in files]
     else:
@@ -202,25 +209,39 @@ def _read(path: Path) -> Row:
         return Row.of_error(str(path), error)
 
 
-def _measured(files: Sequence[Path], limits: Budget, measure: Callable[[Path, Budget], Row]) -> Iterator[Row]:
-    """A row for each file; what is left of the time is divided evenly among those to come."""
-    begun = time.monotonic()
-    for number, path in enumerate(files):
-        say(f"{path} ({number + 1} of {len(files)})")
-        began = time.monotonic()
-        try:
-            yield replace(measure(path, _share(limits, begun, len(files) - number)), seconds=time.monotonic() - began)
-        except KeyboardInterrupt:
-            yield Row(str(path), "interrupted", INTERRUPTED)
-            return
-        except AutotuneError as error:
-            yield replace(Row.of_error(str(path), error), exit_status=UNMEASURED, seconds=time.monotonic() - began)
+def _measured(files: Sequence[Path], limits: Budget, measure: Callable[[Path, Budget], Row]) -> list[Row]:
+    """A row for each file. All have the same share of the time, and of what the ones before left over; those whose
+    share held no comparison are measured again, if what is left in the end is more than they had."""
+    shared, rows, had_s = SharedTime(), dict[int, Row](), dict[int, float]()
+    waiting = dict(enumerate(files))
+    while waiting:
+        for place, (number, path) in enumerate(waiting.items()):
+            share = shared.share_of(limits, len(waiting) - place)
+            if share is None:
+                rows.setdefault(number, Row(str(path), NOT_BEGUN, UNCLEAR, "the time was over"))
+                continue
+            say(f"{path} ({number + 1} of {len(files)})")
+            before_s, earlier_s = shared.spent_s, rows[number].seconds if number in rows else 0.0
+            with shared.taken():
+                row = _row_of(path, share, measure)
+            rows[number] = replace(row, seconds=earlier_s + shared.spent_s - before_s)
+            had_s[number] = share.wall_s or 0.0
+            if row.exit_status == INTERRUPTED:
+                return [rows[each] for each in sorted(rows)]
+        short = {number: path for number, path in waiting.items() if rows[number].was_short}
+        more = shared.share_of(limits, len(short)) if short else None
+        more_s = 0.0 if more is None else more.wall_s or 0.0
+        waiting = {number: path for number, path in short.items() if had_s[number] < more_s}
+    return [rows[each] for each in sorted(rows)]
 
 
-def _share(limits: Budget, begun: float, num_left: int) -> Budget:
-    if limits.wall_s is None:
-        return limits
-    return limits.but(wall_s=max(limits.wall_s - (time.monotonic() - begun), 1.0) / num_left)
+def _row_of(path: Path, share: Budget, measure: Callable[[Path, Budget], Row]) -> Row:
+    try:
+        return measure(path, share)
+    except KeyboardInterrupt:
+        return Row(str(path), "interrupted", INTERRUPTED)
+    except AutotuneError as error:
+        return replace(Row.of_error(str(path), error), exit_status=UNMEASURED)
 
 
 def _verified(row: Row, found: Verification) -> Row:
@@ -276,6 +297,13 @@ def _told(rows: Iterable[Row], what: str, report: Path | None, junit: Path | Non
     if junit is not None:
         say(f"junit: {write_junit(junit, told, what)}")
     return worst(row.exit_status for row in told)
+
+
+def _require_places(report: Path | None, junit: Path | None) -> None:
+    """Raises InputError, before anything is measured, where one of the two could not be written at the end."""
+    require_report(report)
+    if junit is not None:
+        require_place(junit)
 
 
 def _make(folder: Path) -> None:

@@ -17,7 +17,8 @@ from autotune.cli.running import search
 from autotune.errors import AutotuneError, InputError, StoreError, marked
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest
-from autotune.plugins.fleet.row import FAILED, INTERRUPTED, UNCLEAR, Row, row_of_answer
+from autotune.plugins.fleet.row import FAILED, INTERRUPTED, NOT_BEGUN, UNCLEAR, Row, row_of_answer
+from autotune.plugins.fleet.shared_time import SharedTime
 from autotune.plugins.fleet.spec import Member
 from autotune.study.manifest import Manifest
 from autotune.study.study import Studies, Study
@@ -38,21 +39,21 @@ class Night:
 
     def tune(self, members: Sequence[Member]) -> Iterator[Row]:
         """A row for each model, as soon as it is tuned; after an interrupt a last one for the model under way."""
-        shared_s = 0.0
+        shared = SharedTime()
         for number, member in enumerate(members):
             say(f"model {member.study} ({number + 1} of {len(members)})")
             num_sharing = sum(other.shares_time for other in members[number:])
-            begun = time.monotonic()
-            row = self._row_of(member, shared_s, num_sharing)
-            spent_s = time.monotonic() - begun
-            shared_s += spent_s if member.shares_time else 0.0
-            yield replace(row, seconds=spent_s)
+            own = shared if member.shares_time else SharedTime()
+            before_s = own.spent_s
+            with own.taken():
+                row = self._row_of(member, own, num_sharing if member.shares_time else 1)
+            yield replace(row, seconds=own.spent_s - before_s)
             if row.exit_status == INTERRUPTED:
                 return
 
-    def _row_of(self, member: Member, spent_s: float, num_sharing: int) -> Row:
+    def _row_of(self, member: Member, shared: SharedTime, num_sharing: int) -> Row:
         try:
-            return self._tuned(member, spent_s, num_sharing)
+            return self._tuned(member, shared, num_sharing)
         except KeyboardInterrupt:
             return Row(member.study, "interrupted", INTERRUPTED, "the same command goes on from here")
         except AutotuneError as error:
@@ -65,15 +66,12 @@ class Night:
         say(f"{member.study} is left out: {error}" + (f" ({error.tip})" if error.tip else ""))
         return replace(Row.of_error(member.study, error), model=", ".join(member.question.build))
 
-    def _tuned(self, member: Member, spent_s: float, num_sharing: int) -> Row:
+    def _tuned(self, member: Member, shared: SharedTime, num_sharing: int) -> Row:
         terms = terms_of(member.question, time.monotonic(), self.studies)
-        if member.shares_time and terms.budget.wall_s is not None:
-            left_s = terms.budget.wall_s - spent_s
-            if left_s <= 0:
-                return Row(member.study, "not begun", UNCLEAR, "the time was over; the same command goes on from here")
-            share_s = left_s / num_sharing
-            budget = terms.budget.model_copy(update={"wall_s": share_s})
-            terms = replace(terms, budget=budget, time=Deadline.after(share_s))
+        budget = shared.share_of(terms.budget, num_sharing)
+        if budget is None:
+            return Row(member.study, NOT_BEGUN, UNCLEAR, "the time was over; the same command goes on from here")
+        terms = replace(terms, budget=budget, time=Deadline.after(budget.wall_s))
         manifest = make_manifest(member.question, terms.limits)
         study, sources = self._opened(manifest)
         with closing(study):

@@ -24,6 +24,8 @@ from autotune.tuned.tuned_config import TunedConfig
 
 FAILED, UNMEASURED, UNCLEAR = 1, 2, 3
 INTERRUPTED = 130
+NOT_BEGUN = "not begun"
+"""The outcome of one that the time did not reach."""
 _WORST_FIRST = (INTERRUPTED, FAILED, UNMEASURED, UNCLEAR)
 
 
@@ -58,6 +60,8 @@ class Row:
     """When its study began, in ISO 8601."""
     seconds: float = 0.0
     """How long this command was busy with it."""
+    was_short: bool = False
+    """Its share of the time did not hold what was asked."""
 
     @classmethod
     def of_error(cls, name: str, error: AutotuneError) -> Row:

@@ -33,11 +33,11 @@ from autotune.tuned.tuned_config import TunedConfig
 from autotune.tuning.blocks import BlockedRun, Contestant
 from autotune.verification.comparison import (
     PairedRun,
+    TooLittleTimeError,
     is_clear,
     paired_run_of,
     request_of,
     sides_of,
-    too_little_time,
     untuned_outcome,
 )
 from autotune.verification.verify import EXIT_CODES, Fate
@@ -148,7 +148,7 @@ def upgrade(
         name = next(name for name in names if name in contest.failures)
         return _of_failure(name, contest.failures[name], here, there)
     if len(contest.blocks) < contest.plan.first_look:
-        raise too_little_time(budget)
+        raise TooLittleTimeError(budget)
     was_faster = tuned.verdict is Verdict.FASTER
     return _Rows(contest, pair).answer(was_faster=was_faster, here=here, there=there, max_loss=max_loss)
 

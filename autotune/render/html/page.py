@@ -14,7 +14,7 @@ from autotune.answer.sections import sections
 from autotune.answer.sections.verdict import headline
 from autotune.command_line import install
 from autotune.errors import InputError, printable_lines
-from autotune.files import write_asked
+from autotune.files import require_place, write_asked
 from autotune.measure.statistics import COMPILED
 from autotune.render.terminal import facts
 from autotune.study.study import Study
@@ -82,8 +82,7 @@ def require_possible(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as missing:
         raise InputError(f"a report needs the package {missing.name}", tip=f"run: {install('report')}") from None
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: no file can be written there", tip="name a file in a folder that exists")
+    require_place(path)
 
 
 def _shown(value: Any) -> Any:
