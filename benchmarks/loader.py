@@ -4,13 +4,17 @@ A torch model is compiled with inductor; the same compiled code is then called b
 settled, and through one that is monitored, in bursts that take turns in random order. What is compared is the time of
 a call in each burst, so that whatever else the machine does, it does to all of them. Frozen code is compared with
 frozen code that nobody watches, which is what a job would have that sets `torch._inductor.config.freezing` itself.
+
+`launch --apply` and `try` change a whole process: there a small job is run in each way, in processes that take turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +34,7 @@ import autotune
 from autotune.backends.torch.frozen import FrozenWeights
 from autotune.job.load import Loaded
 from autotune.models.torch.vit import vit
-from benchmarks.evidence import Benchmark, Goal, table
+from benchmarks.evidence import REPOSITORY, Benchmark, Goal, table
 from benchmarks.made_up_export import CONFIG, made_up_export
 
 PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02
@@ -38,11 +42,51 @@ PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02
 FROZEN = {**CONFIG, "freezing": True}
 Calls = dict[str, Callable[[], Any]]
 CHECK = "check of frozen weights"
+JOB = "one layer, in a job"
+JOB_FILE = """
+import sys, time
+import torch
+
+class OneLayer(torch.nn.Sequential):
+    pass
+
+way, begun, num = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+net, x = OneLayer(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), torch.ones(2, 4)
+if way == "bare":
+    net = torch.compile(net, backend="inductor", mode="default", dynamic=None, fullgraph=False)
+if way == "loaded":
+    import autotune
+    net = autotune.load("best.yaml").apply(net, on_mismatch="raise")
+ready_s = time.time() - begun
+with torch.no_grad():
+    for _ in range(500):
+        net(x)
+    start = time.perf_counter()
+    for _ in range(num):
+        net(x)
+    print(ready_s, (time.perf_counter() - start) / num)
+"""
+_CLI = [sys.executable, str(REPOSITORY / "cli.py")]
+JOB_WAYS: dict[str, list[str]] = {
+    "untuned": [],
+    "bare": [],
+    "loaded": [],
+    "applied": [*_CLI, "launch", "best.yaml", "--apply", "--"],
+    "tried": [*_CLI, "try", "best.yaml", "--"],
+}
+"""How a job's calls are made -> what stands in front of its command."""
+_IN_WORDS = {
+    "untuned": "untuned",
+    "bare": "bare `torch.compile`",
+    "loaded": "loaded, in the job's two lines",
+    "applied": "`launch --apply`",
+    "tried": "`try`, tuned in half of the calls",
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model under a config, in rounds of bursts of calls; or, without a model, the check of frozen weights."""
+    """A model under a config, in rounds of bursts of calls; without a model the check of frozen weights, or jobs."""
 
     name: str
     make: Callable[[], tuple[torch.nn.Module, torch.Tensor]] | None = None
@@ -78,6 +122,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
         Case("ViT", large, CONFIG, rounds, max(1, calls // 500)),
         Case("ViT, frozen", large, FROZEN, rounds, max(1, calls // 500)),
         Case(CHECK),
+        Case(JOB, rounds=max(2, rounds // 10), calls=20 * calls),
     ]
 
 
@@ -118,10 +163,10 @@ def burst_s(call: Callable[[], Any], num_calls: int) -> float:
     return (time.perf_counter() - start) / num_calls
 
 
-def run(case: Case) -> Bursts | Watch:
-    """Seconds of a call in each burst of each way, or what the check takes."""
+def run(case: Case) -> Bursts | Watch | Jobs:
+    """Seconds of a call in each burst of each way, or in each job, or what the check takes."""
     if case.make is None:
-        return watch()
+        return watch() if case.name == CHECK else jobs(case)
     generator = random.Random(0)
     torch._dynamo.reset()  # What was compiled for the last case would serve this one, frozen or not.
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -190,7 +235,68 @@ def watch() -> Watch:
     return Watch(len(weights), num_bytes, max(taken, 0), statistics.median(seconds), statistics.median(in_place))
 
 
-def judge(records: Sequence[Bursts | Watch]) -> list[Goal]:
+@dataclass(frozen=True)
+class Jobs:
+    """Way -> of each of its processes the seconds until the first call, and of a call."""
+
+    found_s: dict[str, list[tuple[float, float]]]
+
+    def call_s(self, way: str) -> list[float]:
+        return [each for _, each in self.found_s[way]]
+
+    def added_s(self, way: str) -> list[float]:
+        """What a way adds to the bare call of the same round; `try` to a call that is untuned or applied by turns."""
+        base = self.call_s("bare")
+        if way == "tried":
+            pairs = zip(self.call_s("untuned"), self.call_s("applied"), strict=True)
+            base = [(one + other) / 2 for one, other in pairs]
+        return [one - other for one, other in zip(self.call_s(way), base, strict=True)]
+
+    def rows(self) -> list[list[str]]:
+        rows = []
+        for way, words in _IN_WORDS.items():
+            added = ""
+            if way not in ("untuned", "bare"):
+                tenths = statistics.quantiles(self.added_s(way), n=10)
+                median_s = statistics.median(self.added_s(way))
+                added = f"{median_s * 1e6:+.2f} µs ({tenths[0] * 1e6:+.2f} to {tenths[-1] * 1e6:+.2f})"
+            rows.append([JOB, words, f"{statistics.median(self.call_s(way)) * 1e6:.2f} µs", added])
+        return rows
+
+    def in_words(self) -> str:
+        """Seconds until the first call."""
+        ready = {way: statistics.median(each for each, _ in found) for way, found in self.found_s.items()}
+        return (
+            f"A job is ready for its first call after {ready['untuned']:.2f} s, with the two lines after "
+            f"{ready['loaded']:.2f} s, under `launch --apply` after {ready['applied']:.2f} s and under `try` after "
+            f"{ready['tried']:.2f} s."
+        )
+
+
+def jobs(case: Case) -> Jobs:
+    """Jobs of one layer, each way in each round in an order by chance."""
+    generator, found = random.Random(0), dict[str, list[tuple[float, float]]]()
+    with tempfile.TemporaryDirectory() as folder:
+        content = made_up_export(*tiny(), CONFIG)
+        content["workload"]["signature"]["model_class"] = "job.OneLayer"
+        content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
+        Path(folder, "best.yaml").write_text(yaml.safe_dump(content))
+        Path(folder, "job.py").write_text(JOB_FILE)
+        for _ in range(case.rounds):
+            for way in generator.sample(list(JOB_WAYS), len(JOB_WAYS)):
+                found.setdefault(way, []).append(_job_s(way, case.calls, folder))
+    return Jobs({way: found[way] for way in JOB_WAYS})
+
+
+def _job_s(way: str, num_calls: int, folder: str) -> tuple[float, float]:
+    command = [*JOB_WAYS[way], sys.executable, "job.py", way, str(time.time()), str(num_calls)]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True)
+    ready_s, call_s = map(float, done.stdout.split())
+    return ready_s, call_s
+
+
+def judge(records: Sequence[Bursts | Watch | Jobs]) -> list[Goal]:
     """About the smallest call, and about the check of frozen weights."""
     bursts = {each.model: each for each in records if isinstance(each, Bursts)}
     plain = bursts["one layer"]
@@ -203,8 +309,8 @@ def judge(records: Sequence[Bursts | Watch]) -> list[Goal]:
     return [goal, Goal(text, f"{share:.2%}", share <= FROZEN_SHARE)]
 
 
-def section(records: Sequence[Bursts | Watch]) -> str:
-    """Three rows for each model."""
+def section(records: Sequence[Bursts | Watch | Jobs]) -> str:
+    """Three rows for each model, and one for each way of a job."""
     cost, mib = _watch(records), 2**20
     about = (
         "A compiled model, called bare, through `autotune.load(...).apply(model)` once it has settled, and with "
@@ -212,16 +318,17 @@ def section(records: Sequence[Bursts | Watch]) -> str:
         f"copy: {cost.weights_bytes / mib:.1f} MiB in {cost.num_tensors} tensors take {cost.taken_bytes / mib:.1f} "
         f"MiB, a check {cost.check_in_place_s * 1e6:.1f} µs after a call, {cost.check_s * 1e6:.1f} µs after a check."
     )
-    rows = [row for each in records if isinstance(each, Bursts) for row in each.rows()]
+    about += "".join(f" {each.in_words()}" for each in records if isinstance(each, Jobs))
+    rows = [row for each in records if not isinstance(each, Watch) for row in each.rows()]
     return f"{about}\n\n{table(['model', 'called', 'a call', 'added'], rows)}"
 
 
-def _watch(records: Sequence[Bursts | Watch]) -> Watch:
+def _watch(records: Sequence[Bursts | Watch | Jobs]) -> Watch:
     return next(each for each in records if isinstance(each, Watch))
 
 
 BENCHMARK = Benchmark(
-    "loader", "What the loaded model costs a call", __doc__, Bursts | Watch, cases, run, judge, section, options
+    "loader", "What the loaded model costs a call", __doc__, Bursts | Watch | Jobs, cases, run, judge, section, options
 )
 
 if __name__ == "__main__":

@@ -63,3 +63,13 @@ def test_a_script_knows_its_flags(name):
         commands += [arguments] if Path(script).stem == name else []
     for arguments in commands:
         benchmarks_of(name)[0].parser().parse_args(arguments)
+
+
+def test_a_job_that_is_tried_is_compared_with_both_of_its_sides():
+    """Its calls are untuned and applied by turns; the other ways are compared with the bare call of their round."""
+    pytest.importorskip("torch")
+    from benchmarks.loader import JOB_WAYS, Jobs
+
+    took_us = dict(zip(JOB_WAYS, (10, 20, 23, 24, 19), strict=True))
+    found = Jobs({way: [(1.0, took * 1e-6), (1.0, (took + 100) * 1e-6)] for way, took in took_us.items()})
+    assert [row[-1].partition(" (")[0] for row in found.rows()] == ["", "", "+3.00 µs", "+4.00 µs", "+2.00 µs"]
