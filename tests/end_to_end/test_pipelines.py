@@ -1,11 +1,13 @@
-"""A pipeline from `tune` to a job."""
+"""A pipeline from `tune`, or from a job that was watched, to a job."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 import yaml
 
-from tests.conftest import TORCH_SPACE
+from tests.conftest import REPOSITORY, TORCH_SPACE
 from tests.end_to_end.test_real_studies import job, studied
 
 torch = pytest.importorskip("torch")
@@ -85,3 +87,57 @@ def test_a_pipeline_is_tuned_exported_and_applied(cli, no_toolchain, tmp_path):
     assert said["error"] < 1e-5
     assert said["states"] == {"denoiser": "tuned", "decoder": "tuned"}
     assert said["changed"] == {"denoiser": True, "decoder": True}
+
+
+LIVE_JOB = f"""
+import logging, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+import numpy, torch
+from tests.stand_ins import pipelines
+
+logging.basicConfig(format="%(message)s", stream=sys.stderr)
+pipe, inputs = getattr(pipelines, sys.argv[1])()
+made = []
+for _ in range(3):
+    torch.manual_seed(5)
+    if isinstance(inputs, dict):
+        made.append(pipe(**inputs, output_type="np").images)
+    else:
+        made.append([each["score"] for each in pipe(*inputs)])
+numpy.save(sys.argv[2], numpy.asarray(made))
+print("graphs", "torch._dynamo.utils" in sys.modules and torch._dynamo.utils.counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pipeline", "package", "model"),
+    [
+        ("stable_diffusion", "diffusers", "UNet2DConditionModel"),
+        ("texts", "transformers", "BertForSequenceClassification"),
+    ],
+)
+def test_a_live_pipeline_is_seen_tuned_and_applied(
+    cli, cli_process, no_toolchain, budget_file, tmp_path, pipeline, package, model
+):
+    """A job that says nothing of autotune is watched; what took its time is tuned, and the job makes the same pictures
+    and scores tuned, each time."""
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip(package)
+    (tmp_path / "job.py").write_text(LIVE_JOB)
+    (tmp_path / "space.yaml").write_text(TORCH_SPACE.replace("aot_eager", "inductor"))
+    job = ("--", sys.executable, "job.py", pipeline)
+    watched = cli_process("watch", "-o", "seen", *job, "untuned.npy", timeout=600)
+    assert (watched.returncode, watched.stdout) == (0, "graphs 0\n"), watched.stderr
+    quickly = ("--space", "space.yaml", "--trials", "2", "--budget", str(budget_file))
+    studied = cli("tune", f"seen/{model}", "--study", "s", *quickly)
+    assert studied.returncode == 0, studied.stderr
+    assert cli("export", "s", "--trial", "1", "-o", "best.yaml").returncode == 0
+    tuned = cli_process("launch", "best.yaml", "--apply", *job, "tuned.npy", timeout=600)
+    assert tuned.returncode == 0, tuned.stderr
+    assert int(tuned.stdout.split()[1]) > 0, tuned.stderr
+    assert "untuned" not in tuned.stderr
+    untuned, drawn = (numpy.load(tmp_path / name) for name in ("untuned.npy", "tuned.npy"))
+    numpy.testing.assert_allclose(drawn, untuned, rtol=1e-4, atol=1e-5)
+    assert untuned.std() > 1e-4
