@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from mindspore.communication import GlobalComm, get_group_size
-
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.mindspore import shapes
 from autotune.backends.registry import load_backend
@@ -18,7 +16,7 @@ from autotune.job.latency_check import NUM_TIMED
 from autotune.job.policy import LoadedFile
 from autotune.job.stats import StatsRecorder, recorder_of
 from autotune.plugins.watch.applying import apply
-from autotune.plugins.watch.mindspore import applied
+from autotune.plugins.watch.mindspore import applied, kept
 from autotune.plugins.watch.stretches import TUNED
 from autotune.plugins.watch.trying import ModelInTurns, Trying
 
@@ -42,7 +40,7 @@ def _alternating(trying: Trying, loaded: LoadedFile, cell: Any) -> Any:
     why = None
     if tuned.kind.trains:
         why = "steps of MindSpore do not change sides: the job ran untuned"
-    elif bool(GlobalComm.INITED) and (num := int(get_group_size())) > 1:
+    elif (num := kept.num_ranks()) > 1:
         why = f"this is one of {num} ranks, which cannot change sides each by itself: the job ran untuned"
     if why is not None:
         model.notes = lambda: [why]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
+from mindspore.communication import GlobalComm, get_group_size
 
 from autotune.backends import array_file
 from autotune.backends.mindspore.apply import already_compiled, is_graph_mode, selected_device
@@ -106,5 +107,11 @@ def describe_process() -> Mapping[str, Any]:
         "release": ms.__version__,
         "threads": threads_said(os.environ) or num_usable_cores(),
         "device": selected_device(),
+        "ranks": num_ranks(),
         "unrecorded": _UNRECORDED,
     }
+
+
+def num_ranks() -> int:
+    """The processes of the distributed job that this is one of; 1: it is alone."""
+    return int(get_group_size()) if GlobalComm.INITED else 1
