@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import os
 import shutil
 import signal
@@ -579,6 +580,7 @@ def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:ENTRY\n")
         (folder / f"{module}.py").write_text(source)
         modules.add(module)
+        importlib.invalidate_caches()  # An import may have looked for the folder before it was there.
         forget_installed_backends()
 
     def forget_installed_backends() -> None:

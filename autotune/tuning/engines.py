@@ -58,23 +58,27 @@ def tell_of_missing(session: Session) -> None:
         session.notify(EnginesMissing(tuple(missing)))
 
 
+def to_be_timed(session: Session) -> dict[str, Engine]:
+    """Those that are installed, where the processes of this study run."""
+    is_here = session.bench.is_here
+    return {name: each for name, each in engines_of(session.study).items() if each.is_installed and is_here}
+
+
 def time_after_verdict(session: Session, time: TimeBudget, confirmation: Confirmation) -> Confirmation:
     """The verdict as it is. What is timed in one block more is kept with the study."""
     study = session.study
     _time_sustained(session, time, confirmation)
-    engines = {name: engine for name, engine in engines_of(study).items() if engine.is_installed}
+    engines = to_be_timed(session)
     is_usual = study.untuned_record() is not None and session.untuned.measurement.signature.work is None
-    if not engines or not session.bench.is_here or not is_usual:
+    if not engines or not is_usual:
         return confirmation
     number = confirmation.candidate if confirmation.verdict in COMPILED else None
     best = next((record for record in study.records() if record.number == number), None)
-    finalists = [] if best is None else [best]
-    like_one = best or session.untuned  # An export takes about as long as a compile.
-    if not time.holds([*finalists, *[like_one] * len(engines)]):
+    if time.engines_s(best) > time.left_s:
         ENGINE_BLOCK.write(study, EngineBlock(figures=_left_out(engines, "no time was left for it")))
         return confirmation
     session.notify(EnginesStarted(tuple(engine.title for engine in engines.values())))
-    ENGINE_BLOCK.write(study, _block(session, engines, finalists))
+    ENGINE_BLOCK.write(study, _block(session, engines, [] if best is None else [best]))
     return confirmation
 
 

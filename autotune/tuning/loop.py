@@ -35,7 +35,7 @@ from autotune.tuning.checks import (
     wrong_again,
 )
 from autotune.tuning.confirmation import conclude
-from autotune.tuning.engines import tell_of_missing, time_after_verdict
+from autotune.tuning.engines import tell_of_missing, time_after_verdict, to_be_timed
 from autotune.tuning.events import (
     AnswerProven,
     ModelChecked,
@@ -75,7 +75,7 @@ class Tuner:
         self._budget = budget = _with_further_looks(study, budget)
         session = Session(study, budget, bench, notify, deadline or Deadline.after(budget.wall_s))
         self._begun = session.deadline.clock()
-        self._time = TimeBudget(session)
+        self._time = TimeBudget(session, len(to_be_timed(session)))
         self._notify: Notify = TimeLeft(session, self._time)
         self._session = replace(session, notify=self._notify)
         self._attempts = Attempts(self._session)

@@ -66,8 +66,10 @@ can and the last. Half of the replays of recorded tables stopped by this share, 
 class TimeBudget:
     """Reads the study anew at each question; without a time budget there is time for everything."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, num_engines: int = 0) -> None:
+        """`num_engines`: so many engines are timed beside the answer at the end."""
         self._session = session
+        self._num_engines = num_engines
         self._pace = SAFETY
         """How many times as long as estimated blocks take: a guess until one was measured."""
         self._is_pace_known = False
@@ -82,6 +84,22 @@ class TimeBudget:
         """Seconds until the end of the run."""
         return self._session.deadline.left_s()
 
+    @property
+    def free_s(self) -> float:
+        """Seconds that are left without those of the engines, which are held back from all that follows a proven
+        answer. Its proof goes first, and what does not fit any more is not waited for."""
+        left_s, study = self.left_s, self._session.study
+        if not self._num_engines or not study.answers:
+            return left_s
+        best = next((record for record in study.records() if record.number == study.answers[-1].trial), None)
+        needed_s = self.engines_s(best)
+        return left_s - needed_s if needed_s <= left_s else left_s
+
+    def engines_s(self, best: TrialRecord | None) -> float:
+        """Seconds of a block of the engines and the answer, if there is one. An export takes about as long as a
+        compile."""
+        return self.block_s([*([] if best is None else [best]), *[best or self._session.untuned] * self._num_engines])
+
     def next_trial_s(self, standing: Standing | None) -> float | None:
         """Seconds that the next trial may take; None where the time is better used for blocks.
 
@@ -89,11 +107,11 @@ class TimeBudget:
         without which it could not take the answer's place. Where not even one block fits, all is for trials: then the
         answer is the fastest of them, unconfirmed. The first config may take all that is left.
         """
-        left_s = self.left_s
-        if math.isinf(left_s):
+        if math.isinf(self.left_s):
             return math.inf
         if standing is None:
-            return left_s if left_s > 0 else None
+            return self.left_s if self.left_s > 0 else None
+        left_s = self.free_s
         leader = standing.evidence.leader
         tried = self._tried()
         typical_s = typical_trial_s(tried) if tried else trial_s(standing.evidence.untuned)
@@ -108,13 +126,13 @@ class TimeBudget:
     def spare_trial_s(self, standing: Standing) -> float | None:
         """Seconds for a trial that an answer can do without; None where it would take the time of the blocks."""
         leader = standing.evidence.leader
-        if leader is not None and self.left_s < self.block_s([leader]):
+        if leader is not None and not self.holds([leader]):
             return None
         return self.next_trial_s(standing)
 
     def holds(self, finalists: Sequence[TrialRecord]) -> bool:
         """A block of these is expected to end in time."""
-        return self.block_s(finalists) <= self.left_s
+        return self.block_s(finalists) <= self.free_s
 
     def fitting(self, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
         """As many of them as there is time for in one block, the more important ones first."""
@@ -127,7 +145,7 @@ class TimeBudget:
     def may_hold(self, finalist: TrialRecord) -> bool:
         """A block of it may end in time, if it takes less than expected, which nobody knows as long as none was
         measured."""
-        return not self._is_pace_known and HOPE * self._estimated_s([finalist]) <= self.left_s
+        return not self._is_pace_known and HOPE * self._estimated_s([finalist]) <= self.free_s
 
     def block_s(self, finalists: Sequence[TrialRecord]) -> float:
         """Seconds that a block of these is expected to take."""

@@ -126,7 +126,7 @@ def test_one_that_cannot_run_the_model(abacus, tune, failure):
 def test_without_time_it_is_left_out_and_named(abacus, tune, monkeypatch):
     """A run that has a time ends in it."""
     abacus()
-    full = SimpleNamespace(holds=lambda finalists: False)
+    full = SimpleNamespace(engines_s=lambda best: 9.0, left_s=8.0)
     monkeypatch.setattr(
         loop, "time_after_verdict", lambda session, _, verdict: time_after_verdict(session, full, verdict)
     )

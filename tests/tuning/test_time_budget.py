@@ -10,6 +10,7 @@ import pytest
 
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
+from autotune.backends.engine import ENGINES
 from autotune.bench.bench import Running
 from autotune.config import Config
 from autotune.errors import InputError
@@ -19,15 +20,17 @@ from autotune.measure.statistics import Verdict
 from autotune.render.json import document
 from autotune.study.budget import BlockPlan, Budget, duration_s
 from autotune.study.folder import FolderStudies
-from autotune.study.records import StopReason
+from autotune.study.records import ENGINE_BLOCK, StopReason
 from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
+from autotune.tuning import loop
 from autotune.tuning.attempts import Attempts
 from autotune.tuning.events import BlockMeasured, BlockStarted, BudgetShort, SearchEnded, StageEntered, TrialStarted
 from autotune.tuning.loop import Tuner
 from autotune.tuning.session import Session, trial_request
 from autotune.tuning.time_budget import TimeBudget, TimeLeft
 from tests.conftest import OneByOne, fake_space, reopened, summary_of
+from tests.plugins.test_engines import ABACUS
 
 SPACE = """
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
@@ -291,6 +294,22 @@ class TestTheSearch:
         assert second.num_trials > first.num_trials
         assert second.verdict is Verdict.FASTER
         assert tune.clock.now <= 300
+
+
+@pytest.mark.parametrize(("wall_s", "problem"), [(260, None), (400, None), (100, "no time was left for it")])
+def test_an_engine_is_timed_in_the_time_that_is_left_after_the_proof(
+    install_backend, make_study, study, tune, monkeypatch, wall_s, problem
+):
+    """Its block's seconds are held back from what follows the first proof, and from nothing before it."""
+    install_backend("abacus", "abacus_engine", ABACUS.format(body="return model", package="pydantic"), ENGINES.group)
+    tune(wall_s)
+    assert tune.clock.now <= wall_s
+    (figure,) = ENGINE_BLOCK.read(study).figures
+    assert figure.problem == problem
+    monkeypatch.setattr(loop, "to_be_timed", lambda _: {})
+    tune(wall_s, on=(unreserved := make_study("unreserved", space=study.manifest.space)))
+    assert study.confirmation.verdict is unreserved.confirmation.verdict is Verdict.FASTER
+    assert study.answers[0] == unreserved.answers[0]
 
 
 def test_a_start_that_waits_is_a_part_of_the_time(study, measurement):
