@@ -146,20 +146,41 @@ def test_each_worker_has_a_core_and_a_tuned_model(
     assert "untuned" not in service.said
 
 
+NOBODY = 12345
+"""A user without a name, a home or privileges, as `docker run --user` makes one."""
 READ_ONLY = """
-mount --make-rprivate / && mount -t tmpfs -o size=300m tmpfs {folder} && mount -o remount,bind,ro / || exit 77
+mount --make-rprivate / && mount -t tmpfs tmpfs /media || exit 77
+for place in {needed}; do mkdir -p /media$place && mount --bind $place /media$place || exit 77; done
+mount -t tmpfs -o mode=755 tmpfs {home} || exit 77
+for place in {needed}; do mkdir -p $place && mount --bind /media$place $place || exit 77; done
+mount --bind {folder} /mnt && mount -t tmpfs -o size=300m tmpfs /mnt/writable || exit 77
+for place in {home} /media /mnt /; do mount -o remount,bind,ro $place || exit 77; done
 touch {home}/x 2>/dev/null && exit 78
-exec setpriv --bounding-set=-all --inh-caps=-all {command}
+cd /mnt
+unset LOGNAME USER LNAME USERNAME
+export HOME=/
+exec setpriv --reuid={user} --regid={user} --clear-groups --bounding-set=-all --inh-caps=-all "$@"
 """
 
 
 def in_a_read_only_container(folder: Path) -> list[str]:
-    """A command line's beginning: a root that nobody can write to, but for `folder`, and a user without privileges."""
+    """A command line's beginning: a root that nobody can write to, but for `writable` of `folder`, which is /mnt, and a
+    user that is not root."""
     tools = [shutil.which(each) for each in ("unshare", "setpriv", "mount")]
-    script = READ_ONLY.format(folder=shlex.quote(str(folder)), home=shlex.quote(str(Path.home())), command='"$@"')
-    start = ["unshare", "--mount", "bash", "-c", script, "bash"]
+    home = Path.home()
+    # Root's home is closed to others, and may hold this Python or this checkout.
+    needed = {str(each) for each in map(Path, (sys.base_prefix, sys.prefix, REPOSITORY)) if each.is_relative_to(home)}
+    places = {"folder": shlex.quote(str(folder)), "home": shlex.quote(str(home)), "needed": shlex.join(sorted(needed))}
+    start = ["unshare", "--mount", "bash", "-c", READ_ONLY.format(**places, user=NOBODY), "bash"]
     if not all(tools) or subprocess.run([*start, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not make a root read-only")
+        pytest.skip("this user may not make a root read-only, or become another")
+    # The second start is the other user's own, as a compiler's is: at the first one root may still enter any folder.
+    program = "import autotune, gunicorn, os, sys; os.execv(sys.executable, [sys.executable, '--version'])"
+    given = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [*start, sys.executable, "-P", "-c", program]
+    tried = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"another user cannot run this Python: {tried.stderr.strip()[-200:]}")
     return start
 
 
@@ -167,8 +188,8 @@ def in_a_read_only_container(folder: Path) -> list[str]:
 @pytest.mark.torch
 @pytest.mark.parametrize("way", ["afresh", "from the master", "read-only"])
 def test_requests_of_any_length(started: Callable[..., Service], tmp_path: Path, monkeypatch, way: str) -> None:
-    """The answers are the untuned model's, both workers are tuned, and none has died. A read-only one compiles in the
-    one folder that can be written to."""
+    """The answers are the untuned model's, both workers are tuned, and none has died. A read-only one, of a user that
+    is not root, compiles in the one folder that can be written to."""
     import torch
 
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -186,7 +207,10 @@ def test_requests_of_any_length(started: Callable[..., Service], tmp_path: Path,
     )  # fmt: skip
     writable = tmp_path / "writable"
     writable.mkdir()
-    before = in_a_read_only_container(writable) if way == "read-only" else []
+    before: list[str] = []
+    if way == "read-only":
+        tmp_path.chmod(0o755)
+        before, writable = in_a_read_only_container(tmp_path), Path("/mnt/writable")
     service = started(*["--preload"] * (way == "from the master"), before=before, TMPDIR=str(writable))
     workers = service.workers()
     assert set(workers.values()) == {"tuned"}
