@@ -83,13 +83,14 @@ def blocks() -> tuple[Block, ...]:
         content = page.read_text(encoding="utf-8")
         for match in BLOCK.finditer(content):
             before = MARKER.search(content[: match.start()].rstrip("\n"))
+            usual = "a signature" if page.name == "python-reference.md" else None
             found.append(
                 Block(
                     page,
                     content.count("\n", 0, match.start()) + 1,
                     match["language"],
                     textwrap.dedent(match["text"]),
-                    before[1] if before else None,
+                    before[1] if before else usual,
                 )
             )
     return tuple(found)

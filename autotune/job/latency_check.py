@@ -133,7 +133,7 @@ class LatencyCheck:
         return None if page_faults is None else why_slower(tuned, self._promise.latency_s, page_faults)
 
     def _why(self, tuned: ProcessState) -> str:
-        """The cause with what to do about it, after a semicolon (docs/measurement.md has the table); or nothing."""
+        """The cause with what to do about it, after a semicolon (docs/timings-differ.md has them); or nothing."""
         match self._cause_of(tuned):
             case Cause.FAULTS:
                 faults = f"; {tuned.page_faults:,.0f} page faults a call, recorded {self._promise.page_faults:,.0f}: "

@@ -118,7 +118,7 @@ def _signature(function: Callable[..., Any]) -> str:
     line = f"def {name}({', '.join(words)}){returned}"
     if len(line) > 100:
         line = f"def {name}(\n" + "".join(f"    {each},\n" for each in words) + f"){returned}"
-    return f"<!-- not executed: a signature -->\n```python\n{line}\n```\n"
+    return f"```python\n{line}\n```\n"
 
 
 def _parameter(parameter: inspect.Parameter) -> str:

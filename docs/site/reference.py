@@ -70,7 +70,9 @@ def _rows_of(command: Any) -> list[tuple[str, str]]:
     """Options and arguments, each with its meaning."""
     context = command.make_context(command.name, ["-"], resilient_parsing=True)
     records = (each.get_help_record(context) for each in command.get_params(context))
-    return [(_code(option), _cell(text)) for option, text in filter(None, records) if not option.endswith("--help")]
+    found = [(_code(option), _cell(text)) for option, text in filter(None, records) if not option.endswith("--help")]
+    meanings = [text for _, text in found]
+    return [(name, "The same." if text in meanings[:n] else text) for n, (name, text) in enumerate(found)]
 
 
 def _cell(text: str) -> str:
@@ -90,7 +92,7 @@ _EVERYWHERE = ["cpu", "gpu", "ascend"]
 def knobs(framework: str) -> str:
     """A row for each knob and, below it, one for each group of values that is offered under the same conditions."""
     space = read_space_file(REPOSITORY / "search_spaces" / f"{framework}.yaml")
-    rows = [row for name, entry in space.knobs.items() for row in _rows(name, entry)]
+    rows = [row for name in space.knobs for row in _rows(name, space.knobs)]
     return f"{table(['knob', 'values', 'what it does', 'from preset', 'offered'], rows)}\n"
 
 
@@ -105,8 +107,9 @@ def recipes(framework: str) -> str:
     return f"{table(['recipe', 'what was reported', 'settings', 'from preset', 'tried'], rows)}\n"
 
 
-def _rows(name: str, entry: KnobEntry) -> Iterator[list[str]]:
-    about = [_cell(entry.about), *([f"With {_pattern(entry)}."] if entry.when else [])]
+def _rows(name: str, knobs: Mapping[str, KnobEntry]) -> Iterator[list[str]]:
+    entry = knobs[name]
+    about = [_cell(entry.about), *([f"With {_pattern(entry, knobs)}."] if entry.when else [])]
     first, meaning = f"[`{name}`]({entry.doc})", ". ".join(each.rstrip(".") for each in about if each)
     for (preset, offered), values in groupby(entry.written(), key=lambda value: _offered(entry, value)):
         several = list(values)
@@ -128,9 +131,18 @@ def _word(value: Scalar) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _pattern(entry: KnobEntry) -> str:
+def _pattern(entry: KnobEntry, knobs: Mapping[str, KnobEntry]) -> str:
     wanted = {knob: value if isinstance(value, list) else [value] for knob, value in entry.when.items()}
-    return ", ".join(f"`{knob}={' or '.join(map(_word, values))}`" for knob, values in wanted.items())
+    return ", ".join(_wanted(knobs[name], name, values) for name, values in wanted.items())
+
+
+def _wanted(entry: KnobEntry, name: str, values: list[Scalar]) -> str:
+    """The values of a knob, or the one that is left out where there are many."""
+    written = [each.value for each in entry.written() if isinstance(each, ValueEntry)]
+    others = [value for value in written if value not in values]
+    if len(others) == 1 and len(values) > 2:
+        return f"`{name}` other than `{_word(others[0])}`"
+    return f"`{name}={' or '.join(map(_word, values))}`"
 
 
 def _offered(knob: Conditions, value: Conditions) -> tuple[str, str]:

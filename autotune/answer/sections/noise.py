@@ -169,7 +169,7 @@ def state_in_words(who: str, state: ProcessState) -> list[Fact]:
 
 
 def remedy(cause: Cause) -> str | None:
-    """What to do about a cause: docs/measurement.md has the table of causes. None where no ratio is touched by it."""
+    """What to do about a cause: docs/timings-differ.md has the causes. None where no ratio is touched by it."""
     match cause:
         case Cause.FAULTS:
             return f"keep memory in the process (the knob `allocator`, with {marked('process_settings', True)})"
