@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autotune import environment
 from autotune.config import Config
@@ -17,12 +17,14 @@ from autotune.study.own_files import clear_runs
 from autotune.study.records import NoiseFloor, TrialRecord
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.tuning.attempts import Attempts
+from autotune.tuning.attempts import Attempts, TrialQueue
 from autotune.tuning.blocks import blocked_run
 from autotune.tuning.estimate import setting_up_s
 from autotune.tuning.events import ConfigProbed, ModelChecked, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.failure_rules import signature_of
+from autotune.tuning.field import Field
 from autotune.tuning.session import Session, setup_error, trial_request
+from autotune.tuning.time_budget import TimeBudget
 
 
 def require_same_machine(study: Study) -> None:
@@ -126,6 +128,19 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     )
     session.notify(NoiseFloorMeasured(floor))
     return floor
+
+
+def measure_floor_between(
+    session: Session, time: TimeBudget, queue: TrialQueue, field: Field, waits_for_proof: Callable[[], bool]
+) -> None:
+    """The noise floor on a device where trials compile side by side: once nothing is under way behind the first config,
+    unless that is a large gain which waits for its proof."""
+    study = session.study
+    is_open = session.in_batches and study.noise_floor is None and len(study.ended()) > 1
+    if not is_open or len(queue) or field.block is not None or not time.has_time_for_noise_floor() or waits_for_proof():
+        return
+    field.ahead.drop()
+    study.noise_floor = measure_noise_floor(session)
 
 
 def wrong_again(failure: Failure, *, is_later_run: bool) -> SetupError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from autotune.bench.bench import Bench, Check, Running
 from autotune.config import Config
@@ -28,6 +29,7 @@ from autotune.tuning.beside import SecondBeside, UntunedBeside, plan_second_base
 from autotune.tuning.blocks import Block
 from autotune.tuning.checks import (
     CircuitBreaker,
+    measure_floor_between,
     measure_noise_floor,
     require_same_machine,
     require_same_model,
@@ -87,7 +89,10 @@ class Tuner:
             study, self._sampler, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded))
         )
         self._breaker = CircuitBreaker(self._session, self._attempts)
-        self._checks: Sequence[Check] = bench.checks_for(self._session, self._time.has_time_for_noise_floor)
+        floor = partial(
+            measure_floor_between, self._session, self._time, self._queue, self._field, self._waits_for_proof
+        )
+        self._checks: Sequence[Check] = (*bench.checks_for(self._session, self._time.has_time_for_noise_floor), floor)
         self._reason: StopReason | None = None
         """Why no further config is tried."""
         self._needed_settings = pruning.NeededSettings(study.manifest, EQUALLY_FAST)
@@ -125,7 +130,7 @@ class Tuner:
                 earlier = None
             if earlier is not None and _stands(earlier, study):
                 return earlier
-            confirmation = self._conclude(self._standing())
+            confirmation = conclude(self._session, self._standing(), self._field, self._reason)
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             record_verdict(study, confirmation)
@@ -152,8 +157,7 @@ class Tuner:
 
     def _try_untuned(self) -> bool:
         """Run the trial of the untuned model. False where the time was up."""
-        longest_s = self._time.next_trial_s(None)
-        if longest_s is None:
+        if (longest_s := self._time.next_trial_s(None)) is None:
             return False
         self._queue.add(self._opened(self._study.manifest.space.untuned()), longest_s)
         record = self._attempts.run_and_record(self._queue.take(), ())
@@ -185,7 +189,8 @@ class Tuner:
             self._second.end()
         if is_again and self._wants_more():
             require_same_model(session, self._attempts)
-        if not session.has_beside and self._study.noise_floor is None and self._time.has_time_for_noise_floor():
+        is_alone = not session.has_beside and not session.in_batches
+        if is_alone and self._study.noise_floor is None and self._time.has_time_for_noise_floor():
             self._study.noise_floor = measure_noise_floor(session)
 
     def _go_on(self) -> bool:
@@ -264,9 +269,7 @@ class Tuner:
 
     def _under_way(self, *, has_place: bool) -> UnderWay:
         finalists = None if self._field.block is None else self._field.finalists
-        return UnderWay(
-            len(self._queue), finalists, has_place, self._session.mixes, num_extra=self._num_extra, ended=self._reason
-        )
+        return UnderWay(len(self._queue), finalists, has_place, self._session.mixes, self._num_extra, self._reason)
 
     def _run_trial(self, ready: Running | None) -> None:
         """Time a trial that is ready, or run one that was not started; and look at what it says."""
@@ -312,7 +315,7 @@ class Tuner:
         step = AnswerStep(after_s=after_s, trial=answer.number, speedup=speedup, num_blocks=num_blocks)
         self._study.answers = [*self._study.answers, step]
         # A run that is interrupted from here on keeps it.
-        record_verdict(self._study, self._conclude(standing, is_interim=True))
+        record_verdict(self._study, conclude(self._session, standing, self._field, self._reason, is_interim=True))
         self._notify(AnswerProven(step, answer, before))
 
     def _end_search(self, reason: StopReason) -> None:
@@ -321,9 +324,6 @@ class Tuner:
             self._reason = reason
             self._notify(SearchEnded(reason, self._study.early_stop))
 
-    def _conclude(self, standing: Standing, *, is_interim: bool = False) -> Confirmation:
-        return conclude(self._session, standing, self._field, self._reason, is_interim=is_interim)
-
     def _standing(self) -> Standing:
         plan = self._budget.confirmation.fit_for(self._session.objective)
         evidence = evidence_of(self._study, plan, list(self._field.failed), self._needed_settings)
@@ -331,6 +331,9 @@ class Tuner:
         blocks_s = self._time.blocks_s
         block_s = 0.0 if math.isfinite(self._time.left_s) else blocks_s / max(self._field.num_measured, 1)
         return Standing(evidence, self._field.most_finalists, blocks_s, block_s)
+
+    def _waits_for_proof(self) -> bool:
+        return self._standing().to_prove_at_once(has_plans=self._sampler.has_plans()) is not None
 
     def _wants_more(self) -> bool:
         return self._study.num_recorded() + len(self._queue) < (self._budget.num_trials or math.inf)

@@ -26,8 +26,8 @@ def test_the_order_of_a_large_gain():
 
 
 def test_the_order_of_small_gains():
-    """The second config is started with others, and all are ready before one is timed; no block of a pair starts before
-    its trial has shown anything but the first config's."""
+    """The second config is started with others, and all are ready before one is timed; no block but that of the first
+    config starts before its trial has shown anything. The noise floor comes behind the first config."""
     device, _ = first_proof.study_of(1.02, 600.0, seed=0, num_configs=5)
     did = events(device)
     numbers = [event for event in did if event[1].isdecimal()]
@@ -36,3 +36,4 @@ def test_the_order_of_small_gains():
     first = did.index(("start", "0001"))
     assert {name for _, name in did[first + 1 : first + 3]} == {"block-01/untuned", "block-01/trial-0001"}
     assert ("time", "block-01/trial-0001") not in did[: did.index(("time", "0004"))]
+    assert did.index(("time", "0001")) < did.index(("time", "block-01/untuned-1")) < did.index(("start", "0002"))
