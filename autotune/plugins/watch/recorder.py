@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +102,19 @@ class Recorder(Document):
         self._last_ns = 0
         self._writing_ns = 0
         """Spent between calls by what is written here."""
+
+    def take_in(self, model: Any, by_id: dict[int, Seen]) -> Seen | None:
+        """What is kept of a model from its first call on, found by its identity for as long as the model lives; None
+        for one too many."""
+        if len(by_id) >= MOST_MODELS:
+            self.notes["more models are called than are watched"] = None
+            return None
+        place = id(model)
+        seen: Seen = self._framework.seen_of(model)
+        by_id[place] = seen
+        weakref.finalize(model, by_id.pop, place, None).atexit = False
+        self.models.append(seen)
+        return seen
 
     def forget(self) -> None:
         """Files and kept calls stay."""

@@ -11,7 +11,6 @@ raised here, as it is wherever a job waits first.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Mapping
 from threading import get_ident
 from typing import Any
@@ -24,7 +23,7 @@ from autotune.backends.mindspore.moved_names import first
 from autotune.plugins.watch import saving
 from autotune.plugins.watch.layouts import layouts_of
 from autotune.plugins.watch.mindspore import kept
-from autotune.plugins.watch.recorder import MOST_KEPT, MOST_MODELS, Recorder, Seen, Wanted
+from autotune.plugins.watch.recorder import MOST_KEPT, Recorder, Seen, Wanted
 
 _ALWAYS_KEPT = 3
 """Calls that are kept first, whatever their shape; later ones are of new shapes."""
@@ -108,7 +107,7 @@ def _met(
 ) -> tuple[Seen, tuple[Any, ...]] | None:
     """The model of a call that is about to be made, and what the call is counted by. Never raises."""
     try:
-        seen = _Watching.by_id.get(id(cell)) or _found(recorder, cell)
+        seen = _Watching.by_id.get(id(cell)) or recorder.take_in(cell, _Watching.by_id)
         if seen is None:
             return None
         return seen, (layouts_of(args, kwargs, ms.Tensor), records_gradients(), cell.training, None)
@@ -136,19 +135,6 @@ def _note(recorder: Recorder, seen: Seen, key: tuple[Any, ...], begun: int, took
         recorder.note(seen, key, begun, took)
     except Exception as problem:
         _say(problem)
-
-
-def _found(recorder: Recorder, cell: Any) -> Seen | None:
-    """What is kept of a model from its first call on; None for one too many."""
-    if len(_Watching.by_id) >= MOST_MODELS:
-        recorder.notes["more models are called than are watched"] = None
-        return None
-    seen = kept.seen_of(cell)
-    place = id(cell)
-    _Watching.by_id[place] = seen
-    weakref.finalize(cell, _Watching.by_id.pop, place, None).atexit = False
-    recorder.models.append(seen)
-    return seen
 
 
 def hook(wanted: Mapping[str, Any]) -> bool:

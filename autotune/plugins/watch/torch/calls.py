@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import get_ident
@@ -21,7 +20,7 @@ import torch
 
 from autotune.plugins.watch import saving
 from autotune.plugins.watch.layouts import layouts_of
-from autotune.plugins.watch.recorder import MOST_KEPT, MOST_MODELS, Recorder, Seen, Wanted
+from autotune.plugins.watch.recorder import MOST_KEPT, Recorder, Seen, Wanted
 from autotune.plugins.watch.torch import kept, steps
 
 AROUND = ("torch._dynamo.mutation_guard", "torch._dynamo.utils")
@@ -135,14 +134,9 @@ def _key_of(seen: Seen, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _found(recorder: Recorder, model: Any) -> Seen | None:
     """What is kept of a model from its first call on; None for one too many."""
-    if len(_Watching.by_id) >= MOST_MODELS:
-        recorder.notes["more models are called than are watched"] = None
+    seen = recorder.take_in(model, _Watching.by_id)
+    if seen is None:
         return None
-    seen = kept.seen_of(model)
-    place = id(model)
-    _Watching.by_id[place] = seen
-    weakref.finalize(model, _Watching.by_id.pop, place, None).atexit = False
-    recorder.models.append(seen)
     _Watching.newest_s = time.monotonic()
     _own_call(type(model))
     if hasattr(type(model), "generate") and _is_in_generate(sys._getframe(1), model):
