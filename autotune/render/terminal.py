@@ -25,7 +25,7 @@ _LABEL = 12
 _BRIEF = frozenset(
     {
         *("config", "untuned", "tuned", "tokens", "instances", "compile"),
-        *("closest", "rounded", "sustained", "growth", "failed", "note", "read alone"),
+        *("closest", "rounded", "sustained", "growth", "failed", "note", "beyond", "read alone"),
     }
 )
 _STYLES = {"best": "green", "broken": "yellow", "failed": "dim"}

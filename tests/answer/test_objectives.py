@@ -22,6 +22,7 @@ from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
 from autotune.render.side_by_side import comparison_lines, verification_lines
 from autotune.render.terminal import summary, trials_table
+from autotune.space.portfolio import Entry, PortfolioTable
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
 from autotune.tuned.tuned_config import load_tuned
@@ -542,3 +543,16 @@ def test_an_undecided_study_says_how_sure_it_is(tuned, confidence, margin, words
         known["margin"] = margin
         study.confirmation = study.confirmation.model_copy(update={"candidate": 1, **known})
     assert headline(StudyResult(study)).startswith(f"undecided: trial 1 {words}; this machine is too noisy to tell")
+
+
+def test_settings_of_the_process_that_helped_other_models_are_told_to_every_reader(tuned, monkeypatch):
+    """Also where the study began with none of what was recorded, which was no more than the default."""
+    untried = Entry(config=Config({"execution": "compile", "isa": "old"}), seconds=1.0, gains=(9.0, 9.0), best_on=())
+    table = PortfolioTable(
+        framework="fake", release="0", device="cpu", task="infer", processor="a processor", num_cores=1, space="none",
+        models=("net", "other"), kinds=("net", "other"), process=("isa",), entries=(untried,),
+    )  # fmt: skip
+    monkeypatch.setattr("autotune.space.portfolio.recorded", lambda: (table,))
+    answer = StudyResult(tuned({UNTUNED: Runs(10), A: Runs(5)}))
+    assert answer.manifest.space.holds(A), "and no knob of it is `isa`"
+    assert "beyond      isa=old made 2 other models 9.0x as fast as what was tried here" in said(summary(answer))

@@ -46,7 +46,7 @@ class PriorsSection(Section):
     @cached_property
     def _beyond(self) -> Beyond | None:
         manifest = self.answer.manifest
-        if self._portfolio is None or self.answer.confirmation is None:
+        if self.answer.confirmation is None:
             return None
         return beyond(manifest.space, manifest.workload.device, manifest.workload.task)
 
