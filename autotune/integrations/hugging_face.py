@@ -18,7 +18,6 @@ from autotune.doors import USES
 from autotune.errors import AutotuneError, InputError
 from autotune.integrations.paid_back import PaidBack
 from autotune.job.load import Loaded, load
-from autotune.tuned.tuned_config import TunedConfig
 
 _log = logging.getLogger("autotune")
 T = TypeVar("T")
@@ -39,8 +38,8 @@ def use_tuned(trainer: T, path: str | PathLike[str], *, record: str | PathLike[s
         of.add_callback(_recording(os.fspath(record), os.fspath(path)))
         nothing = InputError(f"there is no {os.fspath(path)} yet, and {os.fspath(record)} records the first steps")
         loaded = Loaded(loaded.path, None, nothing)
-    if loaded.answer is not None and not loaded.answer.is_untuned:
-        of.add_callback(_timed(of, loaded.answer))
+    if (paid_back := PaidBack.of(loaded)) is not None:
+        of.add_callback(_timed(of, paid_back))
     if of.model_init is None:
         of.model = of.model_wrapped = of.callback_handler.model = loaded.apply(of.model, **policy)
         return trainer
@@ -91,11 +90,9 @@ def _recording(folder: str, path: str) -> Any:
     return Recording()
 
 
-def _timed(trainer: Any, tuned: TunedConfig) -> Any:
+def _timed(trainer: Any, paid_back: PaidBack) -> Any:
     """A callback of the trainer that says once, after some steps, what they take and when compiling is paid back."""
     from transformers import TrainerCallback
-
-    paid_back = PaidBack(tuned)
 
     class Timed(TrainerCallback):
         """Times steps of the trainer."""
@@ -104,7 +101,7 @@ def _timed(trainer: Any, tuned: TunedConfig) -> Any:
             paid_back.begin()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-            paid_back.end(trainer.model, state.max_steps, args.gradient_accumulation_steps)
+            paid_back.end(trainer.model, lambda: state.max_steps, args.gradient_accumulation_steps)
 
     return Timed()
 

@@ -1,7 +1,8 @@
 """PyTorch Lightning: `Trainer(callbacks=[tuned_callback("best.yaml", "network")])`.
 
 What is tuned is a module within the LightningModule, which its `training_step` calls; checkpoints have the same names.
-It is tuned from the beginning of `fit`, when Lightning has put it on its device, until the end.
+It is tuned from the beginning of `fit`, when Lightning has put it on its device, until the end. After some steps the
+log says what a step takes and when compiling is paid back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from autotune.errors import InputError
+from autotune.integrations.paid_back import PaidBack
 from autotune.job.load import Loaded, load
 
 _log = logging.getLogger("autotune")
@@ -37,6 +39,12 @@ def tuned_callback(path: str | os.PathLike[str], module: str | None = None, **po
         def on_fit_start(self, _: Any, pl_module: Any) -> None:
             fitting.begin(pl_module)
 
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            fitting.begin_batch(trainer)
+
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            fitting.end_batch(trainer)
+
         def on_fit_end(self, *_: Any) -> None:
             fitting.end()
 
@@ -54,6 +62,10 @@ class _Fitting:
         self._name = name
         self._policy = policy
         self._until_end = ExitStack()
+        self._tuned: Any = None
+        self._paid_back: PaidBack | None = None
+        self._steps_before = self._num_batches = 0
+        """Those of the optimizer before the current step, and the batches that this one has so far."""
 
     def begin(self, pl_module: Any) -> None:
         """Put the tuned module in the place of the one that was named."""
@@ -71,7 +83,22 @@ class _Fitting:
         except AttributeError as error:
             raise InputError(f"the {type(pl_module).__name__} has no module {name!r}", tip=str(error)) from None
         self._until_end.callback(setattr, owner, last, model)
-        setattr(owner, last, self._until_end.enter_context(self._loaded.applied(model, **self._policy)))
+        self._tuned = self._until_end.enter_context(self._loaded.applied(model, **self._policy))
+        self._paid_back, self._num_batches = PaidBack.of(self._loaded), 0
+        setattr(owner, last, self._tuned)
+
+    def begin_batch(self, trainer: Any) -> None:
+        """Before a batch, the first of a step or a further one."""
+        if self._paid_back is not None and self._num_batches == 0:
+            self._steps_before = trainer.global_step
+            self._paid_back.begin()
+        self._num_batches += 1
+
+    def end_batch(self, trainer: Any) -> None:
+        """After a batch, with which a step may end."""
+        if self._paid_back is not None and trainer.global_step != self._steps_before:
+            self._paid_back.end(self._tuned, lambda: trainer.estimated_stepping_batches, self._num_batches)
+            self._num_batches = 0
 
     def end(self) -> None:
         """Put all back as it was."""

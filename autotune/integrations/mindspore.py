@@ -42,7 +42,7 @@ def tuned_callback(path: str | os.PathLike[str], **policy: Any) -> Any:
         def on_train_step_end(self, run_context: Any) -> None:
             run = run_context.original_args()
             if training.paid_back is not None and not run.dataset_sink_mode:  # Else it is called after many steps.
-                training.paid_back.end(training.tuned, run.batch_num * run.epoch_num)
+                training.paid_back.end(training.tuned, lambda: run.batch_num * run.epoch_num)
 
         def on_train_end(self, _: Any) -> None:
             training.end()
@@ -79,8 +79,7 @@ class _Training:
             )
             return
         self.tuned = self._until_end.enter_context(self._loaded.applied(run.network, **self._policy))
-        if self._loaded.answer is not None and not self._loaded.answer.is_untuned:
-            self.paid_back = PaidBack(self._loaded.answer)
+        self.paid_back = PaidBack.of(self._loaded)
         for cell, name in places:
             self._until_end.callback(setattr, cell, name, run.network)
             setattr(cell, name, self.tuned)

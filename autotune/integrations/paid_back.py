@@ -6,9 +6,11 @@ import logging
 import math
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from autotune.backends.registry import load_backend
+from autotune.job.policy import LoadedFile
 from autotune.job.stats import recorder_of
 from autotune.tuned.tuned_config import TunedConfig
 
@@ -29,25 +31,32 @@ class PaidBack:
         self._durations: list[float] = []
         self._begun = 0.0
 
+    @classmethod
+    def of(cls, loaded: LoadedFile) -> PaidBack | None:
+        """None for a file by which nothing is compiled."""
+        return None if loaded.answer is None or loaded.answer.is_untuned else cls(loaded.answer)
+
     def begin(self) -> None:
         """Before a step."""
         self._begun = time.perf_counter()
 
-    def end(self, model: Any, num_steps: int, num_batches: int = 1) -> None:
-        """After a step of so many batches, one of `num_steps`. One rank alone says it, and only where the calls of the
-        model are tuned."""
+    def end(self, model: Any, num_steps: Callable[[], float], num_batches: int = 1) -> None:
+        """After a step of so many batches, one of `num_steps` (see `told`). One rank alone says it, and only where the
+        calls of the model are tuned."""
+        if len(self._durations) == STEPS_OF_COMPILING + STEPS_TIMED:
+            return
         self._durations.append(time.perf_counter() - self._begun)
-        if len(self._durations) != STEPS_OF_COMPILING + STEPS_TIMED:
+        if len(self._durations) < STEPS_OF_COMPILING + STEPS_TIMED:
             return
         saved_s = self._saved_s * num_batches / self._num_batches
         ranks, recorder = load_backend(self._framework).ranks(), recorder_of(model)
         if (ranks is None or ranks.rank == 0) and recorder is not None and recorder.stats().state == "tuned":
-            _log.info("autotune: %s", told(self._durations, saved_s, num_steps))
+            _log.info("autotune: %s", told(self._durations, saved_s, num_steps()))
 
 
-def told(durations: list[float], saved_s: float, num_steps: int) -> str:
+def told(durations: list[float], saved_s: float, num_steps: float) -> str:
     """What steps of a trainer took (seconds, in order), of which each saves so many seconds by the study, and after
-    which of all its steps compiling is paid back."""
+    which of all its steps compiling is paid back. `num_steps`: infinite, or below 0, where nobody knows."""
     step_s = statistics.median(durations[STEPS_OF_COMPILING:])
     compiling_s = max(sum(durations[:STEPS_OF_COMPILING]) - STEPS_OF_COMPILING * step_s, 0.0)
     took = f"a step takes {1e3 * step_s:.3g} ms"
@@ -55,5 +64,7 @@ def told(durations: list[float], saved_s: float, num_steps: int) -> str:
         return f"{took}, by the study no less than untuned: not worth it"
     took += f", untuned {1e3 * (step_s + saved_s):.3g} ms by the study"
     needed = math.ceil(compiling_s / saved_s)
-    paid = f"compiling took {compiling_s:.3g} s, paid back at step {needed:,} of {num_steps:,}"
-    return f"{took}; {paid}" + ("" if needed <= num_steps else f": not worth it for {num_steps:,} steps")
+    paid = f"{took}; compiling took {compiling_s:.3g} s, paid back at step {needed:,}"
+    if not 0 < num_steps < math.inf:
+        return paid
+    return f"{paid} of {num_steps:,}" + ("" if needed <= num_steps else f": not worth it for {num_steps:,} steps")

@@ -30,8 +30,8 @@ from autotune.workload.arguments import Arguments
 
 MOST_FORMS = 4096
 """Forms that are kept."""
-MANY_LEARNED = 100
-"""Calls with new numbers in one input after which the job is told."""
+SOME_LEARNED, MANY_LEARNED = 10, 100
+"""Calls with new numbers in one input after which the job is told, and is warned."""
 
 _Args = tuple[Any, ...]
 _Kwargs = Mapping[str, Any]
@@ -142,11 +142,11 @@ class Admission:
         *,
         takes_misfits: bool = False,
         keeps_misfits: bool = True,
-        tell: Callable[[str], object] = lambda _: None,
+        tell: Callable[[WholeNumbers], object] = lambda _: None,
     ) -> None:
         """`misfit`: why the config is not for a call. `takes_misfits`: it is applied all the same; `keeps_misfits`
-        False: a call of the same form may fit later. `numbered` None: whole numbers are not looked at. `tell` is told,
-        once, of an input whose numbers keep calls untuned."""
+        False: a call of the same form may fit later. `numbered` None: whole numbers are not looked at. `tell` is told
+        of an input whose numbers keep calls untuned."""
         self._misfit = misfit
         self._numbered = numbered
         self._takes_misfits = takes_misfits
@@ -176,12 +176,6 @@ class Admission:
         """Why the config is not for a call, whether it is made tuned or not."""
         return self._form(args, kwargs).misfit
 
-    @property
-    def num_learned(self) -> int:
-        """Calls that were made untuned for their numbers, and answered."""
-        known = {} if self._numbered is None else self._numbered.known
-        return sum(numbers.num_learned for numbers in known.values())
-
     def _refusal_of_numbers(self, form: Form, args: _Args, kwargs: _Kwargs) -> Refusal | None:
         if all(each.numbers.are_taken(each.value(args, kwargs), each.open_axes) for each in form.looked):
             return None
@@ -194,10 +188,8 @@ class Admission:
         self._numbered.backend.synchronise()  # What a model refuses, a framework may say only now.
         with self._lock:
             for numbers, each in seen:
-                if each is not None:
-                    numbers.learn(each)
-                if numbers.is_learned and numbers.num_learned == MANY_LEARNED:
-                    self._tell(numbers.name)
+                if each is not None and numbers.learn(each) and numbers.num_learned in (SOME_LEARNED, MANY_LEARNED):
+                    self._tell(numbers)
 
     def _form(self, args: _Args, kwargs: _Kwargs) -> Form:
         """That of a call, and the latest from now on."""

@@ -93,6 +93,12 @@ class WholeNumbers:
         """There is no number of its type that is not taken."""
 
     @property
+    def told_apart(self) -> str:
+        """The axes whose slices count for themselves, in words: `each of 4 along axis 0`; nothing without one."""
+        axes = [f"each of {size} along axis {axis}" for axis, size in self._slices if axis is not None]
+        return " and ".join(axes)
+
+    @property
     def has_no_limits(self) -> bool:
         """By the file: all numbers are taken."""
         return not self.is_learned and all(
@@ -121,19 +127,22 @@ class WholeNumbers:
             return None
         return SeenNumbers(parts, None if array.ndim == 0 or array.dtype.kind not in "iu" else np.iinfo(array.dtype))
 
-    def learn(self, seen: SeenNumbers) -> None:
-        """The untuned model has answered a call with these. Called by one thread at a time."""
-        self.num_learned += self.is_learned
+    def learn(self, seen: SeenNumbers) -> bool:
+        """The untuned model has answered a call with these. True: some are new, of an input of which the file says
+        nothing. Called by one thread at a time."""
         slices = dict(self._slices)
         for along, parts in seen.parts.items():
             known = slices.get(along) or (Numbers(),) * len(parts)
             if len(known) == len(parts):
                 slices[along] = tuple(numbers.with_(part) for numbers, part in zip(known, parts, strict=True))
+        is_new = self.is_learned and slices != self._slices
+        self.num_learned += is_new
         self._slices = slices
         bounds = seen.bounds
         self._has_all = bounds is not None and all(
             numbers.span(bounds.min, bounds.max) for each in slices.values() for numbers in each
         )
+        return is_new
 
     def _has_slices(self, value: Any, along: Along) -> bool:
         extremes, known = self._backend.extremes(value, along[0]), self._slices.get(along, ())

@@ -230,6 +230,7 @@ def test_after_some_steps_the_log_says_when_it_is_paid_back(best, trainer, caplo
             "a step takes 500 ms, untuned 750 ms by the study; compiling took 8 s, paid back at step 32 of 3,000",
         ),
         (2**-9, 1000, "paid back at step 4,096 of 1,000: not worth it for 1,000 steps"),
+        (0.25, -1, "compiling took 8 s, paid back at step 32"),
         (0.0, 1000, "by the study no less than untuned: not worth it"),
     ],
 )

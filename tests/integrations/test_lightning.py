@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import re
+
 import pytest
+import yaml
 
 import autotune
 from autotune.errors import InputError
@@ -84,6 +88,22 @@ def test_it_trains_as_without(best, caplog, config):
     assert (module.stats.state, warned(caplog)) == ("tuned", [])
     assert module.stats.num_compiles > 0
     assert type(module.network) is torch.nn.Sequential
+
+
+@pytest.mark.parametrize(("num_batches", "how"), [(1, {}), (3, {"accumulate_grad_batches": 3})])
+def test_after_some_steps_the_log_says_when_it_is_paid_back(best, caplog, num_batches, how):
+    """Once in each fit, of all its steps, be they of several batches each."""
+    caplog.set_level(logging.INFO, "autotune")
+    path = best(CAPTURED)
+    content = yaml.safe_load(path.read_text())
+    content["evidence"]["untuned"]["latency_s"] = {"p50": 20.0, "p90": 20.0, "p99": 20.0}
+    path.write_text(yaml.safe_dump(content))
+    callback = tuned_callback(path)
+    for _ in range(2):
+        fitted(Classifier(), callback, epochs=6 if num_batches > 1 else 3, **how)
+    told = [each.getMessage() for each in caplog.records if "a step takes" in each.getMessage()]
+    num_steps = 24 if num_batches > 1 else 30
+    assert [re.search(r"paid back at step [01] of (\d+)$", each)[1] for each in told] == [str(num_steps)] * 2
 
 
 @pytest.mark.slow

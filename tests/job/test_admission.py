@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import threading
 
 import numpy as np
 import pytest
 
 import autotune
-from autotune.job.admission import MANY_LEARNED, Admission, Numbered
+from autotune.job.admission import MANY_LEARNED, SOME_LEARNED, Admission, Numbered
 from autotune.job.output_check import OutputCheck
 from autotune.job.whole_numbers import FEW, WholeNumbers, named
 from autotune.measure.limits import InputLimits, Span
@@ -117,13 +118,19 @@ def test_an_input_without_limits_stays_tuned(applied):
 
 
 def test_numbers_that_only_grow_are_told_of(applied, caplog):
-    """A file that says nothing of them: each call is untuned, which is said once."""
+    """A file that says nothing of them: each call is untuned, which is said after some calls and warned of after many,
+    with the axis that keeps them apart."""
+    caplog.set_level(logging.INFO, "autotune")
     model, counts = applied(Lookup(1000), [ids(1, 2)])
     with torch.no_grad():
         for step in range(MANY_LEARNED + 50):
             model(torch.full((16, 2), step))
     assert counts["tuned"] == 0
-    assert sum("whole numbers in ids that no call before had" in each.getMessage() for each in caplog.records) == 1
+    told_of = "calls had whole numbers in ids that no call before had (each of 2 along axis 1 counts for itself"
+    said = [each for each in caplog.records if told_of in each.getMessage()]
+    assert [(each.levelname, each.getMessage().split()[1]) for each in said] == [
+        ("INFO", str(SOME_LEARNED)), ("WARNING", str(MANY_LEARNED)),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", ["nested", "number", "array"])

@@ -220,15 +220,25 @@ def test_the_question(tmp_path, monkeypatch, processes, values, remark):
 
 
 @pytest.mark.parametrize(
-    ("num_cores", "gap_s", "remark"), [(8, 0.0, "tune on 2 cores"), (1, 0.0, "there is 1 core"), (2, 100.0, None)]
+    ("num_cores", "gap_s", "on", "remark"),
+    [
+        (8, 0.0, (), "tune on 2 cores"),
+        (1, 0.0, (), "there is 1 core"),
+        (2, 100.0, (), None),
+        (8, 0.0, ("--on", "ray"), "but --on measures one on each machine: one of them is measured"),
+    ],
 )
-def test_processes_that_are_no_workers_of_here(tmp_path, monkeypatch, num_cores, gap_s, remark):
-    """Two runs are no two workers; more workers than cores are not measured, and threads that differ are said."""
+def test_processes_that_are_no_workers_of_here(tmp_path, monkeypatch, cli, num_cores, gap_s, on, remark):
+    """Two runs are no two workers; more workers than cores, or on another machine, are not measured, and threads that
+    differ are said."""
     monkeypatch.setattr("autotune.plugins.watch.question.num_usable_cores", lambda: num_cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    asked = question_of(*chosen(folder(tmp_path, [{**MODEL, **VARIED}], [{**MODEL, **VARIED}], gap_s=gap_s)))
-    assert asked.values.get("instances") == ("2" if num_cores == 8 else None)
+    place = folder(tmp_path, [{**MODEL, **VARIED}], [{**MODEL, **VARIED}], gap_s=gap_s)
+    asked = question_of(*chosen(place), is_elsewhere=bool(on))
+    assert asked.values.get("instances") == ("2" if num_cores == 8 and not on else None)
     assert [remark in each for each in asked.remarks] == ([] if remark is None else [True])
+    (typed,) = [line for line in cli("tune", place, *on, "--dry-run").stderr.splitlines() if line.startswith("asked ")]
+    assert ("--instances" in typed) == ("instances" in asked.values)
 
 
 def test_what_is_not_kept_is_said(tmp_path, cli):

@@ -267,21 +267,88 @@ def test_a_job_is_tuned_without_a_line_of_code(tmp_path, job):
     assert warning in tuned.stdout
 
 
+TRAINING = f"""{JOB}
+class Trained(Net):
+    pass
+
+def batches():
+    for number in range(180):
+        yield np.random.default_rng(number).normal(size=(2, 16)).astype(np.float32),
+
+trained = Trained(3).set_train()
+weights = trained.trainable_params()
+optimizer, losses = nn.Adam(weights, 1e-2), []
+
+def loss(x):
+    return trained(x).square().mean()
+
+class Losses(ms.train.Callback):
+    def on_train_step_end(self, run):
+        losses.append(run.original_args().net_outputs.asnumpy())
+
+def fit(model, dataset):
+    ms.train.Model(model, optimizer=optimizer).train(1, dataset, callbacks=[Losses()], dataset_sink_mode=False)
+
+class WithLoss(nn.Cell):
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        self.model = trained
+
+    def construct(self, x):
+        return self.model(x).square().mean()
+
+how, step = sys.argv[1], ms.value_and_grad(loss, None, weights)
+if how == "Model.train":
+    fit(WithLoss(), ms.dataset.GeneratorDataset(batches, ["x"], shuffle=False))
+elif how != "calls":
+    held = None
+    for number, (x,) in enumerate(batches(), 1):
+        value, gradients = step(ms.Tensor(x))
+        losses.append(value.asnumpy())
+        held = gradients if held is None else [one + other for one, other in zip(held, gradients)]
+        if number % 3 == 0 and how == "optimizer":
+            optimizer(tuple(held))
+        elif number % 3 == 0:
+            [ms.ops.assign_sub(weight, 0.01 * each) for weight, each in zip(weights, held)]
+        held = held if number % 3 else None
+        if number == 90:
+            trained.set_train(False)(ms.Tensor(x))
+            trained.set_train()
+else:
+    call(200)
+print([f"{{float(each):.4f}}" for each in losses], [f"{{float(each.asnumpy().sum()):.3f}}" for each in weights])
+"""
+
+
 @pytest.mark.slow
-def test_a_job_is_called_on_both_sides(tmp_path, job):
-    """Calls are tuned and untuned in turns, and the output is the job's own; a file of steps has its sentence."""
-    (tmp_path / "job.py").write_text(f"{JOB}\nclass Trained(Net):\n    pass\n\nTrained(3)(x)\ncall(200)\n")
-    plain = run(job, tmp_path)
-    for file, unit in (("infer.yaml", 200), ("train.yaml", 0)):
-        tried = run([*cli_command("try", file, "--json", "--"), *job], tmp_path)
-        own, last = tried.stdout.splitlines()
-        assert own == plain.stdout.strip(), tried.stderr
-        (model,) = json.loads(last)["models"]
-        assert model["num"] == unit
-        if unit:
-            assert model["untuned"]["num"] > 0 < model["tuned"]["num"]
-        else:
-            assert model["notes"] == ["steps of MindSpore do not change sides: the job ran untuned"]
+@pytest.mark.parametrize(
+    ("file", "how", "num"),
+    [
+        ("infer.yaml", "calls", 200),
+        ("train.yaml", "optimizer", 60),
+        ("train.yaml", "assigned", 60),
+        ("train.yaml", "Model.train", 180),
+        ("whole.yaml", "optimizer", 0),
+    ],
+)
+def test_a_job_is_called_on_both_sides(tmp_path, job, file, how, num):
+    """Calls are tuned and untuned in turns, and steps, of several batches, too, with a validation between: output,
+    losses and weights are the job's own. A file of whole steps has its sentence."""
+    (tmp_path / "job.py").write_text(TRAINING)
+    train = (tmp_path / "train.yaml").read_text()
+    (tmp_path / "whole.yaml").write_text(train.replace("scope: model", "scope: step"))
+    plain = run([*job, how], tmp_path)
+    tried = run([*cli_command("try", file, "--json", "--"), *job, how], tmp_path)
+    *own, last = tried.stdout.splitlines()
+    assert own == plain.stdout.splitlines(), tried.stderr
+    (model,) = json.loads(last)["models"]
+    assert (model["num"], model["unit"]) == (num, "call" if how == "calls" else "step")
+    if num:
+        assert model["untuned"]["num"] > 0 < model["tuned"]["num"]
+        assert model["delivered"] is not None
+    else:
+        (note,) = model["notes"]
+        assert note.startswith("the config compiles more of a step than the model")
 
 
 WALK = f"""import torch

@@ -6,6 +6,7 @@ is called, such as the model's calls (`calls`), a training step (`step`) or gene
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from autotune.job.output_check import OutputCheck
 from autotune.job.policy import MARGIN, LoadedFile, Policy
 from autotune.job.ranks import JointCalls, Pact, Rehearsal
 from autotune.job.stats import CallTimes, StatsRecorder, weakly
+from autotune.job.whole_numbers import SHORT, WholeNumbers
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Axis, structure_sha256
@@ -198,10 +200,13 @@ class Use(ABC):
             found = differ(arguments)
             return None if found is None else f"{loaded.path} was tuned for {found}"
 
-        def tell(name: str) -> None:
-            numbers = f"{MANY_LEARNED} calls had whole numbers in {name} that no call before had"
-            tip = "a file of this release of autotune says which of them the model takes"
-            recorder.note("mismatch", f"{numbers}, and were made untuned, as such calls are; {tip}")
+        def tell(numbers: WholeNumbers) -> None:
+            what = f"{numbers.num_learned} calls had whole numbers in {numbers.name} that no call before had"
+            if apart := numbers.told_apart:
+                what += f" ({apart} counts for itself; an axis of more than {SHORT} is not told apart)"
+            tip = "; a file of this release of autotune says which of them the model takes" if self.is_measured else ""
+            level = logging.WARNING if numbers.num_learned >= MANY_LEARNED else logging.INFO
+            recorder.note("mismatch", f"{what}, and were made untuned, as such calls are{tip}", level)
 
         numbered = None
         if backend.device_name().lower() == "cpu":

@@ -44,6 +44,8 @@ class AppliedFiles:
         self.applied: set[str] = set()
         self.use: Callable[[LoadedFile, Any], Any] = apply
         self.has_calls = False
+        self.compiled: set[str] = set()
+        """Names of the classes of which the job compiles a model by itself, which stays."""
         self._failed: set[str] = set()
         """Names of the classes of which a model could not be looked at, and it was said."""
         self.known: dict[int, tuple[Any, Any]] = {}
@@ -78,8 +80,11 @@ class AppliedFiles:
         for path in self.files.keys() - self.applied:
             answer = self.files[path].answer
             if answer is not None and self.has_calls:
-                what = f"no {class_of(answer)} with the parameters that it was tuned with was called"
-                _LOG.warning("autotune: %s: %s: the job ran untuned", path, what)
+                name = class_of(answer)
+                what = f"no {name} with the parameters that it was tuned with was called: the job ran untuned"
+                if name in self.compiled:
+                    what = f"the job compiles its {name} by itself, and the config is not used; leave that out"
+                _LOG.warning("autotune: %s: %s", path, what)
 
     def _looked_at(self, model: Any) -> tuple[Any, Any] | None:
         """What `known` holds from now on; None where it is not ready."""

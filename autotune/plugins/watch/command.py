@@ -13,6 +13,7 @@ import typer
 
 from autotune import own_folders
 from autotune.cli.app import say, say_error
+from autotune.cli.flags import TYPED
 from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
 from autotune.job.launch import Launch
@@ -122,11 +123,17 @@ def tune_watched(context: typer.Context, folder: str) -> None:
     watched = chosen(folder)
     if len(watched) > 1:
         raise typer.Exit(_each_alone(context, folder, watched))
-    asked = question_of(watched[0])
+    asked = question_of(watched[0], is_elsewhere=_is_given(context, "on"))
     values = {field: value for field, value in asked.values.items() if field != "build"}
     context.default_map = {**(context.default_map or {}), **values, "build": [asked.values["build"]]}
     for line in lines_of(asked, command("tune", asked.values["build"]) + options(**values)):
         say(line)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether a field is asked for with its flag, or in a file, before the words are read in order."""
+    typed: list[str] = context.meta[TYPED]
+    return name in (context.default_map or {}) or flag(name) in (word.partition("=")[0] for word in typed)
 
 
 def chosen(folder: str) -> list[Watched]:
@@ -144,7 +151,7 @@ def chosen(folder: str) -> list[Watched]:
 
 def _each_alone(context: typer.Context, folder: str, watched: list[Watched]) -> int:
     """Tune one model after the other, each for its share of the time that was given. Returns the worst exit status."""
-    typed: list[str] = context.meta["autotune.typed"]
+    typed: list[str] = context.meta[TYPED]
     everything, statuses = sum(each.share for each in watched), []
     for number, each in enumerate(watched, start=1):
         say(f"model {number} of {len(watched)}: {each.name}, {each.share:.0%} of the time of all models")

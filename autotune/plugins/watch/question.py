@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune import own_folders
 from autotune.answer.format import seconds
+from autotune.command_line import flag
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.files import write_whole
@@ -39,6 +40,8 @@ class Asked:
     """What was seen and is not in the question, with what to do."""
     model: dict[str, Any] = field(default_factory=dict)
     """What `built` takes."""
+    is_elsewhere: bool = False
+    """Trials run on other machines."""
     counted: list[dict[str, int]] = field(default_factory=list)
     """Sizes of each shape, by dimension, with the number of calls."""
     parameters: dict[str, int] = field(default_factory=dict)
@@ -50,14 +53,14 @@ class Asked:
         self.values.update(values)
 
 
-def question_of(watched: Watched) -> Asked:
-    """The question of one model; its file and that of its traffic are written into the folder. Raises InputError for a
-    model that was not kept."""
+def question_of(watched: Watched, *, is_elsewhere: bool = False) -> Asked:
+    """The question of one model; its file and that of its traffic are written into the folder. `is_elsewhere`: it is
+    asked of other machines. Raises InputError for a model that was not kept."""
     saved = watched.saved()
     if saved is None:
         why = "; ".join(watched.notes()) or "it was called once only, or took less than 5 % of the time"
         raise InputError(f"{watched.name}: was not kept: {why}", tip="watch the job again, for longer")
-    asked = Asked(remarks=watched.notes())
+    asked = Asked(remarks=watched.notes(), is_elsewhere=is_elsewhere)
     model = watched.models[0]
     times = f"{seconds(model.p50_s)} at the median, {seconds(model.p99_s)} at the 99th percentile"
     asked.ask("model", f"{watched.name}: {watched.share:.0%} of the time of all models; {watched.calls} calls, {times}")
@@ -118,9 +121,10 @@ def _ask_for_instances(asked: Asked, watched: Watched) -> bool:
     if num < 2 or process.device != "cpu" or "WORLD_SIZE" in process.variables:
         return False
     num_cores = num_usable_cores()
-    if num > num_cores:
-        here = "there is 1 core" if num_cores == 1 else f"there are {num_cores} cores"
-        asked.remarks.append(f"{num} processes made calls at the same time, but {here} here: one of them is measured")
+    if asked.is_elsewhere or num > num_cores:
+        here = "there is 1 core here" if num_cores == 1 else f"there are {num_cores} cores here"
+        but = f"{flag('on')} measures one on each machine" if asked.is_elsewhere else here
+        asked.remarks.append(f"{num} processes made calls at the same time, but {but}: one of them is measured")
         return False
     threads = num_cores // num
     why = f"{num} processes made calls at the same time: as many are measured, each on a part of the cores"

@@ -46,9 +46,11 @@ _WRAPPERS = _classes(
     *("mindspore.nn:ForwardValueAndGrad", "mindspore.nn:WithGradCell"),
 )
 """What they call is the job's model."""
-_BESIDE = _classes(
-    *("mindspore.nn.loss.loss:LossBase", "mindspore.nn:Optimizer", "mindspore.experimental.optim:Optimizer"),
-    *("mindspore.nn:DistributedGradReducer", "mindspore.nn:Identity"),  # A step's reducer is one of these.
+OPTIMIZERS = _classes("mindspore.nn:Optimizer", "mindspore.experimental.optim:Optimizer")
+_BESIDE = (
+    *OPTIMIZERS,
+    # A step's reducer is one of the last two.
+    *_classes("mindspore.nn.loss.loss:LossBase", "mindspore.nn:DistributedGradReducer", "mindspore.nn:Identity"),
 )
 """They are called beside a model."""
 

@@ -1,9 +1,4 @@
-"""Exports put to use in every other stretch of a job's calls, to compare them with the untuned calls of the same job.
-
-Training changes sides between steps: where the weights were changed since the call before. A step's time is that from
-its first call to the first call of the next one. So its gradients, be they accumulated over several calls, are of one
-side, and optimizer and weights are the job's own at all times.
-"""
+"""Exports put to use in every other stretch of a job's calls, to compare them with untuned calls of the same job."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from autotune.job.stats import StatsRecorder, recorder_of
 from autotune.plugins.watch.applying import apply
 from autotune.plugins.watch.stretches import TUNED, CallTurn
 from autotune.plugins.watch.torch import applied, calls, kept, steps
-from autotune.plugins.watch.trying import ModelInTurns, Trying
+from autotune.plugins.watch.trying import CallTurns, ModelInTurns, StepTurns, Trying, why_untuned
 
 AROUND = calls.AROUND
 unhooked = calls.unhooked
@@ -50,8 +45,8 @@ def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:
     centre = statistics.fmean if tuned.kind.has_many_shapes else statistics.median
     model = ModelInTurns(loaded.path, type(module).__name__, take_turns.unit, num_settling, centre)
     trying.models.append(model)
-    if (num := kept.num_ranks()) > 1:
-        why = f"this is one of {num} ranks, which cannot change sides each by itself: the job ran untuned"
+    why = why_untuned(tuned, backend, kept.num_ranks())
+    if why is not None:
         model.notes = lambda: [why]
         return module
     given = apply(loaded, module)
@@ -61,36 +56,17 @@ def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:
     if given is module:
         return module
     backend.adopt(module)
-    return take_turns(trying, model, module, given)
+    turns = CallTurns(trying, model, recorder, backend.synchronise, _num_compiled, applied.is_looking)
+    return take_turns(turns, module, given)
 
 
-class _Sides:
-    """What all ways of taking turns share."""
+class _Calls:
+    """A callable: each call of the module is tuned or untuned."""
 
     unit: ClassVar[Literal["call", "step", "text"]] = "call"
 
-    def __init__(self, trying: Trying, model: ModelInTurns, module: Any, given: Any) -> None:
-        self._trying, self._model = trying, model
-        self._module, self._given = module, given
-        self._recorder: Any = recorder_of(given)
-        """Its state is `untuned` once the guard went back to the untuned model for good."""
-        self._synchronise: Callable[[], None] = load_backend("torch").synchronise
-        self._was_looking = applied.is_looking()
-
-    def _begin(self) -> CallTurn:
-        is_looking = applied.is_looking()
-        if self._was_looking and not is_looking:  # Untuned calls were slowed down by that.
-            self._model.sides.start_over()
-        self._was_looking = is_looking
-        return self._model.sides.begin(is_settled=self._recorder.state != "settling")
-
-    def _end(self, turn: CallTurn, took_s: float, *, counts: bool) -> None:
-        self._model.sides.end(turn, took_s, counts=counts)
-        self._trying.note(self._model)
-
-
-class _Calls(_Sides):
-    """A callable: each call of the module is tuned or untuned."""
+    def __init__(self, turns: CallTurns, module: Any, given: Any) -> None:
+        self._turns, self._module, self._given = turns, module, given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._in_turn(self._given, applied.own_call().__get__(self._module), args, kwargs)
@@ -98,7 +74,7 @@ class _Calls(_Sides):
     def _in_turn(
         self, tuned: Callable[..., Any], own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self._recorder.state == "untuned":
+        if self._turns.are_over:
             return tuned(*args, **kwargs)
         begun = _uncompiled(self._begun)
         num = 0
@@ -114,16 +90,17 @@ class _Calls(_Sides):
         del args, kwargs, result
         return 1
 
-    def _begun(self) -> tuple[CallTurn, int, float]:
-        turn, num_compiled = self._begin(), _num_compiled()
-        self._synchronise()
+    def _begun(self) -> tuple[CallTurn, object, float]:
+        turn, num_compiled = self._turns.begin(), self._turns.num_compiled()
+        self._turns.synchronise()
         return turn, num_compiled, time.perf_counter()
 
-    def _over(self, turn: CallTurn, num_compiled: int, begun_s: float, num: int) -> None:
+    def _over(self, turn: CallTurn, num_compiled: object, begun_s: float, num: int) -> None:
         if num:
-            self._synchronise()
+            self._turns.synchronise()
         took_s = time.perf_counter() - begun_s
-        self._end(turn, took_s / max(num, 1), counts=num > 0 and _num_compiled() == num_compiled)
+        counts = num > 0 and self._turns.num_compiled() == num_compiled
+        self._turns.end(turn, took_s / max(num, 1), counts=counts)
 
 
 class _Texts(_Calls):
@@ -146,49 +123,24 @@ class _Texts(_Calls):
         return len(prompts) * max(num_new, 0)
 
 
-class _Steps(_Sides):
+class _Steps:
     """A callable: all calls of a step are tuned, or none is."""
 
-    unit = "step"
+    unit: ClassVar[Literal["call", "step", "text"]] = "step"
 
-    def __init__(self, trying: Trying, model: ModelInTurns, module: Any, given: Any) -> None:
-        super().__init__(trying, model, module, given)
-        self._updates = steps.SeenUpdates(module)
-        self._turn: CallTurn | None = None
-        """That of the current step."""
-        self._begun_s = 0.0
-        self._at_begin = (0, 0)
-        """How often the weights had been changed, and what had been compiled, when it began."""
-        self._is_like_others = True
+    def __init__(self, turns: CallTurns, module: Any, given: Any) -> None:
+        self._turns, self._module, self._given = turns, module, given
+        self._steps = StepTurns(turns, steps.SeenUpdates(module).count)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._recorder.state == "untuned":
+        if self._turns.are_over:
             return self._given(*args, **kwargs)
         side = _uncompiled(self._side)
         call = self._given if side == TUNED else applied.own_call().__get__(self._module)
         return call(*args, **kwargs)
 
     def _side(self) -> int:
-        """The side of the call that comes."""
-        if not (self._module.training and torch.is_grad_enabled()):  # A validation between two steps.
-            self._is_like_others = False
-            return TUNED if self._turn is None else self._turn.side
-        num_changes = self._updates.count()
-        if self._turn is None or num_changes != self._at_begin[0]:
-            return self._next(num_changes).side
-        return self._turn.side
-
-    def _next(self, num_changes: int) -> CallTurn:
-        """A step ends, if there was one, and the next begins."""
-        self._synchronise()
-        num_compiled = _num_compiled()
-        if self._turn is not None:
-            counts = self._is_like_others and num_compiled == self._at_begin[1]
-            self._end(self._turn, time.perf_counter() - self._begun_s, counts=counts)
-        turn = self._turn = self._begin()
-        self._at_begin, self._is_like_others = (num_changes, num_compiled), True
-        self._begun_s = time.perf_counter()
-        return turn
+        return self._steps.side(trains=self._module.training and torch.is_grad_enabled())
 
 
 _TURNS: dict[str, type[_Calls] | type[_Steps]] = {"train": _Steps, "generate": _Texts}

@@ -71,6 +71,7 @@ def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
         return call(self, *args, **kwargs)
     if hasattr(self, "_orig_mod"):  # The job compiles it.
         instead = call.__get__(self)
+        _Applying.here.compiled.add(type(self._orig_mod).__name__)
     elif type(self).__name__ not in _Applying.classes or (instead := _tuned(self)) is None:
         return call(self, *args, **kwargs)
     return _within(thread, instead, args, kwargs)

@@ -31,15 +31,17 @@ class SeenUpdates:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = weakref.ref(model)
-        trained = _trained(model)
-        places = sorted({0, len(trained) // 2, len(trained) - 1}) if trained else ()
-        self._some = [weakref.ref(trained[place]) for place in places]
+        self._some = _some(model)
         self._num_steps = 0
         _models.add(self)
 
     def some(self) -> list[torch.Tensor]:
         """A few of the weights."""
-        return [each for held in self._some if (each := held()) is not None]
+        found = [each for held in self._some if (each := held()) is not None]
+        if len(found) < len(self._some) and (model := self._model()) is not None:  # Others are in their places now.
+            self._some = _some(model)
+            return self.some()
+        return found
 
     def count(self) -> int:
         """Steps, and writes to weights."""
@@ -105,6 +107,12 @@ def gives_loss(result: Any) -> bool:
     elif isinstance(result, (tuple, list)):
         result = result[0] if result else None
     return isinstance(result, torch.Tensor) and result.numel() == 1 and result.requires_grad
+
+
+def _some(model: torch.nn.Module) -> list[weakref.ref[torch.Tensor]]:
+    trained = _trained(model)
+    places = sorted({0, len(trained) // 2, len(trained) - 1}) if trained else ()
+    return [weakref.ref(trained[place]) for place in places]
 
 
 def _trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
