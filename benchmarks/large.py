@@ -155,15 +155,16 @@ def _watched(command: Sequence[str], folder: Path) -> tuple[int, dict[str, int]]
 
 
 def _role(process: psutil.Process, folder: Path) -> str:
-    """The trial or the place in a block whose folder it works in, or the program that it is."""
+    """The trial or the place in a block whose folder it works in, or the program that it is, or is a fork of."""
     try:
-        here, words = Path(process.cwd()), process.cmdline()
+        here, words, parent = Path(process.cwd()), process.cmdline(), process.parent()
+        is_fork = parent is not None and parent.cmdline() == words
     except psutil.Error:  # It ends.
-        here, words = folder, []
+        here, words, is_fork = folder, [], False
     if (studies := folder / "studies" / "large") in here.parents:
         return "/".join(here.relative_to(studies).parts[:-1])
     program = next((Path(word).stem for word in words if word.endswith(".py")), "the command")
-    return f"{program} {process.pid}"
+    return f"{'fork of ' if is_fork else ''}{program} {process.pid}"
 
 
 def _pss(pid: int) -> int:

@@ -86,8 +86,8 @@ LARGE_CLASSES = {
     "answer/result.py:StudyResult": 250,
     "backends/torch/backend.py:TorchBackend": 269,
     "backends/torch/generation.py:TorchGeneration": 264,
-    "bench/local.py:_Supervised": 226,
-    "bench/supervisor.py:Supervisor": 260,
+    "bench/local.py:_Supervised": 211,
+    "bench/supervisor.py:Supervisor": 259,
     "plugins/hubs/torch/hugging_face_inputs.py:InputMaker": 239,
     "plugins/ray/bench.py:RayBench": 237,
     "plugins/serving/adaptive_model.py:AdaptiveModel": 233,
@@ -107,7 +107,6 @@ RESTLESS_CLASSES = {
 """Class of which more attributes change -> how many may."""
 CROWDED_METHODS = {
     "backends/torch/regions.py:_Pair._carry": 5,
-    "bench/local.py:_Supervised._send_start": 6,
     "plugins/ray/bench.py:RayBench._send": 6,
     "plugins/serving/adaptive_model.py:AdaptiveModel._eager_after": 5,
     "plugins/serving/adaptive_model.py:AdaptiveModel._first_call": 5,

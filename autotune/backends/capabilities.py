@@ -21,6 +21,7 @@ from autotune.measure.diagnosis import BreakKind, Compilations
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import Clock
 from autotune.workload.arguments import Arguments
+from autotune.workload.workload import Device
 
 Capability = TypeVar("Capability")
 Built = TypeVar("Built")
@@ -462,10 +463,11 @@ class ImportedAhead(Protocol):
 class BuiltOnce(Protocol):
     """A model that is built in a process which is forked afterwards."""
 
-    def __call__(self, build: Callable[[], Built]) -> tuple[Built, Callable[[], None]]:
-        """What `build` gives, and what a fork calls before it uses that, after `Runtime.prepare`: random numbers go on
-        where the build has left them, and the process has its threads again. Raises SetupError where a fork would lack
-        something, and whatever `build` raises."""
+    def __call__(self, device: Device, build: Callable[[], Built]) -> tuple[Built, Callable[[], None]]:
+        """What `build` gives on the host, and what a fork calls before it uses that, after `Runtime.prepare` for this
+        device: random numbers go on where the build has left them, and the process has its threads again. Raises
+        MissingDeviceError before it builds, SetupError where a fork would lack something, such as a driver that the
+        build has begun, and whatever `build` raises."""
 
 
 class Profiler(Protocol):

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from autotune.bench.messages import FORK_SERVER
 from autotune.measure.measurement import Failure, Outcome
 from autotune.own_folders import TemporaryFolder
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.worker.built_ahead import WHY_FILE, WORKLOAD_FILE
+from autotune.workload.workload import Workload
 
 IMPORT_LIMIT_S = 120.0
 """For a fork server; the blocks do without one that takes longer."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a builder leaves to the next one of the same supervisor."""
+
+    workload: Workload
+    job: str | None
+    """Job of the server that holds the model and rests; None: it lacks something."""
+    lacks: str | None
 
 
 class Server(Protocol):
@@ -54,8 +68,11 @@ class Supervised(Protocol):
     def quiet(self) -> Quiet:
         """To be ended before anything is waited for."""
 
-    def begin_server(self, folder: TrialFolder, limits: Limits) -> Server:
-        """Start one that has this folder."""
+    def begin(self, program: str, folder: TrialFolder, limits: Limits, *, fresh: bool) -> Server:
+        """Start a program for this folder, which may be paused: in a new Python, or as a fork."""
+
+    def resting_server(self, folder: TrialFolder) -> Server:
+        """One that rests already, of the same supervisor."""
 
 
 def job_at_rest(server: Server, quiet: Quiet) -> str | None:
@@ -68,12 +85,15 @@ def job_at_rest(server: Server, quiet: Quiet) -> str | None:
 
 
 class Builder:
-    """The fork server that has built a large model, from which all trials come that share the build (`BuiltAhead`)."""
+    """The fork server that has built a large model, from which all trials come that share the build (`BuiltAhead`).
+
+    On a device it builds for what is asked of the model before the study, too, and is left to the study's bench.
+    """
 
     def __init__(self, supervised: Supervised) -> None:
         self._supervised = supervised
         self._process: Server | None = None
-        self._folder: TemporaryFolder | None = None
+        self._workload: Workload | None = None
         self.lacks: str | None = None
         """See `Bench.built_apart`."""
 
@@ -86,28 +106,53 @@ class Builder:
         """Its job, once it rests. None: the trial builds the model, since it is small, or cannot be shared by forks."""
         if not request.workload.built_once or self.lacks is not None:
             return None
-        if not self._supervised.has_servers:
-            self.lacks = f"{request.workload.framework} is not imported ahead"
+        if self._process is None:
+            folder = TemporaryFolder("model")
+            try:
+                self.hold(request.workload, TrialFolder(folder.path), request.limits)
+            finally:
+                folder.remove()
+        if self._process is None or self._workload is None or not self._workload.is_built_as(request.workload):
             return None
-        server = self._process or self._begin(request)
-        job = job_at_rest(server, self._supervised.quiet)
-        if job is not None:
-            return job
-        assert isinstance(server.outcome, Failure), "it is no trial"
-        said = server.folder.path / WHY_FILE
-        self.lacks = said.read_text() if said.exists() else server.outcome.error
-        return None
+        job = job_at_rest(self._process, self._supervised.quiet)
+        if job is None:
+            self.lacks = _error_of(self._process)
+        return job
 
-    def _begin(self, request: TrialRequest) -> Server:
-        self._folder = TemporaryFolder("model")
-        folder = TrialFolder(self._folder.path)
-        (folder.path / WORKLOAD_FILE).write_text(request.workload.model_dump_json())
-        limits = Limits(start=IMPORT_LIMIT_S + request.limits.build)
-        self._process = self._supervised.begin_server(folder, limits)
-        return self._process
+    def hold(self, workload: Workload, folder: TrialFolder, limits: Limits) -> str | None:
+        """Let it build this model in this folder, which it needs no longer then, and answer what is asked there. Why
+        it holds none, where that is so."""
+        if not self._supervised.has_servers:
+            self.lacks = f"{workload.framework} is not imported ahead"
+            return self.lacks
+        (folder.path / WORKLOAD_FILE).write_text(workload.model_dump_json())
+        at_work = limits.model_copy(update={"start": limits.build, "wall": None})
+        server = self._supervised.begin(FORK_SERVER, folder, at_work, fresh=False)
+        self._workload = workload
+        if job_at_rest(server, self._supervised.quiet) is not None:
+            self._process = server
+            return None
+        said = folder.path / WHY_FILE
+        self.lacks = said.read_text() if said.exists() else _error_of(server)
+        return self.lacks
+
+    def leave(self) -> Held | None:
+        """For the next bench of the supervisor; None: it has built nothing."""
+        if self._workload is None:
+            return None
+        return Held(self._workload, None if self._process is None else str(self._process.folder.path), self.lacks)
+
+    def take(self, held: Held) -> None:
+        """Go on with what another one has left."""
+        self._workload, self.lacks = held.workload, held.lacks
+        if held.job is not None:
+            self._process = self._supervised.resting_server(TrialFolder(Path(held.job)))
 
     def end(self) -> None:
         """Forget it, when its supervisor has ended. What it lacked is known to the end of the run."""
-        if self._folder is not None:
-            self._folder.remove()
-        self._process = self._folder = None
+        self._process = None
+
+
+def _error_of(server: Server) -> str:
+    assert isinstance(server.outcome, Failure), "it is no trial"
+    return server.outcome.error

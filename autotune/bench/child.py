@@ -33,10 +33,11 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,6 +55,8 @@ LONGEST_WAIT_S = 86400.0
 """The system call takes milliseconds in 32 bits, so a wait ends after a day and is repeated."""
 _AFTER_KILL_S = 300.0
 """A killed process ends in milliseconds; one that waits in a device driver may never end."""
+Run = Callable[[TrialFolder], int]
+"""What a fork does for a folder; returns its exit status."""
 PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 
@@ -204,13 +207,7 @@ class Child:
 
 
 def fork_worker(
-    folder: TrialFolder,
-    pipes: dict[str, int],
-    outputs: Sequence[int],
-    to_close: Sequence[int],
-    ahead: ImportedAhead | None,
-    *,
-    program: str = TRIAL,
+    folder: TrialFolder, pipes: dict[str, int], outputs: Sequence[int], to_close: Sequence[int], run: Run
 ) -> int:
     """Start a trial, or another program for a folder, in a fork of this process, which has imported the framework.
     Returns the process number.
@@ -218,39 +215,41 @@ def fork_worker(
     `outputs`: pipes for its stdout and stderr; none: it writes to this process's stderr.
     """
     pid = start_when_possible(os.fork)
-    return pid or run_fork(folder, pipes, outputs, to_close, ahead, program=program)
+    return pid or run_fork(folder, pipes, outputs, to_close, run)
 
 
 def run_fork(
-    folder: TrialFolder,
-    pipes: dict[str, int],
-    outputs: Sequence[int],
-    to_close: Sequence[int],
-    ahead: ImportedAhead | None,
-    *,
-    program: str = TRIAL,
+    folder: TrialFolder, pipes: dict[str, int], outputs: Sequence[int], to_close: Sequence[int], run: Run
 ) -> NoReturn:
-    """Run a trial in this process, a fork of one that has imported the framework, or another program, and end with
+    """Run a trial, or another program, in this process, a fork of one that has imported the framework, and end with
     it."""
     code = 1
     try:
+        for descriptor in to_close:  # The supervisor's stdin among them, in whose place comes the child's.
+            os.close(descriptor)
         _become_child(folder, outputs)
-        for descriptor in (*outputs, *to_close):
+        for descriptor in outputs:
             os.close(descriptor)
         for name in os.environ.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
             os.environ.pop(name, None)
         for name, pipe in pipes.items():
             os.environ[name] = str(pipe)
             os.set_inheritable(pipe, True)  # The worker may restart its Python.
-        code = worker.main([str(folder.path)], ahead) if program == TRIAL else _run(program, folder)
+        code = run(folder)
     except BaseException:
         traceback.print_exc()  # Nobody else does: what follows ends the process.
     finally:
         worker.leave(code)
 
 
+def run_of(program: str, ahead: ImportedAhead | None) -> Run:
+    """What a fork runs, by the name of its module. `ahead` is what it was imported with."""
+    if program == TRIAL:
+        return lambda folder: worker.main([str(folder.path)], ahead)
+    return partial(_run, program)
+
+
 def _run(program: str, folder: TrialFolder) -> int:
-    """Run another module of this package with the folder. Returns the exit status."""
     importlib.import_module(f"{__name__.partition('.')[0]}.{program}").main(folder)
     return 0
 

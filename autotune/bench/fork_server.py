@@ -2,11 +2,12 @@
 
 The supervisor forks the search's trials from itself. The live processes of a block come from a process of their own and
 from the supervisor in turns, so that whatever forks of one process have in common is another in the next block
-(docs/decisions/0042-what-trials-share.md).
+(docs/decisions/0042-what-trials-share.md). All trials of a large model are forks of a server that holds it, which is a
+fork of the supervisor itself (`hold_model`).
 
-It is a child of its supervisor like any other (`child`): it imports, which may be paused while something is timed, says
-that it waits, and rests in a read. A fork is handed over: it is the grandchild of the server, whose parent between ends
-at once, so that the supervisor adopts it, and reaps and kills it as it does its own.
+A server is a child of its supervisor like any other (`child`): it imports or builds, which may be paused while
+something is timed, says that it waits, and rests in a read. A fork is handed over: it is the grandchild of the server,
+whose parent between ends at once, so that the supervisor adopts it, and reaps and kills it as it does its own.
 
     to the server      one message: folder, names of the pipes, with the pipes and the outputs as descriptors
     from the server    the number of the process, or why there is none
@@ -20,19 +21,20 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
-from autotune.bench.child import run_fork
+from autotune.bench.child import run_fork, run_of
+from autotune.bench.messages import PROBE, QUESTION_FILE, TRIAL
 from autotune.environment import installed_packages
 from autotune.errors import SetupError, quoted
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import PRELOAD_ONLY_VARIABLE, start_when_possible
-from autotune.trial.worker.built_ahead import WHY_FILE, WORKLOAD_FILE, build_ahead
+from autotune.trial.processes import start_when_possible
+from autotune.trial.worker.built_ahead import WHY_FILE, build_ahead
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, take_pipe
 
 FORKS_FD_VARIABLE = "AUTOTUNE_FORKS_FD"
@@ -58,9 +60,16 @@ class ForkServer:
         """The pipe that the server is started with, by its variable."""
         return {FORKS_FD_VARIABLE: self._theirs.fileno()}
 
-    def started(self) -> None:
-        """The server has its end."""
-        self._theirs.close()
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Behind it the server has its end; where it could not be started, there is no socket."""
+        try:
+            yield
+        except SetupError:
+            self.close()
+            raise
+        finally:
+            self._theirs.close()
 
     def fork(self, folder: TrialFolder, pipes: dict[str, int], outputs: Sequence[int]) -> int:
         """Start a trial. Returns the process number. Raises SetupError."""
@@ -94,26 +103,32 @@ def preload(module: str, ahead: str = "", *of_model: str) -> ImportedAhead | Non
     return imported
 
 
-@dataclass(frozen=True)
 class _Forking:
-    """The server in its own process."""
+    """The server in its own process, which may do something before it serves."""
 
-    connection: socket.socket
-    stages: int
-    """The pipe on which it has said that it waits."""
-    supervisor: int
-    imported: ImportedAhead | None
+    def __init__(self) -> None:
+        stages, forks, gate = (take_pipe(name) for name in (STAGE_FD_VARIABLE, FORKS_FD_VARIABLE, GATE_FD_VARIABLE))
+        assert stages is not None
+        assert forks is not None
+        assert gate is not None
+        os.close(gate)  # It may be paused as a gated one may, and is never timed.
+        self._stages = stages
+        self._connection = socket.socket(fileno=forks)
+        self._supervisor = os.getppid()
+        self._imported: ImportedAhead | None = None
 
-    def serve(self) -> None:
-        """Until the supervisor closes its end."""
+    def serve(self, imported: ImportedAhead | None) -> None:
+        """Say that it waits, and fork until the supervisor closes its end."""
+        self._imported = imported
+        os.write(self._stages, f"{Stage.WAIT}\n".encode())
         while True:
-            message, given, _, _ = socket.recv_fds(self.connection, _MOST_BYTES, _MOST_DESCRIPTORS)
+            message, given, _, _ = socket.recv_fds(self._connection, _MOST_BYTES, _MOST_DESCRIPTORS)
             if not message:
                 return
             try:
                 self._fork(json.loads(message), given)
             except (OSError, SetupError) as error:
-                self.connection.send(f"{error}".encode())
+                self._connection.send(f"{error}".encode())
             for descriptor in given:
                 os.close(descriptor)
 
@@ -127,10 +142,10 @@ class _Forking:
         try:
             pid = start_when_possible(os.fork)
         except BaseException as error:
-            self.connection.send(f"{error}".encode())
+            self._connection.send(f"{error}".encode())
             os._exit(1)
         if pid:
-            self.connection.send(str(pid).encode())
+            self._connection.send(str(pid).encode())
             os._exit(0)
         self._run(asked, given, parent)
 
@@ -138,39 +153,43 @@ class _Forking:
         """Be the trial, once this process's first parent has ended."""
         while os.getppid() == parent:
             time.sleep(0.0005)
-        if os.getppid() != self.supervisor:
+        if os.getppid() != self._supervisor:
             os._exit(1)  # The supervisor has ended, too.
         pipes = dict(zip(asked["pipes"], given, strict=False))
-        to_close = [self.connection.detach(), self.stages]
-        run_fork(TrialFolder(Path(asked["folder"])), pipes, given[len(pipes) :], to_close, self.imported)
+        to_close = [self._connection.detach(), self._stages]
+        outputs, run = given[len(pipes) :], run_of(TRIAL, self._imported)
+        run_fork(TrialFolder(Path(asked["folder"])), pipes, outputs, to_close, run)
 
 
-def _build(folder: Path) -> None:
-    """Build the model of the workload in this folder for all forks, or leave there why not, and end."""
-    for name in os.environ.get(PRELOAD_ONLY_VARIABLE, "").split(","):
-        os.environ.pop(name, None)
+def hold_model(folder: TrialFolder, ahead: ImportedAhead | None) -> int:
+    """Be a fork server that has built the model of the workload in this folder, in a fork of a process that has
+    imported its framework, and return the exit status. What the folder asks of the model a fork answers first, so that
+    this process begins no driver. Where the model cannot be held, why not is left there; this process answers, and
+    ends."""
+    forking = _Forking()
+    answer, is_asked = run_of(PROBE, None), (folder.path / QUESTION_FILE).exists()
     try:
-        build_ahead(folder)
+        build_ahead(folder.path)
     except Exception as error:
-        (folder / WHY_FILE).write_text(str(error) if isinstance(error, SetupError) else quoted(error))
-        raise
+        (folder.path / WHY_FILE).write_text(str(error) if isinstance(error, SetupError) else quoted(error))
+        if not is_asked:
+            raise
+        answer(folder)
+        return 1
+    if is_asked:
+        answering = start_when_possible(os.fork)
+        if not answering:
+            return answer(folder)  # What a fork returns ends it.
+        os.waitpid(answering, 0)
+    forking.serve(ahead)
+    return 0
 
 
 def main(arguments: list[str]) -> None:
     """`fork_server.py FOLDER MODULE [AHEAD [OF_MODEL...]]`: import, say so, and fork until the supervisor closes its
     end."""
-    stages, forks, gate = (take_pipe(name) for name in (STAGE_FD_VARIABLE, FORKS_FD_VARIABLE, GATE_FD_VARIABLE))
-    assert stages is not None
-    assert forks is not None
-    assert gate is not None
-    os.close(gate)  # It may be paused as a gated one may, and is never timed.
-    supervisor = os.getppid()
-    imported = preload(*arguments[1:])
-    folder = Path(arguments[0])
-    if (folder / WORKLOAD_FILE).exists():
-        _build(folder)
-    os.write(stages, f"{Stage.WAIT}\n".encode())
-    _Forking(socket.socket(fileno=forks), stages, supervisor, imported).serve()
+    forking = _Forking()
+    forking.serve(preload(*arguments[1:]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from autotune.backends.registry import entry_of, framework_version
+from autotune.backends.registry import entry_of
 from autotune.bench.bench import Bench, Process, Running, StageCallback, Waits
 from autotune.bench.builder import IMPORT_LIMIT_S, Builder, job_at_rest
 from autotune.bench.exit_status import outcome_of, require_disk
@@ -38,6 +38,7 @@ from autotune.bench.messages import (
     Turn,
 )
 from autotune.bench.supervisor_process import SupervisorProcess
+from autotune.bench.toolchains import Toolchains, compiles
 from autotune.environment import num_oom_kills
 from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
@@ -45,12 +46,7 @@ from autotune.measure.sampling import Reading
 from autotune.trial.deadline import SHORTEST_S
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.toolchain import Toolchain
 from autotune.workload.workload import Device, Workload
-
-_TOOLCHAIN_LIMIT_S = 600.0
-"""Making the toolchain takes 30 s of CPU time with inductor; the machine may be slow or busy."""
-
 
 _NAMES = itertools.count()
 
@@ -110,13 +106,16 @@ class LocalBench(Bench):
         supervised = self._of_framework(framework, forked_for or "cpu")
         return supervised.run_program(folder, program, limits, fresh=forked_for is None)
 
-    def leave(self) -> None:
+    def build_ahead(self, workload: Workload, folder: TrialFolder, limits: Limits) -> str | None:
+        """Build a model in a process that trials will be forked from, and answer what its folder asks of the model
+        (`probe`). Why it holds none, where that is so."""
+        return self._of(workload).builder.hold(workload, folder, limits)
+
+    def leave(self, *, holds: bool) -> None:
         """Nothing is run here any more: the supervisors stay for the next bench that wants such ones, if there may be
-        one (`kept_supervisors`)."""
+        one (`kept_supervisors`), with the model that they hold if trials share it."""
         for supervised in self._of_frameworks.values():
-            if supervised.supervisor is not None and not supervised.running:
-                supervised.supervisor.leave()
-                supervised.supervisor = None
+            supervised.leave(holds=holds)
 
     def first_ready(self, started: Sequence[Running]) -> Running:
         """The first one that is ready. All are of one framework: nothing is started ahead for two."""
@@ -140,9 +139,7 @@ class LocalBench(Bench):
     @property
     def built_apart(self) -> str | None:
         """See `Bench`."""
-        return next(
-            (each.builder.lacks for each in self._of_frameworks.values() if each.builder.lacks is not None), None
-        )
+        return next(filter(None, (each.builder.lacks for each in self._of_frameworks.values())), None)
 
     def new_block(self) -> None:
         """Live processes are forks of a process of their own from now on, and after the next call of the one that the
@@ -226,14 +223,6 @@ class _Quiet:
         return [process for supervised in self._of_frameworks.values() for process in supervised.running.values()]
 
 
-def _needs_toolchain(workload: Workload) -> bool:
-    return entry_of(workload.framework).toolchain is not None and workload.device == "cpu"
-
-
-def _compiles(request: TrialRequest) -> bool:
-    return not request.untuned and entry_of(request.workload.framework).compiles(request.config)
-
-
 class _Supervised:
     """The trials of one framework, their supervisor, and what they need beside it: a toolchain, a fork server."""
 
@@ -252,7 +241,6 @@ class _Supervised:
         self._python = python
         self.quiet = quiet
         self._on_queued = on_queued
-        self._framework = framework
         self._modules = modules
         """What its supervisor and fork server import."""
         self._variables = {**self._entry.process_variables, **variables}
@@ -268,10 +256,7 @@ class _Supervised:
         self._num_blocks = 0
         """From the first one on live processes are forks, though the framework's could be new Pythons."""
         self._is_prepared = False
-        self._toolchain_s = _TOOLCHAIN_LIMIT_S
-        self._toolchain: tuple[Path | None] | None = None if python is None else (None,)
-        """In a tuple: (None,) means that it cannot be made, as that of another environment's release."""
-        self._making: tuple[Toolchain, _Process] | None = None
+        self._toolchains = Toolchains(self, framework, self._variables, has_any=python is None)
 
     def start(self, folder: TrialFolder, request: TrialRequest, waits: Waits, *, fresh: bool) -> _Process:
         """See `Bench`. What is to run at once beside others at work is gated as they are."""
@@ -280,7 +265,7 @@ class _Supervised:
             # Where the model's own modules are imported ahead, a new Python would import them once more.
             is_ahead = bool(request.workload.imported) and set(request.workload.imported) <= set(self._modules)
             fresh = self._entry.holds_fresh and not self._num_blocks and not is_ahead and not self.builder.is_used
-        request = self._with_toolchain(request)
+        request = self._toolchains.given_to(request)
         on_device = request.workload.device != "cpu" and not request.workload.built_once
         if on_device and self._is_prepared and self.has_servers:
             self._begun_server()  # It imports while the untuned model's process opens the driver.
@@ -289,15 +274,24 @@ class _Supervised:
         started = _Process(self, folder, request, waits, fresh=fresh)
         started.begun = begun
         self.launch(started)
-        if self._is_prepared and self.has_servers and not self.builder.is_used and _compiles(request):
+        if self._is_prepared and self.has_servers and not self.builder.is_used and compiles(request):
             self._begun_server()
         return started
 
     def run_program(self, folder: TrialFolder, program: str, limits: Limits, *, fresh: bool) -> Outcome:
         """See `LocalBench`."""
-        started = _Process(self, folder, None, "free", fresh=fresh)
-        self._send_start(started, limits, program, stops=False, echo=False)
-        return started.wait()
+        return self.begin(program, folder, limits, waits="free", fresh=fresh).wait()
+
+    def leave(self, *, holds: bool) -> None:
+        """See `LocalBench`."""
+        held = self.builder.leave()
+        holder = None if held is None else self.running.get(held.job or "")
+        if holder is not None and not holds:
+            holder.kill()
+            holder.wait()
+        if self.supervisor is not None and set(self.running.values()) <= {holder}:
+            self.supervisor.leave(held if holds else None)
+            self.supervisor = None
 
     def launch(self, process: _Process) -> None:
         """Write its request and start it. One that cannot be started has a failure as its outcome. Raises SetupError
@@ -309,18 +303,12 @@ class _Supervised:
             folder.write_request(request)
         except OSError as error:
             raise SetupError(f"cannot write {folder.path}: {error.strerror}") from None
-        # Whether stopping is safe with a device driver in the process was not measured.
-        stops = process.waits != "free" and request.workload.device == "cpu"
-        fork_of = None if process.fresh else self._server_for(request, process.waits)
-        echo = self._log is None
-        self._send_start(process, request.limits, TRIAL, stops=stops, echo=echo, fork_of=fork_of)
+        self._send_start(process, request.limits, TRIAL, echo=self._log is None)
 
     def prepare(self, workload: Workload, most_s: float) -> None:
         """See `Bench`. Where another process makes the toolchain just now, configs that compile wait."""
         self._is_prepared = True
-        self._toolchain_s = min(_TOOLCHAIN_LIMIT_S, max(most_s, SHORTEST_S))
-        if _needs_toolchain(workload) and self._toolchain is None and self._making is None:
-            self._begin_toolchain(waits=False)
+        self._toolchains.begin_ahead(workload, most_s)
 
     def new_block(self) -> None:
         """See `LocalBench`."""
@@ -339,7 +327,7 @@ class _Supervised:
         self._server = None
         for process in running:
             process.end(None)
-        self._settle_toolchain()
+        self._toolchains.settle()
 
     def send(self, order: Order) -> None:
         """Send an order to the supervisor. If it was lost, so are its trials; the next trial gets a new supervisor."""
@@ -367,10 +355,10 @@ class _Supervised:
                 self.close()
             case Exited():
                 self.running.pop(event.job).end(event)
-                self._settle_toolchain()
+                self._toolchains.settle()
             case Refused():
                 self.running.pop(event.job).refuse(event.error)
-                self._settle_toolchain()
+                self._toolchains.settle()
             case StageReached() | Queued():
                 try:
                     self._on_queued() if isinstance(event, Queued) else self.running[event.job].reach(event.stage)
@@ -380,68 +368,41 @@ class _Supervised:
             case Ready():
                 pass  # `first_ready` waits for it.
 
-    def _send_start(
-        self, process: _Process, limits: Limits, program: str, *, stops: bool, echo: bool, fork_of: str | None = None
-    ) -> None:
+    def _begin_supervisor(self, limits: Limits) -> str | None:
+        """Where none runs; it may hold a model already. Returns why there is none."""
         if self.supervisor is None:
             try:
                 starting = SupervisorProcess.begin(self._modules, self._variables, self._log, self._python)
                 starting.wait_until_ready(min(limits.start, limits.total))
             except SetupError as error:
-                process.refuse(f"{error}")
-                return
+                return f"{error}"
             self.supervisor, self.lacks = starting, starting.lacks
+            if (held := starting.take()) is not None:
+                self.builder.take(held)
+        return None
+
+    def _send_start(self, process: _Process, limits: Limits, program: str, *, echo: bool) -> None:
+        lacks = self._begin_supervisor(limits)
+        server = None if lacks else self._server_for(process)
+        lacks = lacks or self._begin_supervisor(limits)  # It may have been lost while the server was waited for.
+        if lacks is not None:
+            process.refuse(lacks)
+            return
         job = str(process.folder.path)
         self.running[job] = process
-        how = {"fresh": process.fresh, "stops": stops, "echo": echo}
+        how = {"fresh": process.fresh, "stops": process.stops, "echo": echo}
         given = limits.model_dump(exclude_none=True)
         if limits.wall is not None:  # What was waited for first took its share of the run's time.
             given["wall"] = max(limits.wall - (time.monotonic() - process.begun), SHORTEST_S)
-        self.send(Start(job, given, program, process.waits, **how, fork_of=fork_of))
+        self.send(Start(job, given, program, process.waits, **how, fork_of=server))
 
-    def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
-        """Wait for the toolchain before a config that compiles on a CPU: its limits do not include that. One that would
-        compile alone, while it is made beside it, takes what it needs upon itself: that is sooner than to wait."""
-        if not _needs_toolchain(request.workload) or not _compiles(request):
-            return request
-        others = [process.request for process in self.running.values() if process.request is not None]
-        if self._is_prepared and self._making is not None and not any(map(_compiles, others)):
-            return request
-        if self._toolchain is None and self._making is None:
-            self._begin_toolchain(waits=True)
-        if self._making is not None:
-            self.quiet.end()
-            self._making[1].wait()
-        (found,) = self._toolchain or (None,)
-        return request if found is None else request.with_toolchain(found)
-
-    def _begin_toolchain(self, *, waits: bool) -> None:
-        """Look for it, and start making it where there is none."""
-        toolchain = Toolchain.begin(self._framework, framework_version(self._framework), self._variables, waits=waits)
-        if toolchain is None:
-            self._toolchain = (None,) if waits else None
-            return
-        if toolchain.making is None:
-            self._toolchain = (toolchain.settle(),)
-            return
-        assert self._entry.toolchain is not None
-        maker = _Process(self, toolchain.making, None, "gated", fresh=True)
-        self._making = toolchain, maker
-        limits = Limits(start=self._toolchain_s, total=self._toolchain_s)
-        self._send_start(maker, limits, self._entry.toolchain, stops=False, echo=False)
-        self._settle_toolchain()
-
-    def _settle_toolchain(self) -> None:
-        """Once its maker has ended: it is there, or cannot be made."""
-        if self._making is not None and self._making[1].outcome is not None:
-            (toolchain, _), self._making = self._making, None
-            self._toolchain = (toolchain.settle(),)
-
-    def _server_for(self, request: TrialRequest, waits: Waits) -> str | None:
+    def _server_for(self, process: _Process) -> str | None:
         """Job of the fork server that a trial comes from, once it rests. None: it comes from the supervisor, as live
         ones do before the first block, in every second one, and where the server did not come."""
-        builder = self.builder.job_for(request)
-        if builder is not None or waits != "live" or self._num_blocks % 2 == 0:
+        if process.fresh or process.request is None:
+            return None
+        builder = self.builder.job_for(process.request)
+        if builder is not None or process.waits != "live" or self._num_blocks % 2 == 0:
             return builder
         return job_at_rest(self._begun_server(), self.quiet)
 
@@ -450,13 +411,28 @@ class _Supervised:
         if self._server is None:
             name = f"autotune-forks-{os.getpid()}-{next(_NAMES)}"  # No such folder is made.
             folder = TrialFolder(Path(tempfile.gettempdir(), name))
-            self._server = self.begin_server(folder, Limits(start=IMPORT_LIMIT_S))
+            self._server = self.begin(FORK_SERVER, folder, Limits(start=IMPORT_LIMIT_S), echo=True)
         return self._server
 
-    def begin_server(self, folder: TrialFolder, limits: Limits) -> _Process:
-        """A fork server that has this folder."""
-        server = _Process(self, folder, None, "gated", fresh=True)
-        self._send_start(server, limits, FORK_SERVER, stops=False, echo=True)
+    def begin(
+        self, program: str, folder: TrialFolder, limits: Limits, *, waits: Waits = "gated", fresh: bool = True,
+        echo: bool = False,
+    ) -> _Process:  # fmt: skip
+        """See `Supervised`."""
+        started = _Process(self, folder, None, waits, fresh=fresh)
+        self._send_start(started, limits, program, echo=echo)
+        return started
+
+    @property
+    def requests(self) -> list[TrialRequest]:
+        """See `Making`."""
+        return [process.request for process in self.running.values() if process.request is not None]
+
+    def resting_server(self, folder: TrialFolder) -> _Process:
+        """See `Supervised`."""
+        server = _Process(self, folder, None, "gated", fresh=False)
+        server.stage = Stage.WAIT
+        self.running[str(folder.path)] = server
         return server
 
 
@@ -486,11 +462,15 @@ class _Process(Process):
         return self._must_start_anew or super().is_ready
 
     @property
+    def stops(self) -> bool:
+        """It stands still while it waits for its turn. Whether that is safe with a device's driver was not measured."""
+        return self.waits != "free" and self.request is not None and self.request.workload.device == "cpu"
+
+    @property
     def may_be_paused(self) -> bool:
         """It is at work, and where that is safe. One that is not gated takes its samples without being told."""
         at_work = self.outcome is None and self.stage is not Stage.WAIT
-        is_on_cpu = self.request is None or self.request.workload.device == "cpu"
-        return at_work and self.waits != "free" and is_on_cpu
+        return at_work and (self.stops or (self.request is None and self.waits != "free"))
 
     def pause(self) -> None:
         """Let it stand still while another one is timed, unless it is at rest."""

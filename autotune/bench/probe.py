@@ -27,7 +27,7 @@ from autotune.backends.contracts.runtime import DeviceReport
 from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.local import LocalBench
-from autotune.bench.messages import PROBE
+from autotune.bench.messages import PROBE, QUESTION_FILE
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.errors import AutotuneError, InputError, SetupError, marked
@@ -43,7 +43,7 @@ from autotune.trial.worker.stages import StageReporter
 from autotune.trial.worker.subjects import declared_by
 from autotune.workload.workload import Device, Workload
 
-_QUESTION, _ANSWER = "question.json", "answer.json"
+_ANSWER = "answer.json"
 _PACKAGE = Declaration.__module__.partition(".")[0]
 
 
@@ -75,8 +75,7 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     region does not fit the model, and SetupError where it fails or takes longer than a trial may take to build it.
     """
     try:
-        question = "declaration", workload.model_dump_json()
-        content = _ask(workload.framework, variables, limits, *question, device=workload.device)
+        content = _ask(workload.framework, variables, limits, "declaration", workload.model_dump_json(), of=workload)
     except NoAnswerError as error:
         raise SetupError(
             f"{workload.model} could not be built: {error}",
@@ -109,19 +108,17 @@ def is_forked(framework: str, device: Device) -> bool:
 
 
 def _ask(
-    framework: str, variables: Mapping[str, str], limits: LimitsNow, *question: str, device: Device = "cpu"
+    framework: str, variables: Mapping[str, str], limits: LimitsNow, *question: str, of: Workload | None = None
 ) -> Any:
     """The child's answer. Raises InputError for what it finds wrong, and where the run's time was over; NoAnswerError,
     whose log stays."""
     with _own_folder() as folder:
-        write_whole(folder.path / _QUESTION, json.dumps(question))
-        if is_forked(framework, device):
-            how_it_ended = _run_fork(framework, device, variables, limits(), folder)
+        write_whole(folder.path / QUESTION_FILE, json.dumps(question))
+        if of is not None and is_forked(framework, of.device):
+            how_it_ended = _run_fork(of, variables, limits, folder)
         else:
             how_it_ended = _run_child(framework, variables, limits(), folder)
-        answer: dict[str, Any] = {}
-        with suppress(OSError):
-            answer = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
+        answer = _answer_in(folder)
         if "problem" in answer:
             what, tip = answer["problem"]
             raise InputError(what, tip=tip)
@@ -157,41 +154,60 @@ def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, fol
     _make_temporary(folder, variables)
     own = {"TMPDIR": str(folder.temporary), **variables}
     with LocalBench(own, preload=False, log=folder.path / "supervisor.log") as bench:
-        return _how(bench.run_program(framework, folder, PROBE, limits), limits)
+        return _how(_error_of(bench.run_program(framework, folder, PROBE, limits)), limits)
 
 
-def _run_fork(framework: str, device: Device, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
-    """As `_run_child`, in a fork of what the study's trials will come from, or where that cannot be forked in a new
-    Python; it stays for them where there is an answer."""
-    _make_temporary(folder, variables)
+def _run_fork(workload: Workload, variables: Mapping[str, str], limits: LimitsNow, folder: TrialFolder) -> str:
+    """As `_run_child`, in what the study's trials will come from, which stays for them where there is an answer: a
+    process that builds the model and holds it. Where that ends without an answer, a fork of the supervisor is asked, or
+    a new Python where nothing was imported."""
     with LocalBench(dict(variables), preload=True, log=folder.path / "supervisor.log") as bench:
-        ended = bench.run_program(framework, folder, PROBE, limits, forked_for=device)
-        if (folder.path / _ANSWER).exists():
-            bench.leave()
-    return _how(ended, limits)
+        asked = limits()
+        _make_temporary(folder, variables)
+        how_it_ended = bench.build_ahead(workload, folder, asked) or "the process that was to answer has ended"
+        if not _answer_in(folder) and not how_it_ended.startswith(STOPPED):
+            asked = limits()
+            _make_temporary(folder, variables)
+            ended = bench.run_program(workload.framework, folder, PROBE, asked, forked_for=workload.device)
+            how_it_ended = _error_of(ended)
+        if (said := _answer_in(folder).get("said")) is not None:
+            bench.leave(holds=said["built_once"])
+    return _how(how_it_ended, asked)
+
+
+def _answer_in(folder: TrialFolder) -> dict[str, Any]:
+    """Empty: there is none."""
+    answer: dict[str, Any] = {}
+    with suppress(OSError):
+        answer = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
+    return answer
 
 
 def _make_temporary(folder: TrialFolder, variables: Mapping[str, str]) -> None:
     """The child's folder for temporary files, unless the user names another one."""
     if "TMPDIR" not in variables:
-        folder.temporary.mkdir(mode=0o700)
+        folder.temporary.mkdir(mode=0o700, exist_ok=True)
 
 
-def _how(ended: Outcome, limits: Limits) -> str:
-    """What is told of a child that has left no answer."""
+def _error_of(ended: Outcome) -> str:
     assert isinstance(ended, Failure), "it is no trial"
-    if ended.error.startswith(STOPPED):
-        return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"
     return ended.error
+
+
+def _how(error: str, limits: Limits) -> str:
+    """What is told of a child that has left no answer."""
+    if error.startswith(STOPPED):
+        return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"
+    return error
 
 
 def main(folder: TrialFolder) -> None:
     """Answer the question in the folder, by what was `said`, a `problem` (a sentence and a tip), or how it `failed`."""
     progress = StageReporter(folder)
-    what, argument = json.loads((folder.path / _QUESTION).read_text(encoding="utf-8"))
+    what, argument = json.loads((folder.path / QUESTION_FILE).read_text(encoding="utf-8"))
     if folder.temporary.exists():
         os.environ["TMPDIR"], tempfile.tempdir = str(folder.temporary), None
-    folder.scratch.mkdir()
+    folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)  # Frameworks and models write into the current folder.
     progress.enter(Stage.BUILD)
     try:

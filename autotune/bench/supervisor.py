@@ -42,13 +42,23 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
 from autotune.bench.bounded_log import BoundedLog
-from autotune.bench.child import LONGEST_WAIT_S, PR_SET_CHILD_SUBREAPER, Child, State, fork_worker, prctl, spawn_worker
-from autotune.bench.fork_server import ForkServer, preload
+from autotune.bench.child import (
+    LONGEST_WAIT_S,
+    PR_SET_CHILD_SUBREAPER,
+    Child,
+    State,
+    fork_worker,
+    prctl,
+    run_of,
+    spawn_worker,
+)
+from autotune.bench.fork_server import ForkServer, hold_model, preload
 from autotune.bench.messages import (
     FORK_SERVER,
     LACKS,
@@ -234,32 +244,31 @@ class Supervisor:
     def _process_of(self, order: Start, pipes: dict[str, int], logs: Sequence[BoundedLog], ours: Sequence[int]) -> int:
         """Start it in the way that the order names. Returns the process number. Raises SetupError."""
         folder, outputs = TrialFolder(Path(order.job)), [log.end for log in logs]
+        inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
         if order.program == FORK_SERVER:
-            return self._start_server(order, folder, pipes)
+            return self._start_server(order, pipes, outputs, inherited)
         server = self._servers.get(order.fork_of or "")
         if server is not None and order.fork_of is not None:
             self._children[order.fork_of].wake_for_fork()
             return server.fork(folder, pipes, outputs)
         if self._preloaded and not order.fresh:
-            inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
-            return fork_worker(folder, pipes, outputs, inherited, self._ahead, program=order.program)
+            return fork_worker(folder, pipes, outputs, inherited, run_of(order.program, self._ahead))
         command = module_command(order.program, order.job)
         return start_when_possible(lambda: spawn_worker(folder, command, pipes, outputs))
 
-    def _start_server(self, order: Start, folder: TrialFolder, pipes: dict[str, int]) -> int:
-        """With the modules that this process has imported."""
+    def _start_server(self, order: Start, pipes: dict[str, int], outputs: list[int], inherited: list[int]) -> int:
+        """With the modules that this process has imported: a new Python, or a fork, which then holds a model."""
         if not self._preloaded:
             raise SetupError("nothing was imported that could be forked")
-        server = ForkServer()
+        server, folder = ForkServer(), TrialFolder(Path(order.job))
         given = {**pipes, **server.hand_over()}
         command = module_command(order.program, order.job, *self._preloaded)
-        try:
-            pid = start_when_possible(lambda: spawn_worker(folder, command, given, (), forks=True))
-        except SetupError:
-            server.close()
-            raise
-        finally:
-            server.started()
+        with server.starting():
+            if order.fresh:
+                pid = start_when_possible(lambda: spawn_worker(folder, command, given, outputs, forks=True))
+            else:
+                hold = partial(hold_model, ahead=self._ahead)
+                pid = fork_worker(folder, given, outputs, [*inherited, server.descriptor], hold)
         self._servers[order.job] = server
         return pid
 

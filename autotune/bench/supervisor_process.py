@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
+from autotune.bench.builder import Held
 from autotune.bench.messages import LACKS, Event, LogTo, Order, Ready, decode, encode
 from autotune.errors import SetupError
 from autotune.measure.measurement import Stage
@@ -62,6 +63,7 @@ class SupervisorProcess:
         self._process = start_when_possible(lambda: popen(modules))
         self._modules = modules
         self._is_ready = False
+        self._held: Held | None = None
         self.lacks: str | None = None
         """What it did not import, and why, once it is ready (`Ready`)."""
 
@@ -81,15 +83,21 @@ class SupervisorProcess:
             left.close()
         return cls(lambda modules: _popen(modules, variables, log, python), modules, variables, log)
 
-    def leave(self) -> None:
-        """Nobody needs it for now: it stays where others may (`kept_supervisors`), and ends elsewhere."""
-        kept = _KEPT.get()
+    def leave(self, held: Held | None) -> None:
+        """Nobody needs it for now: it stays where others may (`kept_supervisors`), with the model that it holds, and
+        ends elsewhere."""
+        self._held, kept = held, _KEPT.get()
         if kept is None or self._log is None:
             self.close()
             return
         with suppress(OSError):
             self._said = self._log.read_bytes()
         kept.append(self)
+
+    def take(self) -> Held | None:
+        """What it was left with; once."""
+        held, self._held = self._held, None
+        return held
 
     def _goes_on_in(self, log: Path | None) -> bool:
         """Whether it runs, and writes to this log from now on, which has what it wrote before."""

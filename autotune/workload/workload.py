@@ -68,6 +68,11 @@ class Workload(Record):
         reference = builder_of_today(given["model"], str(given.get("task", "infer")), given.get("reference"))
         return {**given, "reference": reference}
 
+    def is_built_as(self, other: Workload) -> bool:
+        """One build is that of both: they differ at most in what is known of it."""
+        known = {"imported": (), "built_once": False}
+        return self.model_copy(update=known) == other.model_copy(update=known)
+
     def is_of_same_model(self, other: Workload) -> bool:
         """Its function makes the same kind of model: the arguments that are text are the same too, since `name` or
         `network` chooses the model; numbers are sizes, of the model or of its inputs."""

@@ -65,6 +65,7 @@ from autotune.backends.torch.instruments import (
     memory_of,
     others_on_gpu,
     peak_bytes,
+    require_found,
 )
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
@@ -85,7 +86,6 @@ from autotune.backends.torch.tensors import (
 )
 from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
-from autotune.command_line import command
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
@@ -171,8 +171,8 @@ class TorchBackend(Backend):
                 raise MissingDeviceError(
                     "torch runs on Ascend through torch_npu, which is not installed", tip=npu.INSTALL
                 )
-        if device != "cpu" and not torch.get_device_module(name).is_available():
-            raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
+        if device != "cpu":
+            require_found(device, name)
         self._device = torch.device(name)
         self.instruments = CudaInstruments(torch.cuda) if name == "cuda" else None
         self.seed(seed)

@@ -33,8 +33,10 @@ import torch
 
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch.compile_cache import cache_variables
+from autotune.backends.torch.instruments import require_found
 from autotune.errors import SetupError
 from autotune.own_folders import TemporaryFolder
+from autotune.workload.workload import Device
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 """What `torch.compile` imports in its first call, with all that these import."""
@@ -88,7 +90,8 @@ def import_ahead(modules: Sequence[str] = ()) -> ImportedAhead:
             # It imports some more of torch, and is no part of a first call.
             importlib.import_module("autotune.backends.torch.backend")
             model_bytes = _import_unchanged(modules)
-        _require_no_driver()
+        if _has_driver():
+            raise SetupError("it has initialised the GPU's driver")
         values = tuple(_values_with(Path(home).name, but_in=stand_ins))
         return ImportedAhead(seconds, max(resident_bytes, 0), model_bytes, stand_ins, values)
     finally:
@@ -106,14 +109,17 @@ def _import_unchanged(modules: Sequence[str]) -> int:
     return max(_resident_bytes() - before, 0)
 
 
-def _require_no_driver() -> None:
-    """Raises SetupError where an import, or the build of a model, has initialised CUDA's driver in this process."""
+def _has_driver() -> bool:
+    """A driver of a device is initialised in this process, which no fork would survive: torch's own of a GPU or an NPU,
+    or CUDA's by whatever means."""
+    modules = (getattr(torch, name, None) for name in ("cuda", "npu"))
+    if any(module is not None and module.is_initialized() for module in modules):
+        return True
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return
-    if cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALISED:
-        raise SetupError("it has initialised the GPU's driver")
+        return False
+    return bool(cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALISED)
 
 
 def _resident_bytes() -> int:
@@ -179,8 +185,8 @@ def _is_of_a_class(holder: dict[Any, Any]) -> bool:
     return "__module__" in holder and "__name__" not in holder
 
 
-def built_once(build: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-    """See `BuiltOnce`.
+def built_once(device: Device, build: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+    """See `BuiltOnce`. What asks within whether there is a GPU begins no driver (`_FIT_FOR_FORKS`).
 
     The pool of OpenMP does not survive a fork, so the build runs on one thread, and the number that forks have is set
     where OpenMP keeps it: `torch.set_num_threads` would change how MKL chooses its threads, too.
@@ -188,11 +194,14 @@ def built_once(build: Callable[[], T]) -> tuple[T, Callable[[], None]]:
     openmp = _openmp()
     num_threads = torch.get_num_threads()  # The first question makes torch look how many there are.
     openmp.omp_set_num_threads(1)
-    with _refusing_threads():
+    with variables_set(_FIT_FOR_FORKS), _refusing_threads():
+        if device == "gpu":
+            require_found(device, "cuda")
         built = build()
     if torch.get_num_threads() != 1:
         raise SetupError("its build sets the number of threads")
-    _require_no_driver()
+    if _has_driver():
+        raise SetupError("its build begins the device's driver; a model that it leaves on the CPU is built once")
     python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
 
     def go_on() -> None:

@@ -17,12 +17,21 @@ from typing import Any
 
 import torch
 
+from autotune.command_line import command
+from autotune.errors import MissingDeviceError
 from autotune.measure.device_state import DeviceReading
 from autotune.measure.measurement import DeviceMemory
+from autotune.workload.workload import Device
 
 _FLUSH_BYTES = 256 * 2**20
 CONTEXT_BYTES = 2**29
 """What the driver's context takes in each process, which no allocator tells of: 300 to 500 MB."""
+
+
+def require_found(device: Device, name: str) -> None:
+    """Raises MissingDeviceError where torch finds no such device, which it calls so."""
+    if not torch.get_device_module(name).is_available():
+        raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
 
 
 class CudaInstruments:

@@ -1,22 +1,25 @@
 """`BuiltAhead`: a model that the process has built which a trial is forked from.
 
 The build is called once, with the generators of random numbers as in any trial's process; a fork has the model's pages
-in common with all others until it writes to them, and its generators go on where the build has left them. What a fork
-does not take over rules it out: threads, an accelerator's driver, processes, open files, and files in the folders that
-each trial has of its own. Each trial then builds the model for itself. So does a trial whose process starts anew, as a
-config with a start of its own wants it, and one that trains: its first step writes to all pages.
+in common with all others until it writes to them, and its generators go on where the build has left them. On a device
+it begins the driver, and moves its copy there. What a fork does not take over rules it out: threads, an accelerator's
+driver, processes, open files, and files in the folders that each trial has of its own. Each trial then builds the model
+for itself. So does a trial whose process starts anew, as a config with a start of its own wants it, and on a CPU one
+that trains: its first step writes to all pages.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from autotune.backends.protocol import variables_set
 from autotune.backends.registry import load_backend
 from autotune.errors import SetupError
 from autotune.workload.build import Built
@@ -29,13 +32,33 @@ WHY_FILE = "why"
 
 @dataclass(frozen=True)
 class BuiltAhead:
-    """The model, for forks of this process."""
+    """The model, for forks of this process, or where these would lack something for the process itself."""
 
     workload: Workload
-    built: Built
-    go_on: Callable[[], None]
-    anonymous_bytes: int
+    build: _Once
+    go_on: Callable[[], None] = lambda: None
+    anonymous_bytes: int = 0
     """By which this process grew while it built."""
+
+
+class _Once:
+    """A build that is made once, whatever comes of it: who asks again gets the same model or the same error."""
+
+    def __init__(self, build: Callable[[], Built]) -> None:
+        self._build = build
+        self._built: Built | None = None
+        self._error: Exception | None = None
+
+    def __call__(self) -> Built:
+        if self._error is not None:
+            raise self._error
+        if self._built is None:
+            try:
+                self._built = self._build()
+            except Exception as error:
+                self._error = error
+                raise
+        return self._built
 
 
 _here: list[BuiltAhead] = []
@@ -43,38 +66,48 @@ _here: list[BuiltAhead] = []
 
 
 def build_ahead(folder: Path) -> None:
-    """Build the workload that is written in this folder, and keep the model for forks. Raises SetupError where they
-    would lack something of it, and whatever the build raises."""
+    """Build the workload that is written in this folder, on the host, and keep the model for forks, which put it on
+    their device. Raises SetupError where they would lack something of it, and whatever the build raises; what came of
+    the build is kept all the same, for this process."""
     from autotune.trial.worker.subjects import built_for
 
     workload = Workload.model_validate_json((folder / WORKLOAD_FILE).read_text())
     backend = load_backend(workload.framework)
+    build = _Once(lambda: built_for(workload, backend))
+    _here.append(BuiltAhead(workload, build))
     if backend.built_once is None:
         raise SetupError(f"a model of {workload.framework} is not forked")
     working, temporary = folder / "working", folder / "temporary"
     working.mkdir()
     temporary.mkdir()
-    before, open_before, bytes_before = Path.cwd(), _open_files(), _anonymous_bytes()
-    given, tempfile.tempdir = os.environ.get("TMPDIR"), None
-    os.environ["TMPDIR"] = str(temporary)
+    open_before, bytes_before = _open_files(), _anonymous_bytes()
+    with _in_folders(working, temporary):
+        backend.prepare("cpu", workload.seed)
+        _, go_on = backend.built_once(workload.device, build)
+        _require_forkable(working, temporary, open_before)
+    _here[:] = [BuiltAhead(workload, build, go_on, max(_anonymous_bytes() - bytes_before, 0))]
+
+
+@contextmanager
+def _in_folders(working: Path, temporary: Path) -> Iterator[None]:
+    before, tempfile.tempdir = Path.cwd(), None
     os.chdir(working)
-    backend.prepare("cpu", workload.seed)
-    built, go_on = backend.built_once(lambda: built_for(workload, backend))
-    _require_forkable(working, temporary, open_before)
-    os.chdir(before)
-    tempfile.tempdir = None
-    os.environ.pop("TMPDIR") if given is None else os.environ.update(TMPDIR=given)
-    _here.append(BuiltAhead(workload, built, go_on, max(_anonymous_bytes() - bytes_before, 0)))
+    try:
+        with variables_set({"TMPDIR": str(temporary)}):
+            yield
+    finally:
+        os.chdir(before)
+        tempfile.tempdir = None
 
 
 def take_over(workload: Workload) -> Built | None:
     """The model of this workload, if this process is a fork of one that has built it; once. `Backend.prepare` comes
-    before."""
+    before. Raises what its build has raised."""
     ahead = _here.pop() if _here else None
-    if ahead is None or ahead.workload != workload:
+    if ahead is None or not ahead.workload.is_built_as(workload):
         return None
     ahead.go_on()
-    return ahead.built
+    return ahead.build()
 
 
 def bytes_ahead() -> int:

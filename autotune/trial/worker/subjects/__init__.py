@@ -52,8 +52,9 @@ def declared_by(workload: Workload, backend: Backend) -> Declaration:
     """Build the workload's model, and read what is declared of it. Raises as `build_subject` does."""
     subject = _subject_of(workload, backend)
     declared = subject.declared()  # A lazy module has its weights by then.
-    is_large = not kind_of(workload).trains and subject.weight_bytes() >= LARGE_BYTES
-    return declared.model_copy(update={"built_once": is_large})
+    writes_to_all = kind_of(workload).trains and workload.device == "cpu"  # A device has its own pages.
+    is_large = subject.weight_bytes() >= LARGE_BYTES
+    return declared.model_copy(update={"built_once": is_large and not writes_to_all})
 
 
 def _subject_of(workload: Workload, backend: Backend) -> SubjectOf:

@@ -1,0 +1,114 @@
+"""On a device a large model is built once, on the host, and each process that is forked from the one that holds it
+begins the driver itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from autotune.backends.registry import BACKENDS
+from autotune.bench.local import LocalBench
+from autotune.bench.probe import read_declaration
+from autotune.bench.supervisor_process import kept_supervisors
+from autotune.errors import SetupError
+from autotune.measure.measurement import Measurement
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
+from autotune.workload.workload import Workload
+
+pytestmark = pytest.mark.slow
+
+MODEL = """
+import os
+import torch
+
+def build(num=2**18):
+    with open({counted!r}, "a") as counted:
+        counted.write(f"{{os.getpid()}}\\n")
+    assert torch.cuda.is_available()
+    model = torch.nn.Linear(8, 8).eval()
+    model.register_buffer("large", torch.zeros(1).expand(num))
+    {then}
+    return model, torch.randn(4, 8)
+"""
+VARIABLES = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """Processes of torch find a GPU (`tests.stand_ins.gpu`). Returns what it and the builds wrote: what was done, and
+    by which process."""
+    entry = BACKENDS["torch"]
+    monkeypatch.setitem(BACKENDS, "torch", dataclasses.replace(entry, preload="tests.stand_ins.gpu"))
+    monkeypatch.setenv("STAND_IN_GPU", str(tmp_path / "gpu"))
+
+    def done():
+        said = [line.split() for line in (tmp_path / "gpu").read_text().splitlines()]
+        builds = [("build", pid) for pid in (tmp_path / "builds").read_text().split()]
+        return Counter((what, pid) for what, pid in [*said, *builds])
+
+    return done
+
+
+@pytest.fixture
+def asked(gpu, tmp_path):
+    """`asked(then, num)`: what a model declares whose build also does `then`, and its workload."""
+
+    def asked(then="pass", num=2**18):
+        file = tmp_path / "model.py"
+        file.write_text(MODEL.format(counted=str(tmp_path / "builds"), then=then))
+        workload = Workload(
+            model="model", reference=f"{file}:build", framework="torch", device="gpu", search_path=str(tmp_path),
+            arguments={"num": num},
+        )  # fmt: skip
+        declared = read_declaration(workload, VARIABLES)
+        return workload.model_copy(update={"built_once": declared.built_once, "imported": declared.imported})
+
+    with kept_supervisors():
+        yield asked
+
+
+@pytest.mark.parametrize(
+    ("then", "num", "num_builds", "why"),
+    [
+        ("pass", 2**18, 1, None),
+        ("torch.cuda.init()", 2**18, 3, "its build begins the device's driver"),
+        ("pass", 2**10, 3, None),
+    ],
+    ids=["held", "driver", "small"],
+)
+def test_a_large_model_is_built_once(asked, gpu, tmp_path, then, num, num_builds, why):
+    """For the declaration, a trial and a live process. Whoever builds a model that is forked has no driver; each fork
+    begins it, once, and moves its own copy. A small model, and one whose build begins the driver, each builds."""
+    workload = asked(then, num)
+    assert workload.built_once is (num == 2**18)
+    assert gpu().total() == 2  # One build, and the driver of the process that answered.
+    request = TrialRequest(
+        number=0, workload=workload, config={"execution": "eager"}, untuned=True, tolerance=None, cold=True,
+        reference=str(tmp_path / "reference.npz"), cache=str(tmp_path / "cache"),
+    )  # fmt: skip
+    with LocalBench(VARIABLES, preload=True, log=tmp_path / "supervisor.log") as bench:
+        trial = bench.run(TrialFolder(tmp_path / "trial"), request)
+        for _ in range(2):  # Small models of every second block come from the supervisor.
+            bench.new_block()
+        live = bench.hold(TrialFolder(tmp_path / "live"), request.cached_in(tmp_path / "other", cold=True))
+        live.turn()
+        for outcome in (trial, live.finish()):
+            assert isinstance(outcome, Measurement), outcome
+        assert why in (bench.built_apart or "") if why else bench.built_apart is None
+    done = {what: {pid for each, pid in gpu() if each == what} for what in ("build", "driver", "model")}
+    assert {what: len(pids) for what, pids in done.items()} == {"build": num_builds, "driver": 3, "model": 2}
+    assert set(gpu().values()) == {1}
+    assert done["model"] < done["driver"]
+    if num_builds == 1:
+        assert not done["build"] & done["driver"]
+
+
+def test_a_build_that_fails_is_made_once(asked, gpu):
+    """What it raised is told as by any process that reads a declaration."""
+    with pytest.raises(SetupError, match=r"ValueError: no weights.*model\.py, line"):
+        asked("raise ValueError('no weights')")
+    assert [what for what, _ in gpu()].count("build") == 1
