@@ -143,6 +143,14 @@ def measure_floor_between(
     study.noise_floor = measure_noise_floor(session)
 
 
+def require_reproducible(study: Study, field: Field) -> None:
+    """Raises SetupError where a process of the untuned model gave another output in a block, as long as no block has
+    shown that its processes agree."""
+    failure = field.contradicted_itself
+    if failure is not None and not study.blocks:
+        raise _failed(failure)
+
+
 def wrong_again(failure: Failure, *, is_later_run: bool) -> SetupError:
     """The error of an untuned model that fails in another process: one of this run, or of a later one."""
     return _changed(failure) if is_later_run else _failed(failure)

@@ -139,6 +139,8 @@ class _Verdict:
         if self.is_interim:
             return "the run has not come to its end"
         standing, lost = self.standing, self.field.lost
+        if lost is not None and lost.reason is Reason.WRONG_RESULT:
+            return f"the untuned model gave another output in another process: {lost.error}"
         if lost is not None:
             return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {lost.reason}: {lost.error}"
         if candidate is not None and standing.is_decided:
@@ -184,15 +186,26 @@ class _Verdict:
         records = self.session.study.records()
         failures = [record.outcome for record in records if record.state == "failed" and record.counts]
         reasons = {failure.reason for failure in failures if isinstance(failure, Failure)}
-        failed, lacks = len(failures), " for lack of memory" if reasons == {Reason.OUT_OF_MEMORY} else ""
-        because = self._did_not_fit("a trial of one") if was_late else f"{failed} failed{lacks}" if failed else ""
-        why = ": ".join(filter(None, ["no other config was measured", because]))
+        common = next(iter(reasons)) if len(reasons) == 1 else None
+        failed = f"{len(failures)} failed{self._of_failures(common)}" if failures else ""
+        late = self._did_not_fit("a trial of one") if was_late else ""
+        why = ": ".join(filter(None, ["no other config was measured", "; ".join(filter(None, [failed, late]))]))
         return self._confirmation(
             verdict,
             "; ".join(self.notes) or None,
             cut_short=is_lost or was_late,
             why=self._why() if is_lost else why,
         )
+
+    def _of_failures(self, common: Reason | None) -> str:
+        """What trials that all failed for this reason say beyond how many they are."""
+        if common is Reason.OUT_OF_MEMORY:
+            return " for lack of memory"
+        if common is not Reason.WRONG_RESULT:
+            return ""
+        has_two = self.session.has_beside or self.session.study.noise_floor is not None
+        unknown = "" if has_two else ", which another process of it was not compared with either"
+        return f", whose outputs are not the untuned model's{unknown}"
 
     def _did_not_fit(self, what: str) -> str:
         """What was not begun for lack of time, and how much there was."""

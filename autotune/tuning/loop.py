@@ -31,6 +31,7 @@ from autotune.tuning.checks import (
     CircuitBreaker,
     measure_floor_between,
     measure_noise_floor,
+    require_reproducible,
     require_same_machine,
     require_same_model,
     require_untuned_works,
@@ -292,11 +293,13 @@ class Tuner:
         """Let the open block take its turns, and look at what the row says."""
         block = self._field.block
         assert block is not None, "it is open"
+        require_reproducible(self._study, self._field)
         finalists = self._field.finalists
         row = self._field.close()
         if not self._field.has_room:
             self._second.end()
         if row is None:
+            require_reproducible(self._study, self._field)
             return
         took_s = self._session.deadline.clock() - block.begun
         self._time.note_block(finalists, took_s, was_beside=block.was_beside)
