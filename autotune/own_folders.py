@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -34,6 +35,15 @@ def named(path: Path | str) -> Path:
     """A folder that the user names from the root, or the system for temporary files: links in it are theirs. One below
     the current folder stays as it is, since that may be somebody else's."""
     return Path(os.path.realpath(path)) if os.path.isabs(path) else Path(path)
+
+
+def is_one_word(path: Path | str) -> bool:
+    """Whether a line for a compiler holds the path in one piece: some are written with paths as they are, and taken
+    apart at spaces, quotes and backslashes."""
+    return _APART.search(str(path)) is None
+
+
+_APART = re.compile(r"""[\s'"\\]""")
 
 
 def require_no_link(path: Path) -> None:
