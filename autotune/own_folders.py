@@ -18,6 +18,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from autotune.errors import StoreError, marked
@@ -268,6 +269,16 @@ class TemporaryFolder:
         """Remove it with all that is in it."""
         remove(self.path)
         os.close(self._lock)
+
+
+@cache
+def by_one_word(folder: str) -> Path:
+    """Another name of the folder, which is made where it is not there, for as long as this process lives: for who
+    writes lines for a compiler (`is_one_word`)."""
+    make(Path(folder))
+    name = TemporaryFolder("name").path / "folder"
+    name.symlink_to(folder, target_is_directory=True)
+    return name
 
 
 def _remove_abandoned(home: Path) -> None:

@@ -187,7 +187,7 @@ class _Verdict:
         failures = [record.outcome for record in records if record.state == "failed" and record.counts]
         reasons = {failure.reason for failure in failures if isinstance(failure, Failure)}
         common = next(iter(reasons)) if len(reasons) == 1 else None
-        failed = f"{len(failures)} failed{self._of_failures(common)}" if failures else ""
+        failed = f"{len(failures)} failed{_of_failures(self.session, common)}" if failures else ""
         late = self._did_not_fit("a trial of one") if was_late else ""
         why = ": ".join(filter(None, ["no other config was measured", "; ".join(filter(None, [failed, late]))]))
         return self._confirmation(
@@ -196,16 +196,6 @@ class _Verdict:
             cut_short=is_lost or was_late,
             why=self._why() if is_lost else why,
         )
-
-    def _of_failures(self, common: Reason | None) -> str:
-        """What trials that all failed for this reason say beyond how many they are."""
-        if common is Reason.OUT_OF_MEMORY:
-            return " for lack of memory"
-        if common is not Reason.WRONG_RESULT:
-            return ""
-        has_two = self.session.has_beside or self.session.study.noise_floor is not None
-        unknown = "" if has_two else ", which another process of it was not compared with either"
-        return f", whose outputs are not the untuned model's{unknown}"
 
     def _did_not_fit(self, what: str) -> str:
         """What was not begun for lack of time, and how much there was."""
@@ -242,6 +232,17 @@ class _Verdict:
         earlier = self.session.study.confirmation
         known_s = earlier.compile_warm_s if earlier is not None and earlier.candidate == record.number else None
         return min((process.compile_s for process in warm), default=known_s)
+
+
+def _of_failures(session: Session, common: Reason | None) -> str:
+    """What trials that all failed for this reason say beyond how many they are."""
+    if common is Reason.OUT_OF_MEMORY:
+        return " for lack of memory"
+    if common is not Reason.WRONG_RESULT:
+        return ""
+    has_two = session.has_beside or session.study.noise_floor is not None
+    unknown = "" if has_two else ", which another process of it was not compared with either"
+    return f", whose outputs are not the untuned model's{unknown}"
 
 
 def winner_of(

@@ -98,15 +98,6 @@ class Field:
         return None if self._run is None else self._run.failures.get(_UNTUNED)
 
     @property
-    def contradicted_itself(self) -> Failure | None:
-        """How a process of the untuned model gave another output than its trial. One that is right afterwards does not
-        undo that."""
-        run = self._run
-        known = [] if run is None else [*run.mishaps, *run.failures.items()]
-        wrong = (each for name, each in known if name == _UNTUNED and each.reason is Reason.WRONG_RESULT)
-        return next(wrong, None)
-
-    @property
     def is_in_turn(self) -> bool:
         """The processes of a block run one after the other, since there was room for one."""
         return self._run is not None and self._run.in_turn

@@ -31,7 +31,6 @@ from autotune.tuning.checks import (
     CircuitBreaker,
     measure_floor_between,
     measure_noise_floor,
-    require_reproducible,
     require_same_machine,
     require_same_model,
     require_untuned_works,
@@ -154,7 +153,7 @@ class Tuner:
         require_untuned_works(study)
         self._look_at_untuned(is_again=was_begun)
         while self._go_on():
-            require_untuned_works(study)
+            require_untuned_works(study, self._field.lost)
 
     def _try_untuned(self) -> bool:
         """Run the trial of the untuned model. False where the time was up."""
@@ -293,13 +292,11 @@ class Tuner:
         """Let the open block take its turns, and look at what the row says."""
         block = self._field.block
         assert block is not None, "it is open"
-        require_reproducible(self._study, self._field)
         finalists = self._field.finalists
         row = self._field.close()
         if not self._field.has_room:
             self._second.end()
         if row is None:
-            require_reproducible(self._study, self._field)
             return
         took_s = self._session.deadline.clock() - block.begun
         self._time.note_block(finalists, took_s, was_beside=block.was_beside)

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +38,9 @@ def build_tools() -> dict[str, str]:
 
 def cache_variables(folder: str) -> dict[str, str]:
     """Inductor keeps its AOTAutograd and FX graph caches under its own folder; Triton has one of its own."""
-    home = Path(folder if own_folders.is_one_word(folder) else _by_one_word(folder))
+    home = Path(folder) if own_folders.is_one_word(folder) else own_folders.by_one_word(folder)
     own = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "TRITON_CACHE_DIR": str(home / "triton")}
     return {**own, **npu.cache_variables(home)}
-
-
-@cache
-def _by_one_word(folder: str) -> str:
-    """Another name of the folder, for as long as this process lives: inductor writes the line for the C++ compiler with
-    paths as they are."""
-    own_folders.make(Path(folder))
-    link = own_folders.TemporaryFolder("caches").path / "caches"
-    link.symlink_to(folder, target_is_directory=True)
-    return str(link)
 
 
 def _cpp_compiler() -> str | None:

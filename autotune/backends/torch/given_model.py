@@ -102,7 +102,8 @@ _READ_AS_LONG = {torch.float64: 5.0, torch.float32: 10.0}
 """Operations for each byte that a product reads and writes, at which an A100 computes as long as it reads: 9.7 and 19.5
 TFLOPS beside 2.0 TB/s; of an H100 they are 10 and 20. In float32 that is some 20 rows of numbers for each weight."""
 _READ_AS_LONG_IN_HALF = 150.0
-"""The same in types that tensor cores multiply, such as bfloat16: 312 TFLOPS, some 150 rows; of an H100 it is 295."""
+"""Types that tensor cores multiply, such as bfloat16, are as long computed at 312 TFLOPS: some 150 rows; of an H100 it
+is 295."""
 
 
 def work_of(model: torch.nn.Module, call: Callable[[], object], *, asks_load: bool) -> tuple[bool, tuple[Load, ...]]:
@@ -121,13 +122,13 @@ def work_of(model: torch.nn.Module, call: Callable[[], object], *, asks_load: bo
     return lacks_products and not has_products, (load,) if asks_load and counts else ()
 
 
-class _Products(TorchDispatchMode):
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """How long the products of a call compute and read on an A100: each is bound by the longer of the two."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._computes = self._reads = 0.0
 
     @property
