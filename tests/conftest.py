@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import gc
 import importlib
 import os
 import shutil
@@ -24,6 +26,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from optuna.storages import InMemoryStorage
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -145,6 +148,12 @@ QUICK_BUDGET = Budget(
 _QUICK_BUDGET_FILE = yaml.safe_dump(QUICK_BUDGET.model_dump(mode="json", exclude={"num_trials", "limits"}))
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported stays: no collection of garbage looks through it again, which takes up to a second."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`fast_cases("a", "b-c")`: the cases of a test with none of these for id, or a part of it, are slow."""
     for item in items:
@@ -174,6 +183,7 @@ def trial_record(outcome: Outcome | None, number: int = 0, config: Config | None
     return TrialRecord(number=number, config=config or Config({}), outcome=outcome, **rest)
 
 
+@functools.cache
 def fake_space(content: str) -> SearchSpace:
     """The space of the fake framework with these knobs, or with the content of a whole file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -302,6 +312,12 @@ def pytest_unconfigure() -> None:
     stats._uncalled.clear()
 
 
+@pytest.fixture(scope="session")
+def program() -> Callable[..., subprocess.Popen[bytes]]:
+    """`program(code, *arguments)` starts a program in a fork of a process that has imported PyTorch's compiler."""
+    return _FORKS.program
+
+
 @pytest.fixture
 def new_python(monkeypatch):
     """Supervisors and probes start as a user's do, in a new Python: see `fork_supervisor`."""
@@ -325,6 +341,27 @@ def _tables_are_made_once(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite, "open_storage", open_copy)
         yield
+
+
+class _InMemory(InMemoryStorage):
+    engine = SimpleNamespace(dispose=lambda: None)
+
+
+@pytest.fixture
+def in_memory(monkeypatch):
+    """Records of studies are kept by this process alone, for tests of rules on scripted trials: four fifths of what
+    these take is SQLAlchemy's. What a study opened again knows, and how a file is written, others prove."""
+    kept: dict[Path, Any] = {}
+    open_storage = sqlite.open_storage
+
+    def open_kept(path: Path, *, create: bool) -> Any:
+        path = path.absolute()
+        if create:
+            path.touch()
+            kept[path] = _InMemory()
+        return kept[path] if path in kept else open_storage(path, create=False)
+
+    monkeypatch.setattr(sqlite, "open_storage", open_kept)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -381,11 +418,21 @@ def real_clock(monkeypatch):
     monkeypatch.delenv(clock.VARIABLE, raising=False)
 
 
+_OTHERS: set[int] = set()
+"""Processes that were no test's when they were last looked at."""
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_running():
-    """Whatever a test does, no process of it may outlive it."""
+    """Whatever a test does, no process of it may outlive it. Whose a process is takes long to find out: that is asked
+    where there is one more than after the test before."""
     yield
+    alive = set(psutil.pids())
+    if alive <= _OTHERS:
+        return
     left = [each for each in own_children() if each.status() != psutil.STATUS_ZOMBIE]
+    _OTHERS.clear()
+    _OTHERS.update(alive - {each.pid for each in left})
     for each in left:
         each.kill()
     assert not left, f"left running: {[each.cmdline() for each in left]}"

@@ -1,4 +1,4 @@
-"""Supervisors and probes, forked from servers that have imported what they import.
+"""Supervisors, probes and programs of tests, forked from servers that have imported what they import.
 
 A new Python takes 0.5 s of CPU time until it has imported NumPy and this package, 4 s with PyTorch and its compiler;
 hundreds of tests start one. A server is a program of its own and not the tests' process, so that neither its threads
@@ -9,6 +9,7 @@ A test whose subject is the start itself takes the fixture `new_python`.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -19,10 +20,14 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.registry import entry_of, load_backend
 from autotune.bench import probe, supervisor
 from autotune.bench.fork_server import preload
@@ -66,7 +71,20 @@ class ForkServers:
         finally:
             os.close(orders)
             os.close(events)
-        return _Forked(command, pid, stdin, stdout)
+        return _Forked(command, pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+
+    def program(
+        self, code: str, *arguments: str, pipes: Sequence[int] = (), stdout: int = 1
+    ) -> subprocess.Popen[bytes]:
+        """Start what `python -c code` would, here and with the outputs of this process, with PyTorch and its compiler
+        imported if that is possible. The numbers of pipes that it inherits are its last arguments."""
+        server = self._server(entry_of("torch").preloaded_on("cpu"), {**os.environ, "PYTHONPATH": package_path()})
+        if server is None:
+            command = [sys.executable, "-c", code, *arguments, *map(str, pipes)]
+            env = {**os.environ, "PYTHONPATH": package_path()}
+            return subprocess.Popen(command, pass_fds=pipes, env=env, stdout=stdout)
+        env = {**os.environ, "PYTHONPATH": self._path}
+        return _Forked([code], server.fork([0, stdout, 2, *pipes], env=env, code=code, arguments=arguments))
 
     def probe(self, framework: str, limits: Limits, folder: TrialFolder) -> bool:
         """Let a fork answer the question in the folder. Returns False where there is none, or it has left none."""
@@ -142,9 +160,9 @@ class _Server:
 class _Forked(subprocess.Popen):  # type: ignore[type-arg]
     """A child that was not started here."""
 
-    def __init__(self, command: list[str], pid: int, stdin: int, stdout: int) -> None:
+    def __init__(self, command: list[str], pid: int, stdin: Any = None, stdout: Any = None) -> None:
         self.args, self.pid, self.returncode, self.stderr = command, pid, None, None
-        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+        self.stdin, self.stdout = stdin, stdout
         self._child_created, self._waitpid_lock, self._sigint_wait_secs = True, threading.Lock(), 0.25
         self._communication_started, self._input, self.pipesize = False, None, -1
 
@@ -156,31 +174,49 @@ def main(connection: socket.socket, modules: list[str]) -> None:
     if tuple(modules) == _FAKE:
         load_backend("fake")
         reference.write_in_child = _write_in_fork
+    gc.freeze()  # No fork looks for garbage in what is imported.
     while True:
-        message, descriptors, _, _ = socket.recv_fds(connection, 2**20, 3)
+        message, descriptors, _, _ = socket.recv_fds(connection, 2**20, 4)
         if not message:
             return
         between = os.fork()
         if between == 0:
             if os.fork() == 0:
-                _run(connection, json.loads(message), descriptors)
+                _run(connection, json.loads(message), descriptors, imported)
             os._exit(0)  # The tests' process adopts its child.
         os.waitpid(between, 0)
         for each in descriptors:
             os.close(each)
 
 
-def _run(connection: socket.socket, asked: dict[str, Any], descriptors: list[int]) -> None:
+def _run(
+    connection: socket.socket, asked: dict[str, Any], descriptors: list[int], imported: ImportedAhead | None
+) -> None:
     _become_child(connection, asked, descriptors)
-    if "probe" not in asked:
+    if "modules" in asked:
         supervisor.main(asked["modules"])
         return
     code = 1
     try:
-        probe.main(TrialFolder(Path(asked["probe"])))
+        if "probe" in asked:
+            probe.main(TrialFolder(Path(asked["probe"])))
+        else:
+            _run_program(asked["code"], [*asked["arguments"], *map(str, descriptors[3:])], imported)
         code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         worker.leave(code)
+
+
+def _run_program(code: str, arguments: list[str], imported: ImportedAhead | None) -> None:
+    """As `python -c` does; what the import keeps of its cache's folder is one that nobody has."""
+    if imported is not None:
+        imported.adopt(os.path.join(tempfile.gettempdir(), "none"))
+    sys.argv = ["-c", *arguments]
+    sys.path.insert(0, "")
+    sys.modules["__main__"] = main_module = ModuleType("__main__")
+    exec(compile(code, "<string>", "exec"), vars(main_module))
 
 
 def _become_child(connection: socket.socket, asked: dict[str, Any], descriptors: list[int]) -> None:
@@ -189,7 +225,7 @@ def _become_child(connection: socket.socket, asked: dict[str, Any], descriptors:
     os.setsid()
     connection.send(str(os.getpid()).encode())
     connection.close()
-    for wanted, given in enumerate(descriptors):
+    for wanted, given in enumerate(descriptors[:3]):
         os.dup2(given, wanted)
         os.close(given)
     os.environ.clear()

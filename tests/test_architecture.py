@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,7 @@ def conditions_in(tree: ast.AST) -> Iterator[ast.expr]:
                 yield test
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """Every name that stands in the code of a file, and the modules that it imports."""
     found: set[str] = {name.module for name in imports_of(path)}

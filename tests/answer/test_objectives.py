@@ -31,6 +31,8 @@ from autotune.verification.comparison import measure, paired_run_of_trials
 from autotune.verification.verify import paired_run_with_untuned, verify
 from tests.conftest import REPOSITORY, ScriptedTrials, fake_space
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
 schema: 1
 framework: fake
@@ -400,24 +402,21 @@ class TestSeveralObjectives:
         assert load_tuned(tmp_path / "small.yaml") == exported
         assert not exported.is_untuned
 
-    @pytest.mark.parametrize(
-        ("said", "bar", "expected"),
-        [
-            (Verdict.FASTER, 0.01, Verdict.FASTER),
-            (Verdict.FASTER, 1.5, Verdict.CHOSEN),
-            (Verdict.UNDECIDED, 0.01, Verdict.CHOSEN),
-            (Verdict.TIE, 0.01, Verdict.CHOSEN),
-        ],
-    )
-    def test_an_export_says_what_its_study_says(self, study, tmp_path, said, bar, expected):
+    def test_an_export_says_what_its_study_says(self, study, tmp_path):
         """`faster` where the study does, and the interval clears the config's own bar."""
         number, wide = self.number(study, B), Speedup(median=2.2, low=2.1, high=2.3)
         confirmation = study.confirmation
         others = {each: wide if each == number else found for each, found in confirmation.compared.items()}
-        bars = tuple(bar if each == number else 0.01 for each in confirmation.contestants[1:])
-        changed = {"verdict": said, "speedups": tuple(others.values()), "margins": bars}
-        study.confirmation = confirmation.model_copy(update=changed)
-        assert export(study, tmp_path / "small.yaml", number).verdict is expected
+        for said, bar, expected in (
+            (Verdict.FASTER, 0.01, Verdict.FASTER),
+            (Verdict.FASTER, 1.5, Verdict.CHOSEN),
+            (Verdict.UNDECIDED, 0.01, Verdict.CHOSEN),
+            (Verdict.TIE, 0.01, Verdict.CHOSEN),
+        ):
+            bars = tuple(bar if each == number else 0.01 for each in confirmation.contestants[1:])
+            changed = {"verdict": said, "speedups": tuple(others.values()), "margins": bars}
+            study.confirmation = confirmation.model_copy(update=changed)
+            assert export(study, tmp_path / "small.yaml", number).verdict is expected, (said, bar)
 
     def test_the_answer_by_its_number_is_the_answer(self, study):
         """`--trial` of the winner changes nothing."""
@@ -505,15 +504,13 @@ class TestLater:
         (Runs(5, 3000), "regressed", "does not keep peak_memory <= 2GiB any more"),
     ]
 
-    @pytest.mark.parametrize(("now", "outcome", "words"), NOW)
-    def test_a_feasible_answer_holds_while_it_keeps_its_constraints(
-        self, tuned, measurement, tmp_path, now, outcome, words
-    ):
+    def test_a_feasible_answer_holds_while_it_keeps_its_constraints(self, tuned, measurement, tmp_path):
         """It was never promised to be faster; but it must not have become slower than it was."""
         study = tuned(self.FEASIBLE, constraints=("peak_memory <= 2GiB",))
-        found, _ = self.verified(study, measurement, tmp_path, Runs(10, 3000), now)
-        assert found.outcome == outcome
-        assert words in found.why
+        for number, (now, outcome, words) in enumerate(self.NOW):
+            found, _ = self.verified(study, measurement, tmp_path / str(number), Runs(10, 3000), now)
+            assert found.outcome == outcome, now
+            assert words in found.why
 
     def test_trials_are_compared_by_the_study_s_objective(self, tuned, measurement, tmp_path):
         """The whole job, in its own unit; the word is `better`, since nothing need be faster."""
@@ -527,22 +524,21 @@ class TestLater:
         assert (told["objective"], told["values"]) == ("total:10000", [pytest.approx(100), pytest.approx(70)])
 
 
-@pytest.mark.parametrize(
-    ("confidence", "margin", "words"),
-    [(None, 0.01, "looks 1.50x (98 % interval 0.90x to 2.50x)"),
-     (0.947, 0.01, "looks 1.50x, 94 % sure to gain more than 1.0 %"),
-     (0.16, 2.139, "looks 1.50x (98 % interval 0.90x to 2.50x)"),
-     (0.994, 0.01, "looks 1.50x (98 % interval 0.90x to 2.50x)")],
-)  # fmt: skip
-def test_an_undecided_study_says_how_sure_it_is(tuned, confidence, margin, words):
+def test_an_undecided_study_says_how_sure_it_is(tuned):
     """Unless that sounds like a proof, is not known, or noise is beyond all gains: then the interval says it."""
-    study = tuned({UNTUNED: Runs(10), A: Runs(5)})
-    with study.writing():
-        gain = Speedup(median=1.5, low=0.9, high=2.5)
-        known = {"verdict": Verdict.UNDECIDED, "speedups": (gain,), "confidence": confidence, "contestants": (0, 1)}
-        known["margin"] = margin
-        study.confirmation = study.confirmation.model_copy(update={"candidate": 1, **known})
-    assert headline(StudyResult(study)).startswith(f"undecided: trial 1 {words}; this machine is too noisy to tell")
+    study, interval = tuned({UNTUNED: Runs(10), A: Runs(5)}), "(98 % interval 0.90x to 2.50x)"
+    gain = Speedup(median=1.5, low=0.9, high=2.5)
+    undecided = {"verdict": Verdict.UNDECIDED, "speedups": (gain,), "contestants": (0, 1), "candidate": 1}
+    for confidence, margin, words in (
+        (None, 0.01, f"looks 1.50x {interval}"),
+        (0.947, 0.01, "looks 1.50x, 94 % sure to gain more than 1.0 %"),
+        (0.16, 2.139, f"looks 1.50x {interval}"),
+        (0.994, 0.01, f"looks 1.50x {interval}"),
+    ):
+        changed = {**undecided, "confidence": confidence, "margin": margin}
+        with study.writing():
+            study.confirmation = study.confirmation.model_copy(update=changed)
+        assert headline(StudyResult(study)).startswith(f"undecided: trial 1 {words}; this machine is too noisy to tell")
 
 
 def test_settings_of_the_process_that_helped_other_models_are_told_to_every_reader(tuned, monkeypatch):

@@ -17,6 +17,8 @@ from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import PriorSource
 from tests.conftest import QUICK_BUDGET, ScriptedLive, ScriptedTrials, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
 schema: 1
 framework: {framework}
@@ -116,7 +118,7 @@ class TestRequests:
 
     def test_without_a_name_they_are_the_ordinary_studies(self):
         """What was tuned in one framework before is not tuned again."""
-        wish = Question(build=("vit",), framework="fake+sham")
+        wish = Question(build=("vit",), framework="fake+sham", device="cpu")
         assert [own.study for own in requests_of(wish).values()] == [None, None]
 
     @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from autotune.study.folder import FolderStudies
 from autotune.trial.processes import package_path
 from tests.conftest import QUICK_BUDGET
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 
 def failure(error):
     return Failure(reason=Reason.COMPILE_ERROR, stage=Stage.COMPILE, error=error, evidence="e")

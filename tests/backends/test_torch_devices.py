@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from packaging.specifiers import SpecifierSet
 from autotune.backends.torch.knobs import KNOBS, Goes, process_knobs, settings_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
@@ -70,14 +68,10 @@ for statement in sys.argv[1:]:  # Each in a process of its own: nothing brings t
 
 
 @pytest.mark.skipif(precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
-def test_a_model_may_set_fp32_precision():
+def test_a_model_may_set_fp32_precision(program):
     """With PyTorch 2.9's API in the model's file nothing raises: the digest is made, and a config with a precision of
     its own is undone to what the file set; what followed the generic setting follows it again."""
-    child = subprocess.run(
-        [sys.executable, "-c", TUNED_UNDER_NEW_API, *NEW_API],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
+    assert program(TUNED_UNDER_NEW_API, *NEW_API).wait() == 0
 
 
 @pytest.mark.skipif(precision.precision_getter() is None, reason="PyTorch has this API since 2.9")

@@ -100,46 +100,44 @@ KEPT = {
     "type('Kept', (), {'path': os.environ['TMPDIR']})": "dict",
 }
 """What a module keeps of a path -> what holds the path."""
+HELD = """
+import os, sys, tempfile
+from pathlib import Path
+from autotune.backends.torch import imported_ahead
+from autotune.errors import SetupError
+
+home, said = Path(sys.argv[1]), []
+sys.path.insert(0, str(home))
+
+def import_ahead(of_compiler, of_model):
+    imported_ahead._MODULES = of_compiler
+    try:
+        return imported_ahead.import_ahead(of_model)
+    except SetupError as error:
+        said.append(str(error))
+
+for number in range(4):
+    import_ahead((f"keeps_{number}",), ())
+imported = import_ahead((), ("keeps_a_folder",))
+os.environ["TMPDIR"], tempfile.tempdir = str(home / "own"), None
+imported.adopt("cache")
+said.append(sys.modules["keeps_a_folder"].KEPT[0])
+import_ahead((), ("changes",))
+(home / "said").write_text("\\n".join(said))
+"""
 
 
-def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path):
-    """Whatever holds it: each is imported by a process that imported the others before."""
+def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path, program):
+    """Whatever holds it: each is imported by a process that imported the others before. Modules of the model are held
+    to the same: their paths are replaced in a fork, and one that changes the environment is of no use."""
     for number, kept in enumerate(KEPT):
         (tmp_path / f"keeps_{number}.py").write_text(f"import gc, os\nKEPT = {kept}\ngc.collect()\n")
-    code = """
-    from autotune.backends.torch import imported_ahead
-    from autotune.errors import SetupError
-    for number in range(4):
-        imported_ahead._MODULES = (f"keeps_{number}",)
-        try:
-            imported_ahead.import_ahead()
-        except SetupError as error:
-            print(error)
-    """
-    said = run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}").splitlines()
-    assert len(said) == len(KEPT)
-    for line, holder in zip(said, KEPT.values(), strict=True):
-        assert f"a {holder} holds a path of the import" in line
-
-
-def test_modules_of_the_model_are_held_to_the_same(tmp_path):
-    """Their paths are replaced in a fork, and an import that changes the environment is of no use."""
     (tmp_path / "keeps_a_folder.py").write_text("import tempfile\nKEPT = [tempfile.gettempdir()]\n")
     (tmp_path / "changes.py").write_text("import os\nos.environ['CHANGED'] = '1'\n")
     (tmp_path / "own").mkdir()
-    code = f"""
-    import os, sys, tempfile
-    from autotune.backends.torch import imported_ahead
-    from autotune.errors import SetupError
-    imported_ahead._MODULES = ()
-    imported = imported_ahead.import_ahead(["keeps_a_folder"])
-    os.environ["TMPDIR"], tempfile.tempdir = {str(tmp_path / "own")!r}, None
-    imported.adopt("cache")
-    print(sys.modules["keeps_a_folder"].KEPT[0])
-    try:
-        imported_ahead.import_ahead(["changes"])
-    except SetupError as error:
-        print(error)
-    """
-    said = run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}").splitlines()
-    assert said == [str(tmp_path / "own"), "the import of changes changes the environment"]
+    assert program(HELD, str(tmp_path)).wait() == 0
+    *said, folder, changes = (tmp_path / "said").read_text().splitlines()
+    assert len(said) == len(KEPT)
+    for line, holder in zip(said, KEPT.values(), strict=True):
+        assert f"a {holder} holds a path of the import" in line
+    assert (folder, changes) == (f"{tmp_path}/own", "the import of changes changes the environment")

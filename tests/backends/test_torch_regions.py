@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
+
+RUN = """
+import os, runpy, sys
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{sys.argv[1]}/cache"
+runpy.run_path(f"{sys.argv[1]}/regions.py", run_name="__main__")
+"""
 
 NET = """
 import sys
@@ -60,24 +61,22 @@ def run(depth=3, **settings):
 """
 
 
-def in_process(folder, code):
-    """What the code prints, in a process of its own with caches of its own."""
-    script = folder / "regions.py"
-    script.write_text(NET + code)
-    variables = {
-        "PYTHONPATH": str(REPOSITORY),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
-    }
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env={**os.environ, **variables},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def in_process(program, tmp_path_factory):
+    """`in_process(code)` is what the code prints, in a process of its own with caches of its own."""
+
+    def in_process(code):
+        folder = tmp_path_factory.mktemp("regions")
+        (folder / "regions.py").write_text(NET + code)
+        with (folder / "printed").open("w") as printed:
+            assert program(RUN, str(folder), stdout=printed.fileno()).wait() == 0
+        return (folder / "printed").read_text()
+
+    return in_process
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory):
+def printed(in_process):
     """By case: what was found. One process has all cases, with the compiler's state reset between them."""
     code = """
 said, _, step, net = run(12, region="blocks.*")
@@ -96,7 +95,7 @@ torch._dynamo.reset()
 said, _, _, net = run(3, region="whole but blocks.1", **captured)
 print("block", said.num_graphs, said.num_graph_breaks, (said.note or "not told").partition(":")[0])
 """
-    lines = in_process(tmp_path_factory.mktemp("regions"), code).splitlines()
+    lines = in_process(code).splitlines()
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
 
 
@@ -106,7 +105,7 @@ def test_equal_blocks_share_one_compilation(printed):
 
 
 @pytest.mark.slow
-def test_frozen_blocks_are_compiled_each(tmp_path):
+def test_frozen_blocks_are_compiled_each(in_process):
     """More of them than dynamo's limit of compilations: none runs eagerly without a word."""
     code = """
 said, _, _, _ = run(9, region="blocks.*", freezing=True)
@@ -114,7 +113,7 @@ print(said.num_graphs, said.note)
 import torch._dynamo.config
 print(torch._dynamo.config.recompile_limit)
 """
-    assert in_process(tmp_path, code).split() == ["9", "None", "8"]
+    assert in_process(code).split() == ["9", "None", "8"]
 
 
 def test_regions_are_told_apart(printed):
@@ -123,7 +122,7 @@ def test_regions_are_told_apart(printed):
 
 
 @pytest.mark.slow
-def test_the_whole_and_its_parts_are_told_apart(tmp_path):
+def test_the_whole_and_its_parts_are_told_apart(in_process):
     """The whole model, blocks of it, and the whole but for a part: each runs another program. Of the whole, kernels are
     counted."""
     code = """
@@ -134,7 +133,7 @@ regions = ("whole", "blocks.*", "blocks.0", "whole but head", "whole but blocks.
 programs = [run(3, region=region)[1] for region in regions]
 print(len(set(programs)), None in programs)
 """
-    assert in_process(tmp_path, code).splitlines() == ["1 True", "5 False"]
+    assert in_process(code).splitlines() == ["1 True", "5 False"]
 
 
 def test_a_part_is_left_as_it_is(printed):
@@ -145,7 +144,7 @@ def test_a_part_is_left_as_it_is(printed):
 
 
 @pytest.mark.slow
-def test_other_settings_hold_around_a_region(tmp_path):
+def test_other_settings_hold_around_a_region(in_process):
     """Autocast and frozen weights go with chosen modules as with the whole."""
     code = """
 torch.allclose = lambda one, other, atol: (one.float() - other).abs().max() < 0.05
@@ -153,7 +152,7 @@ for settings in ({"precision": "bf16_autocast"}, {"precision": "bf16_autocast", 
     said, _, _, _ = run(2, region="blocks.*, head", **settings)
     print(said.compiled)
 """
-    assert in_process(tmp_path, code).split() == ["True", "True"]
+    assert in_process(code).split() == ["True", "True"]
 
 
 class TestRefused:
@@ -186,7 +185,7 @@ class TestRefused:
 
 
 @pytest.mark.slow
-def test_variants_and_a_region_together(tmp_path):
+def test_variants_and_a_region_together(in_process):
     """The variants are in what is compiled, the outputs stay right, and undone the model is its author's."""
     code = """
 from autotune.apply import compile_model
@@ -207,4 +206,4 @@ print("autotune.swish" in code)
 changes.undo()
 print({each.feed_forward.swish is swish for each in model.blocks})
 """
-    assert in_process(tmp_path, code).split() == ["True", "{True}"]
+    assert in_process(code).split() == ["True", "{True}"]

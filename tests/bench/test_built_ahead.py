@@ -2,76 +2,95 @@
 
 from __future__ import annotations
 
-import pytest
-
 from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Measurement
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
+from autotune.trial.worker.built_ahead import WORKLOAD_FILE
 from autotune.workload.workload import Workload
 
 MODEL = """
 import os, random, subprocess, sys, threading, time
 import torch
 
-def build():
-    with open({counted!r}, "a") as counted:
+def build(width=64):
+    with open("{home}/builds", "a") as counted:
         counted.write(f"{{os.getpid()}}\\n")
-    model = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 4096)).eval()
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)).eval()
     torch.nn.init.trunc_normal_(model[0].weight)  # Computed by several threads, where there are.
     {then}
-    return model, torch.randn(8, 4096)
+    return model, torch.randn(8, width)
 """
 
-WEIGHT_BYTES = 2 * 4096 * 4097 * 4
+WIDTH = 2048
+WEIGHT_BYTES = 2 * WIDTH * (WIDTH + 1) * 4
 
 
-@pytest.fixture
-def measured(tmp_path):
-    """`measured(then, built_once, name)`: a trial of the untuned model. Its build also does `then`."""
-    counted = tmp_path / "builds"
-    bench = LocalBench({}, preload=True, log=tmp_path / "supervisor.log")
+def workload(home, then="pass", **fields):
+    """One whose model is in this folder; its build also does `then`, and adds a line to the file `builds`."""
+    (home / "model.py").write_text(MODEL.format(home=home, then=then))
+    return Workload(
+        model="model", reference=f"{home / 'model.py'}:build", framework="torch", device="cpu", search_path=str(home),
+        **{"built_once": True, **fields},
+    )  # fmt: skip
 
-    def measured(name, then="pass", *, built_once=True):
-        file = tmp_path / "model.py"
-        file.write_text(MODEL.format(counted=str(counted), then=then))
-        workload = Workload(
-            model="model", reference=f"{file}:build", framework="torch", device="cpu", search_path=str(tmp_path),
-            built_once=built_once,
-        )  # fmt: skip
+
+def test_trials_share_a_build_and_cannot_be_told_from_others(tmp_path):
+    """The same numbers to the last bit, weights and inputs, as in a process that builds for itself; its memory has the
+    model in it."""
+
+    def measured(name, *, built_once=True):
         request = TrialRequest(
-            number=0, workload=workload, config={"execution": "eager"}, untuned=True, tolerance=None, cold=True,
+            number=0, workload=workload(tmp_path, arguments={"width": WIDTH}, built_once=built_once),
+            config={"execution": "eager"}, untuned=True, tolerance=None, cold=True,
             reference=str(tmp_path / "reference.npz"), cache=str(tmp_path / name / "cache"),
         )  # fmt: skip
         outcome = bench.run(TrialFolder(tmp_path / name), request)
         assert isinstance(outcome, Measurement), outcome
-        return outcome, len(counted.read_text().split()), bench.built_apart
+        return outcome
 
-    with bench:
-        yield measured
-
-
-def test_trials_share_a_build_and_cannot_be_told_from_others(measured):
-    """The same numbers to the last bit, weights and inputs, as in a process that builds for itself; its memory has the
-    model in it."""
-    measured("own", built_once=False)
-    (first, _, _), (second, num_builds, why) = measured("shared"), measured("again")
-    assert (num_builds, why) == (2, None)
+    with LocalBench({}, preload=True, log=tmp_path / "supervisor.log") as bench:
+        measured("own", built_once=False)
+        first, second = measured("shared"), measured("again")
+        assert bench.built_apart is None
+    assert len((tmp_path / "builds").read_text().split()) == 2
     assert first.relative_error == second.relative_error == 0
     assert min(first.peak_memory_bytes, second.peak_memory_bytes) > 0.8 * WEIGHT_BYTES
 
 
-@pytest.mark.parametrize(
-    ("then", "why"),
-    [
-        ("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "its build leaves 2 threads"),
-        ("torch.set_num_threads(1)", "its build sets the number of threads"),
-        ("model.file = open('kept', 'w')", "its build leaves open"),
-        ("open('left', 'w').close()", "files in the working folder"),
-    ],
-)
-def test_what_a_fork_would_lack_is_built_by_each_trial(measured, then, why):
-    """It says why."""
-    _, num_builds, said = measured("first", then)
-    assert num_builds == 2
-    assert why in said
+WHY = {
+    "pass": "nothing",
+    "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()": "its build leaves 2 threads",
+    "torch.set_num_threads(1)": "its build sets the number of threads",
+    "model.file = open('kept', 'w')": "its build leaves open",
+    "open('left', 'w').close()": "files in the working folder",
+}
+EACH_IN_A_FORK = """
+import os, sys
+from pathlib import Path
+from autotune.errors import SetupError
+from autotune.trial.worker.built_ahead import build_ahead
+
+for folder in map(Path, sys.argv[1:]):
+    if os.fork() == 0:
+        said = "nothing"
+        try:
+            build_ahead(folder)
+        except SetupError as error:
+            said = str(error)
+        (folder / "said").write_text(said)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_what_a_fork_would_lack_is_not_built_ahead(program, tmp_path):
+    """It is said why, where it would lack something; `test_imported_ahead` has what trials do then."""
+    folders = [tmp_path / str(number) for number in range(len(WHY))]
+    for folder, then in zip(folders, WHY, strict=True):
+        folder.mkdir()
+        (folder / WORKLOAD_FILE).write_text(workload(folder, then).model_dump_json())
+    assert program(EACH_IN_A_FORK, *map(str, folders)).wait() == 0
+    for folder, why in zip(folders, WHY.values(), strict=True):
+        assert why in (folder / "said").read_text()
+        assert (folder / "builds").exists()

@@ -81,7 +81,8 @@ def make_runner(tmp_path, monkeypatch, make_request):
 
 
 def test_what_the_import_took_is_part_of_what_is_compiled(make_runner, tmp_path, make_request):
-    """Its seconds and its memory; not of the untuned model, and not of the seconds that the trial was at work."""
+    """Its seconds and its memory; not of the untuned model, nor in a process of its own, which pays for itself, and not
+    of the seconds that the trial was at work."""
     runner = make_runner(AHEAD)
     folder, request = TrialFolder(tmp_path / "tuned"), make_request(TUNED)
     outcome = runner.run(folder, request)
@@ -93,14 +94,10 @@ def test_what_the_import_took_is_part_of_what_is_compiled(make_runner, tmp_path,
     assert outcome.compile_stage_s == pytest.approx(outcome.stage_s["compile"] + 3.0)
     untuned = runner.run(TrialFolder(tmp_path / "again"), make_request())
     assert untuned.compile_spared_s == 0
+    assert runner.run(TrialFolder(tmp_path / "fresh"), make_request(TUNED), fresh=True).compile_spared_s == 0
     assert untuned.first_call_s < 3.0
     assert max(untuned.peak_memory_bytes, untuned.compile_peak_memory_bytes) < 2**40
     assert folder.stdout.read_text().split() == [str(folder.scratch), request.cache]
-
-
-def test_a_process_of_its_own_pays_for_itself(make_runner, tmp_path, make_request):
-    outcome = make_runner(AHEAD).run(TrialFolder(tmp_path / "tuned"), make_request(TUNED), fresh=True)
-    assert outcome.compile_spared_s == 0
 
 
 @pytest.mark.parametrize(("module", "why"), [(FAILS, "no such compiler"), (LEAVES_A_THREAD, "left 2 threads")])
@@ -221,6 +218,15 @@ def test_what_cannot_be_imported_ahead_is_imported_by_each_trial(make_runner, li
     assert runner.lacks.startswith("what the model imports each for itself: ")
     assert why in runner.lacks
     assert num_imports() == 3
+
+
+def test_a_model_that_cannot_be_built_ahead_is_built_by_each_trial(make_runner, make_request, tmp_path):
+    """And it is said why."""
+    request = make_request()
+    large = request.model_copy(update={"workload": request.workload.model_copy(update={"built_once": True})})
+    runner = make_runner(AHEAD, request=large)
+    assert isinstance(runner.run(TrialFolder(tmp_path / "again"), large), Measurement)
+    assert runner.built_apart == "a model of fake is not forked"
 
 
 def layouts(folder):

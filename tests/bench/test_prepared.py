@@ -173,14 +173,14 @@ def test_a_compiler_that_dies_alone_lets_the_others_go_on(runner, trial):
 
 
 def test_a_pause_is_not_what_a_limit_ends(runner, trial):
-    """A trial that may take 2.5 seconds, and is paused for longer, ends by itself."""
-    limits = {"compile": 2.5, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
+    """A trial that may take 1.5 seconds, and is paused for longer, ends by itself."""
+    limits = {"compile": 1.5, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
     ahead = trial("ahead", SLOW_COMPILE, limits=limits)
     other = trial("other", {"execution": "compile", "latency_ms": 2})
     ahead_started = runner.start(*ahead, "gated")
     while ahead[0].read_stage() is not Stage.COMPILE:
         time.sleep(0.01)
-    assert isinstance(runner.run(*other, on_stage=lambda s: time.sleep(2.6) if s is Stage.RUN else None), Measurement)
+    assert isinstance(runner.run(*other, on_stage=lambda s: time.sleep(1.6) if s is Stage.RUN else None), Measurement)
     assert isinstance(ahead_started.finish(), Measurement)
 
 

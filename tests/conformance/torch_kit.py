@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import os
 import pickle
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ def plain(model, x=X):
 
 
 def warned(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "autotune"]
+    return [each.getMessage() for each in caplog.records if each.name == "autotune" and each.levelno >= logging.WARNING]
 
 
 def replaced_weight(model):

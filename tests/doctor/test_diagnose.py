@@ -14,7 +14,7 @@ from autotune.plugins.diagnose.diagnoser import differ_in
 from tests.conftest import REPOSITORY
 
 PLANNER = REPOSITORY / "examples" / "models" / "planner.py"
-CAPTURE_ONLY = ("--framework", "torch", "--knob", "backend=aot_eager", "--json")
+CAPTURE_ONLY = ("--framework", "torch", "--device", "cpu", "--knob", "backend=aot_eager", "--json")
 """Graphs are captured and broken the same whatever is made of them."""
 
 
@@ -127,7 +127,7 @@ def test_mindspore_is_asked_for_its_reports(cli, name, ailment, code):
 def test_a_mistake_is_a_sentence(cli, arguments, words):
     """A knob that is not there, or a framework: exit status 2 and what to do, before anything is measured."""
     pytest.importorskip("torch")
-    ended = cli("diagnose", "--model", f"{PLANNER}:planner", *arguments)
+    ended = cli("diagnose", "--model", f"{PLANNER}:planner", "--device", "cpu", *arguments)
     assert ended.returncode == 2
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -17,6 +17,8 @@ import pytest
 import yaml
 
 import autotune
+from autotune.apply.warm_start import key_here
+from autotune.backends.registry import load_backend
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job import apply
@@ -106,8 +108,8 @@ def _nothing_is_left_running():
 
 
 @pytest.fixture(scope="module")
-def two():
-    processes = RankProcesses(2)
+def two(program):
+    processes = RankProcesses(2, program)
     yield processes
     processes.end()
 
@@ -478,7 +480,7 @@ class TestPlanted:
         ]
 
     def test_a_first_call_that_takes_too_long(self, two, exported):
-        outcomes = two.run(slow_to_compile, exported(PLANTED), 4.0, 1.0)
+        outcomes = two.run(slow_to_compile, exported(PLANTED), 2.0, 1.0)
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["untuned"] * 2
         [(rank, line)] = warned(outcomes)
@@ -610,13 +612,8 @@ def killed(rank, path, when):
         loop(rank, model, wrapper, optimizer, steps=1)
 
 
-KEY = """
-import json, sys
-from autotune.apply.warm_start import key_here
-from autotune.backends.registry import load_backend
-from autotune.config import Config
-print(key_here("torch", load_backend("torch"), Config(json.loads(sys.argv[1])), sys.argv[2]).model_dump_json())
-"""
+def key_on_a_rank(_rank, structure):
+    return key_here("torch", load_backend("torch"), Config(INDUCTOR), structure).model_dump(mode="json")
 
 
 class TestCaches:
@@ -643,13 +640,10 @@ class TestCaches:
         packed = pack(tmp_path / "other")
         (tmp_path / "best.cache").write_bytes(packed)
         structure = content["workload"]["signature"]["structure_sha256"]
-        # In a process of its own: other tests change what belongs to the key, such as threads.
-        asked = subprocess.run(
-            [sys.executable, "-c", KEY, json.dumps(INDUCTOR), structure], capture_output=True, text=True, check=True
-        )
+        key, _ = two.run(key_on_a_rank, structure)
         content["artifact"] = {
             **{"file": "best.cache", "sha256": hashlib.sha256(packed).hexdigest(), "num_bytes": len(packed)},
-            **{"key": json.loads(asked.stdout), "check_first_call": False, "compile_s": 1.0, "compile_cold_s": 2.0},
+            **{"key": key.value, "check_first_call": False, "compile_s": 1.0, "compile_cold_s": 2.0},
         }
         paths = [str(path), str(tmp_path / "other" / "best.yaml")]
         for each in paths:

@@ -292,9 +292,9 @@ class TestBlocksAlikeInTime:
                 ),
                 margin_at,
             )[0]
-            for _ in range(500)
+            for _ in range(250)
         )
-        assert found[Verdict.FASTER] <= 0.02 * 500
+        assert found[Verdict.FASTER] <= 0.02 * 250
 
     def test_steadier_configs_do_not_narrow_the_interval_of_a_wild_one(self) -> None:
         """What three configs that hardly scatter show says nothing about one that does: alone it is as narrow."""

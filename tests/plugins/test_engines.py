@@ -28,6 +28,8 @@ from autotune.tuning.loop import Tuner
 from autotune.workload.arguments import Arguments
 from tests.conftest import ScriptedTrials, fake_space, reopened, summary_of, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 ABACUS = """
 from autotune.backends.engine import Engine
 

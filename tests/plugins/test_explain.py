@@ -31,6 +31,8 @@ from autotune.study.records import Confirmation, DriftCheck, TrialRecord
 from tests.asking import ask
 from tests.conftest import trial_record, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 
 @pytest.fixture
 def told(make_study, measurement):

@@ -37,6 +37,8 @@ from autotune.tuning.time_budget import TimeBudget
 from tests.conftest import QUICK_BUDGET, with_latency
 from tests.trial.call_log import CallLog
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, "0")
 SEARCH = QUICK_BUDGET.model_copy(update={"stop_early": False, "num_trials": 8})
 SECONDS = {8: 0.008, 6: 0.006, 2: 0.002}

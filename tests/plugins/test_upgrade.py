@@ -22,6 +22,8 @@ from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
 from tests.conftest import QUICK_BUDGET, REPOSITORY, own_children
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 MODEL = """
 import os
 import numpy as np

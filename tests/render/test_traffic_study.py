@@ -14,6 +14,8 @@ from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
 schema: 1
 framework: fake

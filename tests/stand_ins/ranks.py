@@ -11,15 +11,12 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
-
-from tests.import_graph import REPOSITORY
 
 LIMIT_S = 120.0
 """For a case on a busy machine; none waits so long by itself."""
@@ -44,8 +41,9 @@ class HangError(AssertionError):
 class RankProcesses:
     """So many ranks on this machine."""
 
-    def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
+    def __init__(self, num_ranks: int, program: Callable[..., subprocess.Popen[bytes]]) -> None:
+        """`program` starts one, as `ForkServers.program` does."""
+        self.num_ranks, self._program = num_ranks, program
         self._ranks: list[tuple[subprocess.Popen[bytes], Any]] = []
 
     def run(self, case: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> list[Outcome]:
@@ -80,9 +78,9 @@ class RankProcesses:
     def _start(self) -> None:
         for rank in range(len(self._ranks), self.num_ranks):
             ours, theirs = multiprocessing.Pipe()
-            code = f"from tests.stand_ins.ranks import work; work({rank}, {self.num_ranks}, {theirs.fileno()})"
-            command = [sys.executable, "-c", code]
-            self._ranks.append((subprocess.Popen(command, cwd=REPOSITORY, pass_fds=[theirs.fileno()]), ours))
+            code = "import sys; from tests.stand_ins.ranks import work; work(*map(int, sys.argv[1:]))"
+            process = self._program(code, str(rank), str(self.num_ranks), pipes=[theirs.fileno()])
+            self._ranks.append((process, ours))
             theirs.close()
 
 

@@ -32,6 +32,8 @@ from autotune.tuning.pruning import MOST_EXTRA
 from tests.asking import ask, sampler_of
 from tests.conftest import ScriptedTrials, reopened, summary_of, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 NAMES = [f"k{number}" for number in range(7)]
 
 
@@ -78,7 +80,9 @@ def stops(events):
 
 
 def test_a_flat_study_stops_early_and_says_why(study, tune):
-    """Where nothing can be gained, trials are left unused, and event, record, summary and document tell it."""
+    """Where nothing can be gained, trials are left unused, and event, record, summary and document tell it. Resumed it
+    stops again at once: no further trial is run, and the verdict stands. What somebody wished to be tried is tried,
+    however little it promises."""
     tune(study, flat, num_trials=40)
     assert FEWEST_TRIALS <= study.num_recorded() < 40
     (stop,) = stops(tune.events)
@@ -90,6 +94,16 @@ def test_a_flat_study_stops_early_and_says_why(study, tune):
         study
     )
     assert document(StudyResult(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
+    recorded, verdict = study.num_recorded(), study.confirmation
+    again = reopened(study)
+    tune(again, flat, num_trials=80)
+    assert not any(isinstance(each, TrialStarted) for each in tune.events)
+    assert len(stops(tune.events)) == 1
+    assert (again.num_recorded(), again.confirmation) == (recorded, verdict)
+    wished = again.enqueue(list(again.manifest.space.configs())[-3:])
+    tune(again, flat, num_trials=40)
+    tried = [each.config for each in again.records()[recorded:]]
+    assert tried[: len(wished)] == wished
 
 
 def test_it_does_not_stop_before_the_best_is_found(study, tune):
@@ -110,27 +124,6 @@ def test_a_used_up_budget_is_no_early_stop(study, tune):
     assert 0 <= study.num_recorded() - (FEWEST_TRIALS - 1) <= MOST_EXTRA
     assert not stops(tune.events)
     assert study.early_stop is None
-
-
-def test_resumed_it_stops_again_at_once(study, tune):
-    """What was decided follows from what was recorded: no further trial is run, and the verdict stands."""
-    tune(study, flat, num_trials=40)
-    recorded, verdict = study.num_recorded(), study.confirmation
-    again = reopened(study)
-    tune(again, flat, num_trials=80)
-    assert not any(isinstance(each, TrialStarted) for each in tune.events)
-    assert len(stops(tune.events)) == 1
-    assert (again.num_recorded(), again.confirmation) == (recorded, verdict)
-
-
-def test_queued_configs_are_tried_before_it_stops(study, tune):
-    """What somebody wished to be tried is tried, however little it promises."""
-    tune(study, flat, num_trials=40)
-    recorded = study.num_recorded()
-    wished = study.enqueue(list(study.manifest.space.configs())[-3:])
-    tune(study, flat, num_trials=40)
-    tried = [each.config for each in study.records()[recorded:]]
-    assert tried[: len(wished)] == wished
 
 
 def test_a_space_that_the_budget_holds_may_be_left_as_well(make_study, tune):

@@ -29,6 +29,8 @@ from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, fake_space, printed, summary_of, with_latency
 from tests.measure.test_disturbance import timed
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 BUDGET = QUICK_BUDGET.model_copy(update={"num_trials": 6, "stop_early": False})
 
 

@@ -16,6 +16,8 @@ from tests.asking import ask
 from tests.conftest import fake_space, trial_record
 from tests.tuning.test_loop import tune
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
 schema: 1
 framework: fake

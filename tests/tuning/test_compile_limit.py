@@ -16,6 +16,8 @@ from autotune.tuning.loop import Tuner
 from tests.conftest import OneByOne, fake_space
 from tests.tuning.test_time_budget import PLAN, SPACE, UNTUNED, Clock, Deadline, Live, compiled
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 GENERAL_S = Limits().compile
 SURPRISES = {compiled(number) for number in (4, 5, 6, 7)}
 

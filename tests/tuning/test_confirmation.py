@@ -24,6 +24,8 @@ from autotune.tuning.finalists import EQUALLY_FAST, by_importance, uncertainty_o
 from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, fake_space, summary_of, trial_record, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
   mode: {doc: "https://e.org", when: {execution: compile}, values: [a, b, c, d], default: a}
@@ -311,15 +313,6 @@ class TestConfirmation:
         assert confirmation.verdict is Verdict.KEEP_UNTUNED
         assert ("within" in (confirmation.note or "")) is not is_near
 
-    def test_a_finalist_that_fails_is_noted_and_the_others_decide(self, study, tune):
-        """The next best wins, and the note says who failed and why."""
-        failure = Failure(reason="wrong_result", stage="check", error="relative error 3")
-        latencies = {UNTUNED: 10, DEFAULT: 7, compiled("b"): 5}
-        confirmation = tune(latencies, {compiled("b"): failure})
-        assert confirmation.verdict is Verdict.FASTER
-        assert self.config_of(study, confirmation) == DEFAULT
-        assert "failed in a fresh process: wrong_result: relative error 3" in confirmation.note
-
     def test_all_candidates_may_fail(self, study, tune):
         """Each compiled config that came near fails in its block, and is named; then the untuned model is kept."""
         failure = Failure(reason="crash", stage="compile", error="gone")
@@ -343,7 +336,8 @@ class TestConfirmation:
         assert sizes == [2, *[1] * (len(sizes) - 1)]
 
     def test_the_untuned_model_failing_in_its_blocks(self, study, tune):
-        """It worked before, so the study ends with an answer: undecided, with the child's own error as the reason."""
+        """It worked before, so the study ends with an answer: undecided, with the child's own error as the reason. No
+        further config is tried, since nothing could be proven, and the run that follows goes on."""
         failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
         confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: failure})
         assert confirmation.verdict is Verdict.UNDECIDED
@@ -352,7 +346,10 @@ class TestConfirmation:
         assert tuned_config(study).is_untuned
         assert shown(study).startswith("undecided: ")
         assert confirmation.why in shown(study)
+        assert confirmation.cut_short
+        assert (len(tune.begun), num_recorded := study.num_recorded()) == (1, 2)
         assert tune({UNTUNED: 10, DEFAULT: 5}).verdict is Verdict.FASTER
+        assert study.num_recorded() > num_recorded
 
     def test_a_crash_by_chance_is_noted_and_costs_nothing(self, study, tune):
         """A config that crashed once and then ran takes part, and the note says so."""
@@ -384,22 +381,14 @@ class TestConfirmation:
         confirmation = tune(latencies, {compiled("b"): lambda n: hit.get(n, 5)})
         assert self.config_of(study, confirmation) == compiled("b")
 
-    @pytest.mark.parametrize(
-        ("reason", "more"),
-        [
-            ("invalid", ""),
-            ("out_of_memory", " for lack of memory"),
-            ("wrong_result", ", whose outputs are not the untuned model's"),
-        ],
-    )
-    def test_configs_that_all_fail_are_no_answer(self, study, tune, reason, more):
+    def test_configs_that_all_fail_are_no_answer(self, study, tune):
         """Nothing was measured beside the untuned model, so nothing was shown to be no faster: undecided, and the next
         step tries further configs."""
-        failure = Failure(reason=reason, stage="compile", error="knob freezing: no")
+        failure = Failure(reason="invalid", stage="compile", error="knob freezing: no")
         confirmation = tune(defaultdict(lambda: failure, {UNTUNED: 10}), trials=3)
         assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.why == f"no other config was measured: 2 failed{more}"
-        assert f"undecided: {confirmation.why}" in shown(study)
+        assert confirmation.why == "no other config was measured: 2 failed"
+        assert "undecided: no other config was measured: 2 failed" in shown(study)
         assert "(tries further configs)" in shown(study)
         assert tuned_config(study).is_untuned
 

@@ -12,6 +12,8 @@ from autotune.trial.deadline import Deadline
 from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 CRASH = Failure(reason="crash", stage="compile", error="killed by SIGSEGV; last line of stderr: 1")
 
 

@@ -14,6 +14,8 @@ from autotune.tuning.failure_rules import FAILURES_NEEDED, FailureRules, find_fa
 from tests.asking import ask, sampler_of
 from tests.conftest import fake_space, trial_record
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 KNOB = "  {name}: {{doc: 'https://e.org', values: {values}, default: {default}, when: {{{when}}}}}\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autotune.answer.export import tuned_config
 from autotune.answer.result import ONE_SHAPE, StudyResult
 from autotune.config import Config
@@ -11,6 +13,8 @@ from autotune.study.records import AnswerStep, BlockRow, Confirmation, LongerUse
 from autotune.tuning.field import note_use
 from tests.conftest import QUICK_BUDGET, fake_space, reopened, summary_of
 from tests.tuning.test_loop import tune
+
+pytestmark = pytest.mark.usefixtures("in_memory")
 
 SPACE = """
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}

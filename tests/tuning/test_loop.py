@@ -23,6 +23,8 @@ from autotune.tuning.events import (
 from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET, fake_space, reopened, summary_of
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
 
 

@@ -16,6 +16,8 @@ from autotune.tuning.loop import Tuner
 from autotune.tuning.session import trial_request
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, fake_space, reopened, summary_of, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
   execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
   precision:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 
 import pytest
@@ -28,6 +27,8 @@ from autotune.tuning.priors import MOST_CONFIGS, near_best_after, priors_of, rea
 from tests.asking import ask
 from tests.conftest import REPOSITORY, fake_space, with_latency
 from tests.tuning.test_failure_rules import SPACE, knob
+
+pytestmark = pytest.mark.usefixtures("in_memory")
 
 
 @pytest.fixture
@@ -64,24 +65,10 @@ def search(measurement):
     return run
 
 
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory):
-    """Where the first test that needs `earlier` leaves it for the others, and the folder that this test had."""
-    return tmp_path_factory.mktemp("searched") / "earlier", []
-
-
 @pytest.fixture
-def earlier(make_study, space, search, searched, studies_dir, tmp_path):
-    """A study of the same model: searched once, and copied, with the paths of this test's model."""
-    kept, made_in = searched
-    if not made_in:
-        search(make_study("earlier", space=space), 24).close()
-        shutil.copytree(studies_dir / "earlier", kept)
-        made_in.append(str(tmp_path))
-    else:
-        shutil.copytree(kept, studies_dir / "earlier")
-        manifest = studies_dir / "earlier" / "manifest.json"
-        manifest.write_text(manifest.read_text().replace(made_in[0], str(tmp_path)))
+def earlier(make_study, space, search, studies_dir):
+    """A study of the same model."""
+    search(make_study("earlier", space=space), 24).close()
     return FolderStudies(studies_dir).open("earlier")
 
 

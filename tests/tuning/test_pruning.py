@@ -16,6 +16,8 @@ from autotune.tuning.loop import Tuner
 from autotune.tuning.pruning import MOST_EXTRA, NeededSettings, changed_settings
 from tests.conftest import ScriptedTrials, fake_space, with_latency
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SPACE = """
 schema: 1
 framework: fake

@@ -18,6 +18,8 @@ from autotune.tuning.time_budget import LATE_SHARE
 from tests.conftest import fake_space
 from tests.tuning.test_time_budget import PLAN, SPACE, Clock, TimedTrials, usual
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 
 @pytest.fixture
 def run(make_study, measurement):

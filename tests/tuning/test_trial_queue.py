@@ -16,6 +16,8 @@ from autotune.tuning.loop import Tuner
 from autotune.tuning.time_budget import FIRST_ALONE_S
 from tests.conftest import QUICK_BUDGET, own_children, reopened
 
+pytestmark = pytest.mark.usefixtures("in_memory")
+
 SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
 
 
@@ -59,16 +61,32 @@ def tune(runner):
     return run
 
 
-def test_the_next_trial_is_started_before_one_is_timed(make_study, tune, runner):
-    """The untuned model runs alone; a further trial starts before the one ahead of it is run; each runs once."""
+def test_the_answer_and_the_records_are_those_of_one_at_a_time(make_study, tune, runner):
+    """Every trial of the budget is recorded, none twice, and the fastest config wins. The untuned model runs alone; a
+    further trial starts before the one ahead of it is run; each runs once. Blocks begin while configs are tried, each
+    becomes one row, and no process outlives the run."""
     study = make_study()
-    tune(study)
+    events: list[object] = []
+    confirmation = tune(study, notify=events.append)
+    assert confirmation.verdict.value == "faster"
+    records = study.records()
+    assert study.stop_reason is StopReason.TRIALS
+    assert len({each.config for each in records}) == len(records)
+    assert all(each.state in {"measured", "failed"} for each in records)
+    numbers = [each.number for each in events if isinstance(each, TrialStarted)]
+    assert numbers == [each.record.number for each in events if isinstance(each, TrialEnded)]
+    assert sorted(numbers) == [each.number for each in records]
+    at = {type(event): index for index, event in reversed(list(enumerate(events)))}
+    assert at[BlockStarted] < at[SearchEnded], "a block under way while configs are tried"
+    assert len(study.blocks) == sum(isinstance(event, BlockMeasured) for event in events)
     search = [(what, name) for what, name in runner.did if name.isdecimal()]
     assert search[0] == ("run", "0000")
     started = [name for what, name in search if what == "prepare"]
     ran = [name for what, name in search[1:] if what == "run"]
     assert sorted(ran) == started
     assert search.index(("prepare", started[1])) < search.index(("run", started[0]))
+    runner.close()
+    assert [each for each in own_children() if each.status() != "zombie"] == []
 
 
 def test_the_first_configs_compile_while_the_untuned_model_becomes_warm(make_study, tune, runner):
@@ -113,21 +131,6 @@ def test_on_a_device_all_that_compiles_is_ready_before_one_is_timed(make_study, 
     assert search == ["run", "prepare", "run", *["prepare"] * 3, *["run"] * 3, *["prepare"] * 3, *["run"] * 3]
 
 
-def test_the_answer_and_the_records_are_those_of_one_at_a_time(make_study, tune):
-    """Every trial of the budget is recorded, none twice, and the fastest config wins."""
-    study = make_study()
-    events: list[object] = []
-    confirmation = tune(study, num_jobs=3, notify=events.append)
-    records = study.records()
-    assert study.stop_reason is StopReason.TRIALS
-    assert len({each.config for each in records}) == len(records)
-    assert all(each.state in {"measured", "failed"} for each in records)
-    numbers = [each.number for each in events if isinstance(each, TrialStarted)]
-    assert numbers == [each.record.number for each in events if isinstance(each, TrialEnded)]
-    assert sorted(numbers) == [each.number for each in records]
-    assert confirmation.verdict.value == "faster"
-
-
 def test_an_interrupt_gives_back_what_was_asked_for(make_study, tune):
     """Ctrl-C in a trial: what compiles ahead is ended too, and both configs are asked for again."""
     study = make_study()
@@ -160,20 +163,6 @@ def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, mo
     with pytest.raises(SetupError, match="broken"):
         tune(study, notify=look)
     assert runner.did[-1] == ("drop", "")
-    runner.close()
-    assert [each for each in own_children() if each.status() != "zombie"] == []
-
-
-def test_trials_compile_while_a_block_becomes_warm(make_study, tune, runner):
-    """Blocks begin while configs are tried, each becomes one row, and no process outlives the run."""
-    study = make_study()
-    events: list[object] = []
-    confirmation = tune(study, notify=events.append)
-    assert confirmation.verdict.value == "faster"
-    at = {type(event): index for index, event in reversed(list(enumerate(events)))}
-    assert at[BlockStarted] < at[SearchEnded], "a block under way while configs are tried"
-    blocks = [event for event in events if isinstance(event, BlockMeasured)]
-    assert len(study.blocks) == len(blocks)
     runner.close()
     assert [each for each in own_children() if each.status() != "zombie"] == []
 
