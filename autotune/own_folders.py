@@ -11,12 +11,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from autotune.errors import StoreError, marked
@@ -34,6 +36,15 @@ def named(path: Path | str) -> Path:
     """A folder that the user names from the root, or the system for temporary files: links in it are theirs. One below
     the current folder stays as it is, since that may be somebody else's."""
     return Path(os.path.realpath(path)) if os.path.isabs(path) else Path(path)
+
+
+def is_one_word(path: Path | str) -> bool:
+    """Whether a line for a compiler holds the path in one piece: some are written with paths as they are, and taken
+    apart at spaces, quotes and backslashes."""
+    return _APART.search(str(path)) is None
+
+
+_APART = re.compile(r"""[\s'"\\]""")
 
 
 def require_no_link(path: Path) -> None:
@@ -258,6 +269,16 @@ class TemporaryFolder:
         """Remove it with all that is in it."""
         remove(self.path)
         os.close(self._lock)
+
+
+@cache
+def by_one_word(folder: str) -> Path:
+    """Another name of the folder, which is made where it is not there, for as long as this process lives: for who
+    writes lines for a compiler (`is_one_word`)."""
+    make(Path(folder))
+    name = TemporaryFolder("name").path / "folder"
+    name.symlink_to(folder, target_is_directory=True)
+    return name
 
 
 def _remove_abandoned(home: Path) -> None:

@@ -8,6 +8,7 @@ quick.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -25,8 +26,11 @@ for _commands in ("tune", "show", "studies", "report", "compare", "studies_folde
 def run(begin: Callable[[], None] | None = None, begun: float | None = None) -> None:
     """Run the command that was typed, and exit. `begin` is called when it begins, after flags and files are read;
     `begun`: when the program did, on the monotonic clock."""
-    if sys.stdout is None:  # Started with it closed.
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as we run)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # Started with it closed: its number would be that of the next file.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (for as long as we run)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # A name that the terminal's encoding lacks is no traceback.
     if begin is not None:
         at_begin.append(begin)
     if begun is not None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec
 
 import typer
@@ -289,9 +289,6 @@ def print_line(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """To stderr: stdout is for results. Where it is full, a sentence that nobody can read is no error."""
-    try:
+    """To stderr: stdout is for results. A sentence that nobody can read is no error."""
+    with suppress(OSError):
         typer.echo(printable_lines(text), err=True)
-    except OSError as error:
-        if error.errno not in _OF_THE_DISK:
-            raise

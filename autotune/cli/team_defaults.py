@@ -69,6 +69,7 @@ def use_file(context: typer.Context, path: Path | None) -> Path | None:
         return path
     from autotune.files import read_yaml
 
+    path = path.expanduser()
     settings = read_yaml(path)
     values, context.meta[_IGNORED] = flags_in(context, path, settings)
     context.default_map = {**(context.default_map or {}), **values}

@@ -51,7 +51,8 @@ class FlagFile:
 
     def _holds(self, value: object) -> bool:
         folder = Path(os.path.realpath(self.path.parent))
-        named = [Path(os.path.realpath(folder / str(path))) for path in (value if isinstance(value, list) else [value])]
+        paths = [os.path.expanduser(str(path)) for path in (value if isinstance(value, list) else [value])]
+        named = [Path(os.path.realpath(folder / path)) for path in paths]
         return all(path == folder or folder in path.parents for path in named)
 
     def sentence(self, flags: Sequence[str]) -> str:

@@ -60,7 +60,7 @@ def make_workload(
     with real calls. Raises InputError for a model or a file that is not there."""
     search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
-    inputs = None if inputs is None else inputs.expanduser().resolve()
+    inputs = None if inputs is None else inputs.resolve()
     hub = hub_of(model)
     if hub is not None:
         arguments = {**arguments, "name": hub.name_of(model.partition(":")[2], search_path)}

@@ -11,6 +11,7 @@ import ast
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -52,6 +53,11 @@ def _listed(given: Any) -> Any:
     if not isinstance(given, Iterable):
         raise ValueError("is neither a text nor a list of texts")
     return tuple(given)
+
+
+def _from_home(given: Any) -> Any:
+    """`~` is the user's home, also where no shell has said so."""
+    return os.path.expanduser(given) if isinstance(given, (str, PathLike)) else given
 
 
 def parse_pairs(what: str, texts: Iterable[str]) -> dict[str, str]:
@@ -113,7 +119,7 @@ def _as_text(given: Any) -> Any:
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Paths = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
+Paths = Annotated[tuple[Path, ...], BeforeValidator(lambda given: tuple(map(_from_home, _listed(given))))]
 
 
 class Scope(Record):
@@ -154,10 +160,10 @@ class Question(Record):
         "the option. The default objective is total:1000 then.",
         by="anybody",
     )
-    traffic: Path | None = ask(
+    traffic: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None, 'Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.', by="anybody, inside"
     )
-    inputs: Path | None = ask(
+    inputs: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None,
         "File of real calls (torch.save of a list, or autotune.record): results are compared on them, and the first is "
         "timed where the model's function gives no inputs.",
@@ -238,7 +244,9 @@ class Question(Record):
         "E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
         by="anybody",
     )
-    report: Path | None = ask(None, "At the end, write the report as this HTML file.")
+    report: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
+        None, "At the end, write the report as this HTML file."
+    )
     dry_run: bool = ask(False, "Print what the run is expected to take, and at most, then exit.", by="nobody")
     budget: Any = ask(
         None,
@@ -251,7 +259,7 @@ class Question(Record):
         "take precedence.",
         by="nobody",
     )
-    studies_dir: Path = ask(
+    studies_dir: Annotated[Path, BeforeValidator(_from_home)] = ask(
         DEFAULT_STUDIES_DIR, "Folder that holds the studies.", by="anybody, inside", variable="AUTOTUNE_STUDIES_DIR"
     )
     storage: str | None = ask(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -21,8 +23,19 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, **settings)
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        with naming("standard error" if self.stderr else OUTPUT):
-            super().print(*objects, **settings)
+        """On stdout are results: that they cannot be written is an error. On stderr is progress, which ends no run
+        where nobody can read it."""
+        try:
+            with naming(OUTPUT):
+                super().print(*objects, **settings)
+        except OSError:
+            if not self.stderr:
+                raise
+            self.quiet = True
+
+    def on_broken_pipe(self) -> None:
+        """Raises BrokenPipeError, where rich would end the program with status 1."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):

@@ -81,7 +81,7 @@ class Ticker:
                 if not was_told and self._may and not self._is_over:
                     try:
                         self._tick()
-                    except Exception:  # A terminal that went away: the next line of the run itself says so.
+                    except Exception:  # What cannot be drawn is no reason to end a run.
                         return
 
 
@@ -141,8 +141,12 @@ class LiveDisplay:
         return []
 
     def _draw(self) -> None:
-        if self._live is not None:
+        if self._live is None:
+            return
+        try:
             self._live.update(self._bar(), refresh=True)
+        except OSError:  # The terminal went away, and the run goes on without it.
+            self._console.quiet = True
 
     def _bar(self) -> RenderableType:
         progress = self._progress

@@ -55,10 +55,11 @@ class TrialFolder:
     def temporary(self) -> Path:
         """The child's folder for temporary files, removed after the trial with whatever a killed compiler left there.
 
-        It lies in the trial's folder, or in the system's temporary folder if that path is too long for a socket.
+        It lies in the trial's folder, or in the system's temporary folder if that path is too long for a socket, or is
+        taken apart by a compiler.
         """
         inside = own_folders.absolute(self.path) / "tmp"
-        if len(os.fsencode(inside)) <= MAX_TEMPORARY_CHARS:
+        if len(os.fsencode(inside)) <= MAX_TEMPORARY_CHARS and own_folders.is_one_word(inside):
             return inside
         digest = hashlib.sha256(os.fsencode(inside)).hexdigest()[:12]
         return own_folders.named(tempfile.gettempdir()) / f"autotune-{os.getuid()}-{digest}"

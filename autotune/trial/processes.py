@@ -38,6 +38,7 @@ _SETTLING_S = 0.2
 RETRY_FOR_S = 30.0
 _PAUSE_S = 0.5
 _NO_RESOURCES = (errno.EAGAIN, errno.ENOMEM)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 Started = TypeVar("Started")
 T = TypeVar("T")
@@ -115,6 +116,15 @@ def lacks_process_resources(error: BaseException | None) -> bool:
     return any(
         (isinstance(cause, OSError) and cause.errno == errno.EAGAIN)
         or (isinstance(cause, RuntimeError) and "can't start new thread" in str(cause))
+        for cause in causes(error)
+    )
+
+
+def lacks_room_on_disk(error: BaseException | None) -> bool:
+    """Whether the error, or one that caused it, says that a file could not be written; a C++ compiler says so in its
+    own words."""
+    return any(
+        (isinstance(cause, OSError) and cause.errno in _NO_ROOM) or os.strerror(errno.ENOSPC) in f"{cause}"
         for cause in causes(error)
     )
 

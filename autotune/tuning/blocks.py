@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -197,6 +197,7 @@ class BlockedRun:
             with self.bench.quiet():
                 is_whole = is_whole and self._give_turns(block, random.Random(f"{self.seed}.{block.number}"))
         if not is_whole and self.deadline.left_s() <= 0:
+            _leave_out(self, _wrong_among({name: each.outcome for name, each in block.live.items()}))
             block.drop()  # It does not count, and waiting for what its processes write would end the run later still.
             return None
         outcomes = block.end()
@@ -238,6 +239,8 @@ class BlockedRun:
         """Whether the failure is retried in another process."""
         if isinstance(failure, Lost) or (failure.reason is Reason.OUT_OF_MEMORY and not self.in_turn):
             return False
+        if request.untuned and failure.reason is Reason.WRONG_RESULT and not self.blocks:
+            return False  # Its processes do not agree, and one that is right afterwards does not undo that.
         self._num_failed[name] += 1
         if self.deadline.left_s() <= 0 or not may_be_random(request, failure, self._num_failed[name]):
             return False
@@ -248,20 +251,29 @@ class BlockedRun:
         measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
         if failed and self.deadline.left_s() <= 0:
-            return None  # The deadline ended them, which says nothing about the configs.
+            _leave_out(self, _wrong_among(outcomes))
+            return None  # The deadline ended the others, which says nothing about their configs.
         requests = {contestant.name: contestant.request for contestant in block.contestants}
         again = [name for name, failure in failed.items() if self.gets_another(name, requests[name], failure)]
-        self.failures |= {name: failure for name, failure in failed.items() if name not in again}
-        self.contestants = [
-            self.base,
-            *(contestant for contestant in self.contestants[1:] if contestant.name not in self.failures),
-        ]
+        _leave_out(self, {name: failure for name, failure in failed.items() if name not in again})
         if again or self.base.name in self.failures:
             return None
         self._num_failed.clear()
         self.blocks.append(measured)
         self.on_block({name: self.value(measured[name]) for name in requests if name in measured})
         return measured
+
+
+def _wrong_among(outcomes: Mapping[str, Outcome | None]) -> dict[str, Failure]:
+    """Failures that no deadline causes: an output was compared, and is another one."""
+    failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
+    return {name: failure for name, failure in failed.items() if failure.reason is Reason.WRONG_RESULT}
+
+
+def _leave_out(run: BlockedRun, failures: Mapping[str, Failure]) -> None:
+    """From now on."""
+    run.failures |= failures
+    run.contestants = [run.base, *(each for each in run.contestants[1:] if each.name not in run.failures)]
 
 
 def _starting_order(contestants: Sequence[Contestant], number: int, seed: int) -> list[Contestant]:

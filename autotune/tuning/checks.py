@@ -46,9 +46,12 @@ def require_same_machine(study: Study) -> None:
         )
 
 
-def require_untuned_works(study: Study) -> None:
+def require_untuned_works(study: Study, lost: Failure | None = None) -> None:
     """Raises the error of the untuned model if it failed: there is nothing to compare with. Raises SetupError for an
-    objective that cannot be measured here."""
+    objective that cannot be measured here, and where the untuned model was `lost` since its first block showed that its
+    processes do not agree."""
+    if lost is not None and lost.reason is Reason.WRONG_RESULT and not study.blocks:
+        raise _failed(lost)
     untuned = study.untuned_record()
     if untuned is None:
         return

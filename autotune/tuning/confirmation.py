@@ -139,6 +139,8 @@ class _Verdict:
         if self.is_interim:
             return "the run has not come to its end"
         standing, lost = self.standing, self.field.lost
+        if lost is not None and lost.reason is Reason.WRONG_RESULT:
+            return f"the untuned model gave another output in another process: {lost.error}"
         if lost is not None:
             return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {lost.reason}: {lost.error}"
         if candidate is not None and standing.is_decided:
@@ -184,9 +186,10 @@ class _Verdict:
         records = self.session.study.records()
         failures = [record.outcome for record in records if record.state == "failed" and record.counts]
         reasons = {failure.reason for failure in failures if isinstance(failure, Failure)}
-        failed, lacks = len(failures), " for lack of memory" if reasons == {Reason.OUT_OF_MEMORY} else ""
-        because = self._did_not_fit("a trial of one") if was_late else f"{failed} failed{lacks}" if failed else ""
-        why = ": ".join(filter(None, ["no other config was measured", because]))
+        common = next(iter(reasons)) if len(reasons) == 1 else None
+        failed = f"{len(failures)} failed{_of_failures(self.session, common)}" if failures else ""
+        late = self._did_not_fit("a trial of one") if was_late else ""
+        why = ": ".join(filter(None, ["no other config was measured", "; ".join(filter(None, [failed, late]))]))
         return self._confirmation(
             verdict,
             "; ".join(self.notes) or None,
@@ -229,6 +232,17 @@ class _Verdict:
         earlier = self.session.study.confirmation
         known_s = earlier.compile_warm_s if earlier is not None and earlier.candidate == record.number else None
         return min((process.compile_s for process in warm), default=known_s)
+
+
+def _of_failures(session: Session, common: Reason | None) -> str:
+    """What trials that all failed for this reason say beyond how many they are."""
+    if common is Reason.OUT_OF_MEMORY:
+        return " for lack of memory"
+    if common is not Reason.WRONG_RESULT:
+        return ""
+    has_two = session.has_beside or session.study.noise_floor is not None
+    unknown = "" if has_two else ", which another process of it was not compared with either"
+    return f", whose outputs are not the untuned model's{unknown}"
 
 
 def winner_of(

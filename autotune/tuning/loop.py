@@ -153,7 +153,7 @@ class Tuner:
         require_untuned_works(study)
         self._look_at_untuned(is_again=was_begun)
         while self._go_on():
-            require_untuned_works(study)
+            require_untuned_works(study, self._field.lost)
 
     def _try_untuned(self) -> bool:
         """Run the trial of the untuned model. False where the time was up."""

@@ -61,17 +61,21 @@ def verify(
     pairs = tuned.evidence.process_pairs
     then = (median(untuned for untuned, _ in pairs), median(best for _, best in pairs)) if pairs else None
     if then is not None and found.outcome == "regressed" and found.result is not None:
-        found = replace(found, why=found.why + _moved(then, found.result.values))
+        found = replace(found, why=found.why + _moved(tuned, then, found.result))
     return replace(found, objective=Objective.parse(tuned.workload.objective), then=then)
 
 
-def _moved(then: tuple[float, float], today: tuple[float, float]) -> str:
-    """Which of the two takes another time than it did, where the untuned model does: the ratio alone does not say."""
-    untuned, tuned = (now / before for now, before in zip(today, then, strict=True))
+def _moved(tuned: TunedConfig, then: tuple[float, float], result: ComparisonResult) -> str:
+    """Which of the two takes something else than it did, where the untuned model does: the ratio alone does not say."""
+    untuned, config = (now / before for now, before in zip(result.values, then, strict=True))
     if max(untuned, 1 / untuned) <= 1 + UNRELIABLE_DRIFT:
         return ""
-    both = f"the untuned model takes {untuned:.2f} times what it took then, this config {tuned:.2f} times"
-    return f"; {both}: the machine may be in another state"
+    both = f"the untuned model takes {untuned:.2f} times what it took then, this config {config:.2f} times"
+    elsewhere = [] if result.second is None else tuned.environment.differences(result.second.environment)
+    if elsewhere:
+        return f"; {both} ({'; '.join(elsewhere)})"
+    # What a call takes of memory does not depend on how fast a machine is.
+    return f"; {both}" + (": the machine may be in another state" if result.objective.is_timed else "")
 
 
 def _verify(
@@ -98,24 +102,27 @@ def _judgement(
     """`regressed` needs proof: today's whole interval below 1, or below the promised one less `max_loss`.
 
     Where no gain was promised it holds unless it is proven to be worse than it was; a gain that was promised and is
-    neither shown nor refuted today is `unclear`.
+    neither shown nor refuted today is `unclear`. What was chosen and never compared has to show a gain, too.
     """
     today, promised = result.speedup, tuned.evidence.speedup
     assert today is not None
     better, worse = ("faster", "slower") if result.objective.is_latency else ("better", "worse")
-    was_faster = tuned.verdict is Verdict.FASTER
-    if was_faster and today.high < 1:
-        return "regressed", f"it is {worse} than the untuned model"
+    was_faster, is_new = tuned.verdict is Verdict.FASTER, tuned.verdict is Verdict.CHOSEN and promised is None
+    if (was_faster or is_new) and today.high < 1:
+        return "regressed", f"it is {worse} than the untuned model" + (", and was never compared with it" * is_new)
     if promised is not None and today.high < promised.low * (1 - max_loss):
         more = f" by more than {max_loss:.0%}" if max_loss else ""
         return "regressed", f"against the untuned model it is worse than it was{more}"
-    if not was_faster:
+    if not (was_faster or is_new):
         return "holds", "it keeps what was asked of it, and is no worse against the untuned model than it was"
     if result.verdict is Verdict.FASTER:
-        return "holds", f"it is {better} than the untuned model here too"
+        return "holds", f"it is {better} than the untuned model here{'' if is_new else ' too'}"
+    lost = f"nor to be {worse}, and was never compared with it"
+    if not is_new:
+        lost = "nor shown to have lost what was promised"
     return "unclear", (
-        f"it is neither shown to be {better} than the untuned model today nor shown to have lost what was promised; "
-        "runs of one config differ too much here, try again"
+        f"it is neither shown to be {better} than the untuned model today {lost}; runs of one config differ too much "
+        "here, try again"
     )
 
 

@@ -22,8 +22,8 @@ Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train", "generate"]
 """What is done with a model: inference, a training step, or generation of text."""
 Load = Literal["convolutions", "few rows", "many rows"]
-"""What a call is to a device: it convolves, or it multiplies weights with few rows of numbers, as a decode step does,
-or with many, as the step over a prompt does."""
+"""What a call is to a device: it convolves, or it multiplies matrices that take longer to read than to compute with, as
+those of a decode step, which has few rows of numbers; or less long, as those of the step over a prompt."""
 
 STREAM_CALLS = 64
 """Calls of a stream, unless a job has fewer: enough to include a shape of 2 %, few enough for a search."""

@@ -285,3 +285,11 @@ def test_apply_refuses_another_frameworks_model(tmp_path):
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(InputError, match=r"tuned for torch; it was to be applied to an? object"):
         autotune.load(tmp_path / "best.yaml").apply(object(), on_mismatch="raise")
+
+
+@pytest.mark.parametrize("name", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_a_compiler_that_is_turned_off_is_named(monkeypatch, name):
+    """Every config would be the untuned model under another name, and none would say why."""
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(InvalidConfigError, match=f"turned off in this process: unset {name}$"):
+        load_backend("torch").compile(torch.nn.Linear(2, 2), Config(CHEAP), UndoLog())

@@ -302,12 +302,23 @@ class Step(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.tokens, self.head = torch.nn.Embedding(100, 8), torch.nn.Linear(8, 100, bias=False)
+        self.tokens, self.head = torch.nn.Embedding(100, 512), torch.nn.Linear(512, 100, bias=False)
         self.head.weight = self.tokens.weight
 
     def forward(self, x):
-        kept = torch.ones(len(x), 64, 8)
+        kept = torch.ones(len(x), 64, 512)
         return self.head(torch.bmm(torch.bmm(self.tokens(x), kept.mT), kept))
+
+
+class Looked(torch.nn.Module):
+    """Tables that are looked up in, far larger than the matrices which are multiplied."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.top = torch.nn.EmbeddingBag(20_000, 256, mode="sum"), torch.nn.Linear(256, 256)
+
+    def forward(self, x):
+        return self.top(self.table(x))
 
 
 @pytest.mark.parametrize(
@@ -315,17 +326,25 @@ class Step(torch.nn.Module):
     [
         (Step(), (1, 1), ("few rows",)),
         (Step(), (4, 256), ("many rows",)),
-        (torch.nn.Linear(8, 8), (16, 8), ("few rows",)),
-        (torch.nn.Linear(8, 8), (17, 8), ("many rows",)),
+        (torch.nn.Linear(1024, 1024), (20, 1024), ("few rows",)),
+        (torch.nn.Linear(1024, 1024), (21, 1024), ("many rows",)),
+        (torch.nn.Linear(1024, 1024, dtype=torch.bfloat16), (128, 1024), ("few rows",)),
+        (torch.nn.Linear(1024, 1024, dtype=torch.bfloat16), (256, 1024), ("many rows",)),
+        (torch.nn.Linear(8, 8), (4096, 8), ("few rows",)),
+        (Looked(), (2048, 1), ("many rows",)),
         (torch.nn.Conv2d(3, 4, 3), (1, 3, 8, 8), ("convolutions",)),
         (torch.nn.ReLU(), (1,), ()),
         (Asks(), (1,), ()),
     ],
-    ids=["decode step", "prefill", "16 rows", "17 rows", "convolution", "elementwise", "by the numbers"],
+    ids=[
+        *("decode step", "prefill", "20 rows", "21 rows", "128 rows in half", "256 rows in half", "narrow"),
+        *("tables of a recommender", "convolution", "elementwise", "by the numbers"),
+    ],
 )
 def test_the_kind_of_load_is_read_from_one_call_without_numbers(model, shape, load):
-    """By what most multiplications are, and how many rows a weight meets; where that says nothing, it is not known."""
-    given = torch.ones(shape, dtype=torch.long) if isinstance(model, Step) else torch.ones(shape)
+    """By what most multiplications are, and what bounds the products; where that says nothing, it is not known."""
+    dtype = next((each.dtype for each in model.parameters()), torch.float32)
+    given = torch.ones(shape, dtype=torch.long if isinstance(model, (Step, Looked)) else dtype)
     assert load_backend("torch").work_of(model, lambda: model(given), asks_load=True)[1] == load
 
 

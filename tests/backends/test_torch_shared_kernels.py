@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch._inductor import codecache  # noqa: E402
 
-from autotune.backends.torch.compile_cache import shared_kernels  # noqa: E402
+from autotune.backends.torch.compile_cache import shared_kernels, use  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -96,3 +96,14 @@ def test_afterwards_the_compiler_is_as_before():
         assert config.compile_threads == threads + 1
         assert CppBuilder.build is not build
     assert (CppBuilder.build, config.compile_threads) == (build, threads)
+
+
+@pytest.mark.parametrize("name", ["my project", "it's"])
+def test_a_folder_whose_name_a_compiler_would_take_apart(tmp_path, name):
+    """Inductor writes the line for the C++ compiler with paths as they are."""
+    torch._dynamo.reset()
+    codecache.PyCodeCache.cache_clear()
+    codecache.CppPythonBindingsCodeCache.cache_clear()
+    with use(tmp_path / name, "key"), torch.no_grad():
+        torch.testing.assert_close(torch.compile(lambda x: x.cos() * 1.5)(X), X.cos() * 1.5)
+    assert list((tmp_path / name).rglob("*.so"))

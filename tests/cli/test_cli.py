@@ -175,14 +175,48 @@ def test_a_moved_study_runs_again(tune_fake, cli, tmp_path):
 
 
 @pytest.mark.slow
-def test_stdout_may_be_closed(tune_fake, cli, tmp_path):
-    """Started with stdout closed, a command does its work and ends well."""
-    assert tune_fake("--trials", "1").returncode == 0
-    command = " ".join(cli_command("show", "s")) + " >&-"
+@pytest.mark.parametrize(
+    ("arguments", "how", "status", "said"),
+    [
+        (["show", "s"], ">&-", 0, ""),
+        (["show", "s"], "<&- >&- 2>&-", 0, ""),
+        (["studies", "rm", "s"], "<&-", 2, "no terminal to ask on"),
+        (["show", "s"], "| true; exit ${PIPESTATUS[0]}", 0, ""),
+        (["studies"], "", 0, ""),
+    ],
+    ids=["stdout closed", "all closed", "stdin closed", "a reader that is gone", "another encoding"],
+)
+def test_streams_of_any_kind(tune_fake, cli, tmp_path, arguments, how, status, said):
+    """A command does its work and ends well whatever it was started with."""
+    model = tmp_path / "modèle.py"
+    (tmp_path / "tiny_model.py").rename(model)
+    assert tune_fake("--trials", "1", model=f"{model}:tiny").returncode == 0
+    environment = cli_environment() | ({"PYTHONIOENCODING": "ascii"} if arguments == ["studies"] else {})
     child = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=cli_environment(), capture_output=True, text=True, check=False
-    )
-    assert (child.returncode, child.stderr) == (0, "")
+        ["bash", "-c", f"{' '.join(cli_command(*arguments))} {how}"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert child.returncode == status, child.stderr
+    assert said in child.stderr
+    assert "Traceback" not in child.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_full", [True, False], ids=["full", "a reader that is gone"])
+def test_progress_that_nobody_can_read_ends_no_run(model_file, space_file, budget_file, tmp_path, is_full):
+    """The study comes to its end, and its verdict stands on stdout."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    if is_full:
+        os.close(writing)
+    with open("/dev/full" if is_full else writing, "w") as stderr:
+        ended = subprocess.run(
+            cli_command("tune", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu", "--space",
+                        str(space_file), "--budget", str(budget_file), "--trials", "3"),
+            cwd=tmp_path, env=cli_environment(), stdout=subprocess.PIPE, stderr=stderr, text=True, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 0
+    assert "faster" in ended.stdout
 
 
 def test_json_of_a_study_that_failed_is_still_a_document(tune_fake, model_file):

@@ -185,6 +185,8 @@ class TestAFolder:
         ("studies-dir", "inside/../../elsewhere"),
         ("studies-dir", "link"),
         ("studies-dir", "link/below"),
+        ("studies-dir", "~/elsewhere"),
+        ("inputs", "~/calls.pt"),
         ("traffic", "/var/log/traffic.jsonl"),
         ("budget", "../budget.yaml"),
     )

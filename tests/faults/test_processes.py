@@ -86,6 +86,13 @@ TRIALS = {
         "raise RuntimeError('compile failed') from BlockingIOError(11, 'Resource temporarily unavailable')",
         Reason.SETUP, Stage.COMPILE, "compile failed",
     ),
+    "a file of no more than so many bytes": (
+        "raise RuntimeError('compile failed') from OSError(27, 'File too large')",
+        Reason.SETUP, Stage.COMPILE, "compile failed",
+    ),
+    "a compiler without room": (
+        "raise RuntimeError('g++: fatal error: No space left on device')", Reason.SETUP, Stage.COMPILE, "fatal error",
+    ),
     "no further thread": (
         "raise RuntimeError(\"can't start new thread\")", Reason.SETUP, Stage.COMPILE, "can't start new thread",
     ),

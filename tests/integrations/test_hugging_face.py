@@ -178,8 +178,8 @@ class TestTrainer:
     @pytest.mark.parametrize("bf16", [True, False])
     def test_autocast(self, best, trainer, caplog, bf16):
         """A config with autocast is for a Trainer with bf16; in another one it is not used, which is said once."""
-        tuned = hugging_face.use_tuned(trainer(steps=12, bf16=bf16), best(BF16))
-        found, expected = losses(tuned), losses(trainer(steps=12, bf16=bf16))
+        tuned = hugging_face.use_tuned(trainer(steps=20, bf16=bf16), best(BF16))
+        found, expected = losses(tuned), losses(trainer(steps=20, bf16=bf16))
         assert found == pytest.approx(expected, rel=5e-2 if bf16 else 1e-6)
         assert (autotune.stats(tuned.model).num_compiles > 0) == bf16
         assert [("bfloat16" in each) for each in warned(caplog)] == [True] * (not bf16)

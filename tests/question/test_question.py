@@ -86,6 +86,14 @@ def test_what_is_typed_and_what_is_given_in_python_are_one_question():
     assert typed.objective == ()
 
 
+@pytest.mark.parametrize("field", ["traffic", "inputs", "report", "studies_dir", "space"])
+def test_a_path_begins_at_home(field, monkeypatch):
+    """A shell leaves `--studies-dir=~/x` as it is, and a file of flags has no shell: no folder `~` is made."""
+    monkeypatch.setenv("HOME", "/home/me")
+    found = getattr(Question.of({field: "~/x"}), field)
+    assert found in (Path("/home/me/x"), (Path("/home/me/x"),))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -476,6 +476,23 @@ class TestPlan:
         comparison = contest.run(lambda _: False)
         assert (len(comparison.blocks.values), comparison.is_final) == (num_blocks, True)
 
+    @pytest.mark.parametrize(("reason", "counts"), [("wrong_result", True), ("timeout", False)])
+    def test_an_output_that_is_wrong_when_the_time_is_up_counts(self, measurement, contest, reason, counts):
+        """No deadline made it wrong; what else failed just then says nothing of the config."""
+        now = [0.0]
+
+        def outcome_of(name, block, _):
+            if (name, block) != ("a", 3):
+                return with_latency(measurement, 0.008)
+            now[0] = 1e6
+            return Failure(reason=reason, stage="check", error="relative error 3")
+
+        held = contest({"a": {}}, trials=ScriptedTrials(outcome_of), reference=False)
+        held.plan = BlockPlan(first_look=2, num_looks=2)
+        held.deadline = Deadline.after(1e3, clock=lambda: now[0])
+        assert (held.run(lambda _: False) is None) is counts
+        assert set(held.failures) == ({"a"} if counts else set())
+
     @pytest.mark.parametrize(("max_sampling_s", "num_turns"), [(60.0, 7), (1e-9, 4)])
     def test_rounds_are_cut_short_by_time_but_never_below_the_fewest(
         self, make_request, measurement, max_sampling_s, num_turns

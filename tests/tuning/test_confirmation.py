@@ -381,14 +381,22 @@ class TestConfirmation:
         confirmation = tune(latencies, {compiled("b"): lambda n: hit.get(n, 5)})
         assert self.config_of(study, confirmation) == compiled("b")
 
-    def test_configs_that_all_fail_are_no_answer(self, study, tune):
+    @pytest.mark.parametrize(
+        ("reason", "more"),
+        [
+            ("invalid", ""),
+            ("out_of_memory", " for lack of memory"),
+            ("wrong_result", ", whose outputs are not the untuned model's"),
+        ],
+    )
+    def test_configs_that_all_fail_are_no_answer(self, study, tune, reason, more):
         """Nothing was measured beside the untuned model, so nothing was shown to be no faster: undecided, and the next
         step tries further configs."""
-        failure = Failure(reason="invalid", stage="compile", error="knob freezing: no")
+        failure = Failure(reason=reason, stage="compile", error="knob freezing: no")
         confirmation = tune(defaultdict(lambda: failure, {UNTUNED: 10}), trials=3)
         assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.why == "no other config was measured: 2 failed"
-        assert "undecided: no other config was measured: 2 failed" in shown(study)
+        assert confirmation.why == f"no other config was measured: 2 failed{more}"
+        assert f"undecided: {confirmation.why}" in shown(study)
         assert "(tries further configs)" in shown(study)
         assert tuned_config(study).is_untuned
 

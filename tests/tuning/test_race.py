@@ -16,6 +16,7 @@ from autotune.answer.sections import news
 from autotune.answer.sections.noise import NoiseSection
 from autotune.bench.bench import Lost
 from autotune.config import Config
+from autotune.errors import SetupError
 from autotune.measure.measurement import DeviceMemory, Failure, Usage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
@@ -511,6 +512,29 @@ class TestFailures:
         assert confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.UNDECIDED)
         assert study.blocks == [] or all(len(row.values) == 1 for row in study.blocks)
         assert len(interrupt.of(BlockStarted)) <= 2 * study.num_recorded()
+
+    @pytest.mark.parametrize("num_wrong", [1, 9])
+    def test_an_untuned_model_that_is_another_one_in_its_first_block_is_refused(self, race, num_wrong):
+        """One that is right afterwards does not undo that; once a block has shown that processes agree, it is a note,
+        or the reason of a study that stays undecided."""
+        wrong = Failure(reason="wrong_result", stage="check", error="relative error 3")
+        left = {1: num_wrong, 2: num_wrong}
+
+        def fails_in(number):
+            def fails(name, block, _):
+                is_wrong = name == "untuned" and block == number and left[number] > 0
+                left[number] -= is_wrong
+                return wrong if is_wrong else None
+
+            return fails
+
+        with pytest.raises(SetupError, match=r"another output in another process.*relative error 3"):
+            race(fails=fails_in(1))
+        _, confirmation, _ = race("other", fails=fails_in(2))
+        if num_wrong == 1:
+            assert "the untuned model failed and was run again: wrong_result: relative error 3" in confirmation.note
+        else:
+            assert "gave another output in another process: relative error 3" in str(confirmation.why)
 
     def test_an_untuned_model_that_crashes_now_and_then(self, race):
         """Beside the trials as in a block: MindSpore's does by chance, whatever it runs."""

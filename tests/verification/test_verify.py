@@ -115,6 +115,59 @@ class TestVerify:
         assert [line.split()[0] for line in lines[1:]] == ["promised", "today", "untuned"]
         assert re.search(r"tuned [\d.]+ ms a call \(then [\d.]+ ms and [\d.]+ ms\)$", lines[3])
 
+    @pytest.mark.parametrize(
+        ("objective", "num_cores", "end"),
+        [
+            ("latency", None, ": the machine may be in another state"),
+            ("latency", 1024, " (usable cores: 1024 then, {} now)"),
+            ("memory", None, ""),
+        ],
+    )
+    def test_a_regression_says_why_the_untuned_model_may_have_moved(
+        self, tmp_path, export, measurement, objective, num_cores, end
+    ):
+        """Where the machine is another one that is said; what a call takes of memory does not depend on its state."""
+        machine = measurement.environment
+
+        def change(content):
+            content["workload"]["objective"] = objective
+            known = {"processor": machine.processor, "num_cores": num_cores or machine.num_cores}
+            content["environment"].update(known, inherited=machine.inherited)
+            if objective == "memory":
+                content["evidence"]["process_pairs"] = [[8e6, 2e6]] * 4
+
+        def outcome_of(name, block, config):
+            ms = 2 if name == "second" else 4
+            return with_latency(measurement, ms / 1e3, signature=signature, peak_memory_bytes=ms * 10**6)
+
+        path = export(change)
+        signature = load_tuned(path).workload.signature
+        found = self.verify(tmp_path, path, ScriptedTrials(outcome_of))
+        assert found.outcome == "regressed"
+        assert re.search(r"the untuned model takes 0.[45]\d times .* this config [01].\d\d times", found.why)
+        assert found.why.endswith(f" times{end.format(machine.num_cores)}")
+
+    @pytest.mark.parametrize(
+        ("second", "outcome", "words"),
+        [
+            (10, "regressed", "slower than the untuned model, and was never compared with it"),
+            (2, "holds", "it is faster than the untuned model here"),
+            (lambda block: WILD[block - 1], "unclear", "nor to be slower, and was never compared with it"),
+        ],
+    )
+    def test_a_trial_that_was_chosen_and_never_compared_has_to_show_a_gain(
+        self, tmp_path, export, scripted, second, outcome, words
+    ):
+        """Nothing was promised that it could keep."""
+
+        def change(content):
+            content["verdict"] = "chosen"
+            content["evidence"].update(speedup=None, process_pairs=[])
+
+        found = self.verify(tmp_path, export(change), scripted(8, second))
+        assert found.outcome == outcome
+        assert words in found.why
+
     @pytest.mark.parametrize("blocks", [SCATTERED, WILD], ids=["some noise", "too much"])
     def test_an_unchanged_gain_that_noise_hides_is_no_regression(self, tmp_path, export, scripted, blocks):
         """Neither the promise nor its loss is shown: a CI job does not turn red for lack of power."""

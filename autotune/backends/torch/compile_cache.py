@@ -38,7 +38,7 @@ def build_tools() -> dict[str, str]:
 
 def cache_variables(folder: str) -> dict[str, str]:
     """Inductor keeps its AOTAutograd and FX graph caches under its own folder; Triton has one of its own."""
-    home = Path(folder)
+    home = Path(folder) if own_folders.is_one_word(folder) else own_folders.by_one_word(folder)
     own = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "TRITON_CACHE_DIR": str(home / "triton")}
     return {**own, **npu.cache_variables(home)}
 

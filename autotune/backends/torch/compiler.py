@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -27,6 +28,8 @@ Compile = Callable[[Any], Any]
 """Compiles a module or a function, as `torch.compile` without further arguments."""
 
 _INDUCTOR = "inductor"
+_SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+"""Variables that turn torch.compile off: what it returns is what it was given."""
 _FORMER_NAMES = {"recompile_limit": "cache_size_limit"}
 """Setting -> its name before torch 2.7."""
 
@@ -70,8 +73,10 @@ class CompileAttempts:
 
 
 def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: CompileAttempts | None = None) -> Compile:
-    """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot. Without
-    `attempts` a call raises what its compilation raises."""
+    """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release or process cannot.
+    Without `attempts` a call raises what its compilation raises."""
+    if off := [name for name in _SWITCHES if os.environ.get(name) == "1"]:
+        raise InvalidConfigError(f"torch.compile is turned off in this process: unset {' and '.join(off)}")
     # PyTorch's own. Lightning puts a function in its place that deep-copies the arguments; not every backend can be.
     torch_compile: Callable[..., Any] = inspect.unwrap(torch.compile)
     by_inductor = arguments.get("backend", _INDUCTOR) == _INDUCTOR or callable(arguments["backend"])

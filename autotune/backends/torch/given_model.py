@@ -7,13 +7,14 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import MethodType
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.backends.proxy_object import method_of, proxy_of
 from autotune.backends.torch.tensors import tensors_in
@@ -97,36 +98,56 @@ def packs_linears(model: torch.nn.Module) -> bool:
     return packed > _LEAST_SHARE * sum(weight.numel() for weight in weights)
 
 
-_FEW_ROWS = 16
-"""With so many rows of numbers a product waits for its weights to be read: a decode step has a row for each text."""
+_READ_AS_LONG = {torch.float64: 5.0, torch.float32: 10.0}
+"""Operations for each byte that a product reads and writes, at which an A100 computes as long as it reads: 9.7 and 19.5
+TFLOPS beside 2.0 TB/s; of an H100 they are 10 and 20. In float32 that is some 20 rows of numbers for each weight."""
+_READ_AS_LONG_IN_HALF = 150.0
+"""Types that tensor cores multiply, such as bfloat16, are as long computed at 312 TFLOPS: some 150 rows; of an H100 it
+is 295."""
 
 
 def work_of(model: torch.nn.Module, call: Callable[[], object], *, asks_load: bool) -> tuple[bool, tuple[Load, ...]]:
     """See `Backend`. Counted on tensors without data, in which a call takes no more than its Python; nothing is known
     where the model needs the numbers."""
     has_products = packs_linears(model) or any(map(_is_a_product, _modules_in(model)))
-    counts = None if has_products and not asks_load else _multiplications(call)
+    products = _Products()
+    counts = None if has_products and not asks_load else _multiplications(call, products)
     if counts is None:
         return False, ()
-    products = sum(flops for operator, flops in counts.items() if operator in _PRODUCTS)
-    lacks_products = products < _LEAST_OF_CALL * sum(counts.values()) or not counts
-    load = [_load_of(model, counts, products)] if asks_load and counts else []
-    return lacks_products and not has_products, tuple(load)
+    num_operations = sum(flops for operator, flops in counts.items() if operator in _PRODUCTS)
+    lacks_products = num_operations < _LEAST_OF_CALL * sum(counts.values()) or not counts
+    load: Load = "few rows" if products.reads_longer else "many rows"
+    if counts.get(torch.ops.aten.convolution, 0) > num_operations:
+        load = "convolutions"
+    return lacks_products and not has_products, (load,) if asks_load and counts else ()
 
 
-def _load_of(model: torch.nn.Module, counts: Mapping[Any, int], products: int) -> Load:
-    """By what most multiplications are, and how many rows of numbers a weight meets in them."""
-    if counts.get(torch.ops.aten.convolution, 0) > products:
-        return "convolutions"
-    matrices = (
-        weight
-        for module in _modules_in(model)
-        if not isinstance(module, torch.nn.Embedding)
-        for weight in module.parameters(recurse=False)
-        if weight.ndim == 2 and weight.is_floating_point()
-    )
-    # A product takes two operations for each number of a row and each of a column.
-    return "few rows" if products <= 2 * _FEW_ROWS * sum(map(torch.numel, matrices)) else "many rows"
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """How long the products of a call compute and read on an A100: each is bound by the longer of the two."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._computes = self._reads = 0.0
+
+    @property
+    def reads_longer(self) -> bool:
+        """Whether most of their time goes into reading, as in a decode step, which has one row for each text."""
+        return self._reads >= self._computes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "overloadpacket", None) in _PRODUCTS:
+            first, second = [each for each in args if isinstance(each, torch.Tensor)][-2:]
+            moved = sum(each.numel() * each.element_size() for each in (first, second, result))
+            operations = 2 * result.numel() * first.shape[-1]
+            computes = operations / _READ_AS_LONG.get(first.dtype, _READ_AS_LONG_IN_HALF)
+            if moved >= computes:
+                self._reads += moved
+            else:
+                self._computes += computes
+        return result
 
 
 def _modules_in(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -134,17 +155,18 @@ def _modules_in(model: torch.nn.Module) -> list[torch.nn.Module]:
     return list(dict.fromkeys(part for part in written_parts(model) if isinstance(part, torch.nn.Module)))
 
 
-def _multiplications(call: Callable[[], object]) -> dict[Any, int] | None:
+def _multiplications(call: Callable[[], object], products: _Products) -> dict[Any, int] | None:
     """Operator -> operations in a call, without its numbers; None where the model needs them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
     try:
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
+        # The counter comes last: it takes operations apart, and what these are made of reaches those before it.
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), products, FlopCounterMode(display=False) as n:
             call()
     except Exception:  # Whatever a model does with numbers that are not there.
         return None
-    return dict(counter.get_flop_counts().get("Global", {}))
+    return dict(n.get_flop_counts().get("Global", {}))
 
 
 def _is_a_product(module: torch.nn.Module) -> bool:

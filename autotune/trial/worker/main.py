@@ -6,7 +6,6 @@ with it, so it may change the environment, the working folder and a framework's 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -29,7 +28,7 @@ from autotune.environment import usable_cpus
 from autotune.errors import AutotuneError, InvalidConfigError, quoted, worded
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.processes import lacks_process_resources, module_command
+from autotune.trial.processes import lacks_process_resources, lacks_room_on_disk, module_command
 from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import instances, reference, same_numbers
@@ -200,9 +199,7 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
     by_type = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
     if by_type is not None:
         return by_type
-    if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-        return Reason.SETUP
-    if lacks_process_resources(error):
+    if stage in (Stage.START, Stage.BUILD) or lacks_process_resources(error) or lacks_room_on_disk(error):
         return Reason.SETUP
     by_backend = backend.classify(error) if backend is not None else None
     if by_backend is not None:
