@@ -593,6 +593,8 @@ class Offers(Protocol):
     watch_calls: CallWatch | None = None
     watch_components: ComponentWatch | None = None
     rehearse: Rehearse | None = None
+    may_record: Callable[[], bool] = staticmethod(lambda: True)
+    """Quick: no call that is made now records gradients, whatever it is given, where this is False."""
     watching_recompiles: Callable[[], AbstractContextManager[None]] = nullcontext
     """Within: what is made ready to compile, for a job, refuses calls once it was compiled for too many values of one
     thing, or the framework gives up compiling it."""

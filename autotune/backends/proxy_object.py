@@ -57,6 +57,7 @@ def proxy_of(
     empty: Callable[[type], Any],
     *,
     is_read: Callable[[], bool] = lambda: False,
+    is_recorded: Callable[[], bool] | None = None,
     **methods: Any,
 ) -> Any:
     """An object that is `model` in all but its calls, which go to `call`.
@@ -64,10 +65,11 @@ def proxy_of(
     Copied or pickled it becomes the model itself, uncompiled. `empty` makes an object of a class without what its
     author and the framework do for a new one; `methods` are further ones of the proxy. `is_read`: a compiler reads the
     code that uses the proxy now, and is told of its own class, in which it finds the same methods as Python does.
+    `is_recorded`: calls are those of the model's class now, made of the proxy; None: they never are.
     """
     pair = _Pair(model)
     own = pair.own
-    body = {**_calls(pair, call), **_ways_to_the_class(pair, is_read), **methods}
+    body = {**_calls(pair, call, is_recorded), **_ways_to_the_class(pair, is_read), **methods}
     # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
     kind = type.__new__(_patching(model, lambda cls: cls is pair.kind), own.__name__, (_Unannounced, own), body)
     type.__setattr__(kind, "__qualname__", own.__qualname__)
@@ -76,7 +78,7 @@ def proxy_of(
     return pair.proxy
 
 
-def _calls(pair: _Pair, call: Callable[..., Any]) -> dict[str, Any]:
+def _calls(pair: _Pair, call: Callable[..., Any], is_recorded: Callable[[], bool] | None) -> dict[str, Any]:
     """Methods by which a proxy is called and copied. Other objects of its class are those of the author's."""
     model, without_call = pair.model, pair.without_call
 
@@ -85,6 +87,8 @@ def _calls(pair: _Pair, call: Callable[..., Any]) -> dict[str, Any]:
             return without_call(self)(*args, **kwargs)
         if type(model) is not pair.own:
             pair.follow()
+        if is_recorded is not None and is_recorded():
+            return pair.own.__call__(self, *args, **kwargs)
         return call(*args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:

@@ -17,7 +17,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.backends.protocol import Backend
@@ -65,14 +65,30 @@ class Form:
     misfit: str | None
     """Why the config is not for such calls."""
     looked: tuple[Looked, ...] = ()
+    has_sizes: bool = True
+    """False: at a tensor without a size compiled code may end the process (PyTorch 2.13, a nested one)."""
 
     def fits(self, args: _Args, kwargs: _Kwargs) -> bool:
-        """Whether a call is of this form."""
-        if len(args) != len(self.positional) or kwargs.keys() != self.keyword.keys():
+        """Whether a call is of this form, its keywords in this order: leaves are known by their places. Quick: it is
+        asked at each call."""
+        values, marks = args, self.positional
+        if len(values) != len(marks):
             return False
-        return _are_marked(args, self.positional) and (
-            not kwargs or _are_marked([kwargs[name] for name in self.keyword], self.keyword.values())
-        )
+        if kwargs or self.keyword:
+            if [*kwargs] != [*self.keyword]:
+                return False
+            values, marks = (*values, *kwargs.values()), (*marks, *self.keyword.values())
+        try:
+            for place, (kind, shape, dtype, parts) in enumerate(marks):
+                value = values[place]
+                if type(value) is not kind or (shape is not None and (value.shape != shape or value.dtype != dtype)):
+                    return False
+                if parts is not None and _mark(value)[3] != parts:
+                    return False
+        except Exception as error:  # A tensor without a size.
+            raise_interruption(error)
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -161,7 +177,7 @@ class Admission:
         form = self._latest
         if not form.fits(args, kwargs):
             form = self._form(args, kwargs)
-        if form.misfit is not None and not self._takes_misfits:
+        if form.misfit is not None and not (self._takes_misfits and form.has_sizes):
             return Refusal(form.misfit)
         return self._refusal_of_numbers(form, args, kwargs) if form.looked else None
 
@@ -193,13 +209,14 @@ class Admission:
 
     def _form(self, args: _Args, kwargs: _Kwargs) -> Form:
         """That of a call, and the latest from now on."""
+        has_sizes = False
         try:
             positional, keyword = tuple(map(_mark, args)), {name: _mark(value) for name, value in kwargs.items()}
-            key = positional, tuple(keyword.items())
+            key, has_sizes = (positional, tuple(keyword.items())), True
             form = self._forms.get(key)
-        except Exception as error:  # A tensor without a size.
+        except Exception as error:  # A tensor without a size, or of a size that differs within it.
             raise_interruption(error)
-            return self._described((), {}, args, kwargs)
+            return replace(self._described((), {}, args, kwargs), has_sizes=has_sizes)
         if form is None:
             form = self._described(positional, keyword, args, kwargs)
             if form.misfit is not None and not self._keeps_misfits:
@@ -226,15 +243,6 @@ class _NoValue:
 
 
 _NO_VALUE: Mark = (_NoValue, None, None, None)
-
-
-def _are_marked(values: Iterable[Any], marks: Iterable[Mark]) -> bool:
-    for value, (kind, shape, dtype, parts) in zip(values, marks, strict=True):
-        if type(value) is not kind or (shape is not None and (value.shape != shape or value.dtype != dtype)):
-            return False
-        if parts is not None and _mark(value)[3] != parts:
-            return False
-    return True
 
 
 def _mark(value: Any) -> Mark:

@@ -386,6 +386,7 @@ class RecordedCalls:
         """`of_a_step`: the config is one of training steps, which compiles something else than the model's call."""
         self._recorder = recorder
         self._backend = backend
+        self._may_record = backend.may_record
         self._records = backend.records_gradients
         self._model = model
         self._call = call
@@ -395,11 +396,11 @@ class RecordedCalls:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._fallback.is_over:
             return self._call(*args, **kwargs)
-        if self._records(self._model, args, kwargs):
+        if self._may_record() and self._records(self._model, args, kwargs):
             what = "compiles more of a step than the model" if self._of_a_step else "was tuned without"
             return self._untuned(f"the call records gradients, and the config {what}", args, kwargs)
         result = self._call(*args, **kwargs)
-        if self._records(None, result) and not self._fallback.is_over:
+        if self._may_record() and self._records(None, result) and not self._fallback.is_over:
             what = "outputs require gradients, though no parameter of the model and no input does"
             return self._untuned(what, args, kwargs, lasting=True)
         return result

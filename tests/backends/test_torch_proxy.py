@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from autotune.backends.proxy_object import original  # noqa: E402
-from autotune.backends.torch.proxy import proxy  # noqa: E402
+from autotune.backends.torch.proxy import asks_fx, proxy  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -153,6 +153,7 @@ def test_a_call_under_symbolic_tracing_is_recorded_as_the_models(monkeypatch, re
         monkeypatch.setattr(private, "_is_fx_tracing_flag", True, raising=False)
     else:
         monkeypatch.setattr(private, "_get_is_fx_tracing", lambda: True, raising=False)
+    monkeypatch.setattr("autotune.backends.torch.proxy._is_fx_tracing", asks_fx(private))
     model, tuned, calls = made()
     assert torch.equal(tuned(X), model(X))
     assert not calls

@@ -728,7 +728,9 @@ EARLY_CHANGES = {
 class TestPatchedModels:
     """What libraries and researchers do to a model after its first calls."""
 
-    @pytest.mark.parametrize("owner", [Helped, Stateless], ids=["its class", "a base"])
+    @pytest.mark.parametrize(
+        "owner", [Helped, Stateless, torch.nn.BatchNorm1d], ids=["its class", "a base", "PyTorch's, which inherits it"]
+    )
     def test_methods_of_classes_that_are_replaced_are_called(self, answer, owner):
         """Not `forward` of the modules alone."""
         model = made(Helped)
@@ -1002,11 +1004,12 @@ class TestCheckedCalls:
     @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
     def test_nested_inputs(self, answer, caplog, layout):
-        """Of parts of other sizes, where the study had none: such calls are untuned, with one warning."""
+        """Of parts of other sizes, where the study had none: such calls are untuned, with one warning, before and after
+        a call of the study's."""
         tuned = answer(CAPTURED).apply(made(Relu).requires_grad_(False))
         nested = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=layout)
-        for _ in range(2):
-            assert tuned(nested).is_nested
+        for x in (nested, X, nested):
+            assert tuned(x).is_nested == x.is_nested
         assert len(warned(caplog)) == 1
         assert "here float32[2, -1, 8]" in warned(caplog)[0]
 

@@ -262,6 +262,22 @@ def test_a_call_of_another_form_is_looked_at_anew(backend, number):
     assert not is_refused(other, other)
 
 
+def test_keywords_in_another_order(backend):
+    """Numbers in containers are those of their own input, whichever comes first."""
+    admission = Admission(lambda _: None, Numbered(backend, lambda **_: None, ()))
+    few, many = [torch.arange(FEW + 1)], [torch.arange(1000)]
+
+    def is_refused(**given):
+        refusal = admission.refusal((), given)
+        if refusal is not None:
+            refusal.learn()
+        return refusal is not None
+
+    assert is_refused(users=few, items=many)
+    assert not is_refused(items=many, users=few)
+    assert is_refused(items=few, users=many)
+
+
 class Shaped(torch.nn.Module):
     """Takes anything, and counts its own calls."""
 

@@ -30,7 +30,15 @@ from autotune.backends.torch.compiled_step import (
     backward_entries,
     same_environment,
 )
-from autotune.backends.torch.compiler import Compile, CompileAttempts, ConstantsSeen, Entry, compiler, setting_name
+from autotune.backends.torch.compiler import (
+    Compile,
+    CompileAttempts,
+    ConstantsSeen,
+    Entry,
+    Faults,
+    compiler,
+    setting_name,
+)
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, require_option, settings_of
 from autotune.backends.torch.parallel import MadeOnce, WholeWeights, is_one_of_many, is_sharded, num_local_ranks
@@ -72,7 +80,8 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog, *, input_gra
     if setup.compile is None:
         return setup.wrap(plain)
     step = regions.compile_region(model, plain, settings.region, setup.compile)
-    step = setup.wrap(step if step is plain else DerivableStep(plain, step))
+    # What a compiled module wraps: the wrapper looks for hooks of its own, and sets a flag for them: 2 us (2.13).
+    step = setup.wrap(step if step is plain else DerivableStep(plain, step.forward))
     return step if attempts is None else MadeOnce(step, attempts)
 
 
@@ -120,11 +129,12 @@ def prepare(
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
-    left_out, recompiles = CallsLeftOut(), watched()
+    faults: Faults = []
+    left_out, recompiles = CallsLeftOut(faults), watched()
     compile_ = None
     if arguments is not None:
         entries = [*_entries(model, settings, guards_hooks), *left_out.entries()]
-        entries += [] if recompiles is None else recompiles.entries()
+        entries += [] if recompiles is None else recompiles.entries(faults)
         if derivable or attempts is not None:
             entries += backward_entries(twice=derivable)
         if settings.is_third_party:
@@ -137,9 +147,8 @@ def prepare(
         if weights is not None:
             step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
-            few = None if recompiles is None else recompiles.require_few
-            required = filter(None, (left_out.require_none, few, same_environment(model)))
-            step = CompiledStep(model, step, *required, input_gradients=input_gradients)
+            environment = same_environment(model)
+            step = CompiledStep(model, step, faults, environment=environment, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)

@@ -131,6 +131,7 @@ class TorchBackend(Backend):
     process_settings = staticmethod(process_knobs)
     check_option = staticmethod(require_option)
     records_gradients = staticmethod(are_recorded)
+    may_record = staticmethod(torch.is_grad_enabled)
     acting_in_training = staticmethod(acting_in_training)
     takes_constant_weights = staticmethod(takes_constant_weights)
     packs_linears = staticmethod(packs_linears)

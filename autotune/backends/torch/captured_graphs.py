@@ -27,7 +27,7 @@ import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.compiler import Entry, Faults
 from autotune.errors import UnsuitableCallError
 
 _PYTORCHS = frozenset(
@@ -71,18 +71,22 @@ _GRAPH, _COMPILE = "torch._dynamo.output_graph", "call_user_compiler"
 class CallsLeftOut:
     """Calls of operators that compiled code of one model lacks."""
 
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._names: dict[str, None] = {}
 
-    def require_none(self) -> None:
-        """Raises UnsuitableCallError. Quick: it is asked at each call."""
-        if self.names:
-            names = ", ".join(self.names)
-            raise UnsuitableCallError(
-                f"the model calls {names}, and compiled code leaves a call out: what it does beside its result is lost",
-                tip="let the model use its result, or register its effect with torch.library",
-                lasting=True,
-            )
+    def _note(self, names: Iterable[str]) -> None:
+        if found := dict.fromkeys(names):
+            self._names |= found
+            self._faults.append(self._fault)
+
+    def _fault(self) -> UnsuitableCallError:
+        names = ", ".join(self._names)
+        return UnsuitableCallError(
+            f"the model calls {names}, and compiled code leaves a call out: what it does beside its result is lost",
+            tip="let the model use its result, or register its effect with torch.library",
+            lasting=True,
+        )
 
     def entries(self) -> list[Entry]:
         """What is set while the model is compiled."""
@@ -94,7 +98,7 @@ class CallsLeftOut:
         def looked_at(self_: Any, graph: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
             made = _calls_in(graph.graph)
             unused = [name for module in graph.modules() for name in _unused_calls(module)]
-            self.names |= dict.fromkeys(unused)
+            self._note(unused)
             if unused:
                 return graph
             make_outputs_contiguous(graph)
@@ -115,7 +119,7 @@ class CallsLeftOut:
             is_counted = True
             with counting() as made:
                 result = compiled(*args)
-            self.names |= dict.fromkeys(expected - made)
+            self._note(expected - made)
             return result
 
         return call

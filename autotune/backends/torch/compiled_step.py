@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -23,13 +23,14 @@ from torch.nn.modules import module as all_modules
 from torch.utils import checkpoint
 
 from autotune.backends.read_around import EnvironmentRead, variables_read
-from autotune.backends.torch.compiler import Entry
+from autotune.backends.torch.compiler import Entry, Faults
 from autotune.backends.torch.given_model import written_parts
 from autotune.backends.torch.parallel import is_one_of_many
 from autotune.backends.torch.tensors import DEEPEST, entries, tensors_in
 from autotune.errors import UnsuitableCallError, let_through
 
 _has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
+_is_recording: Callable[[], bool] = torch.is_grad_enabled
 _saved_tensor_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
@@ -44,53 +45,73 @@ class CompiledStep:
         self,
         model: torch.nn.Module,
         step: Callable[..., Any],
-        *requirements: Callable[[], None],
+        faults: Faults | None = None,
+        *,
+        environment: Callable[[], None] | None = None,
         input_gradients: bool = False,
     ) -> None:
-        """`requirements` raise UnsuitableCallError for what the compiled code turned out to be. `input_gradients`: it
-        was measured with gradients of its inputs recorded."""
+        """`faults`: see there; they come as they are found. `environment` raises UnsuitableCallError once the process
+        is another one than the code was compiled for. `input_gradients`: it was measured with gradients of its inputs
+        recorded."""
         self._model = model
-        self._requirements = requirements
+        self._faults: Faults = [] if faults is None else faults
+        self._environment = environment
         self._step = step
+        self._unrecorded: Callable[..., Any] = getattr(step, "unrecorded", step)
         self._again = again(step)
         self._input_gradients = input_gradients
         self._methods = ClassMethods(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for require in self._requirements:
-            require()
+        if self._faults or self._environment is not None:
+            self._require_no_fault()
         if self._methods.have_changed():
             raise UnsuitableCallError(
                 "a class of the model's modules was given another method after the config was applied",
                 tip="apply the config again once the model is as it is to be used",
                 lasting=True,
             )
-        if any(hasattr(type(value), "__next__") for value in (*args, *kwargs.values())):
-            raise UnsuitableCallError("an input is an iterator: a call that fails would have consumed part of it")
-        _require_no_global_hooks()
-        if torch.is_grad_enabled():
-            inputs = () if self._input_gradients else tensors_in((*args, *kwargs.values()))
-            if any(tensor.requires_grad for tensor in inputs):
-                raise UnsuitableCallError(
-                    "the call's inputs require gradients, and the config was measured without gradients",
-                    tip="tune with inputs that require gradients (requires_grad_())",
-                )
-            if _saved_tensor_hooks(True) is not None:
-                raise UnsuitableCallError("what the call saves for gradients goes through hooks, as in a checkpoint")
+        values = (*args, *kwargs.values()) if kwargs else args
+        for value in values:
+            if type(value) is not torch.Tensor and hasattr(type(value), "__next__"):
+                raise UnsuitableCallError("an input is an iterator: a call that fails would have consumed part of it")
+        if _has_global_hooks():
+            raise _hooks_are_registered()
+        step = self._unrecorded
+        if _is_recording():
+            self._require_measured(values)
+            step = self._step
         elif self._model.training and _is_checkpointed():
             raise UnsuitableCallError("the call is made again for its gradients (checkpoint), untuned, and draws alike")
         try:
-            return self._step(*args, **kwargs)
+            return step(*args, **kwargs)
         except _EndOfCheckpoint as end:
             let_through(end)
             raise
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """A call without gradients that follows one like it, of the same task: that one was looked at."""
-        for require in self._requirements:
-            require()
-        _require_no_global_hooks()
+        if self._faults or self._environment is not None:
+            self._require_no_fault()
+        if _has_global_hooks():
+            raise _hooks_are_registered()
         return self._again(*args, **kwargs)
+
+    def _require_no_fault(self) -> None:
+        if self._faults:
+            raise self._faults[0]()
+        if self._environment is not None:
+            self._environment()
+
+    def _require_measured(self, values: Iterable[Any]) -> None:
+        """A call that is recorded for gradients is one that was measured so."""
+        if not self._input_gradients and any(tensor.requires_grad for tensor in tensors_in(values)):
+            raise UnsuitableCallError(
+                "the call's inputs require gradients, and the config was measured without gradients",
+                tip="tune with inputs that require gradients (requires_grad_())",
+            )
+        if _saved_tensor_hooks(True) is not None:
+            raise UnsuitableCallError("what the call saves for gradients goes through hooks, as in a checkpoint")
 
 
 def again(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,9 +120,8 @@ def again(step: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def _require_no_global_hooks() -> None:
-    if _has_global_hooks():
-        raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
+def _hooks_are_registered() -> UnsuitableCallError:
+    return UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
 
 
 def _is_checkpointed() -> bool:
@@ -117,10 +137,13 @@ class ClassMethods:
     """The methods of a model's classes and their bases. Of PyTorch's own classes only `forward` is looked at."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        classes = dict.fromkeys(type(module) for module in model.modules())
-        self._classes = [*dict.fromkeys(base for kind in classes for base in kind.__mro__)]
-        self._then = [*map(_methods, self._classes)]
-        self._held = [*map(vars, self._classes)]
+        classes = dict.fromkeys(base for module in model.modules() for base in type(module).__mro__)
+        self._called = [kind for kind in classes if isinstance(getattr(kind, "forward", None), FunctionType)]
+        self._forwards = [*map(_forward, self._called)]
+        """Their own, or a base's: a class that gets one of its own has another one then."""
+        self._written = [kind for kind in classes if not _is_pytorchs(kind)]
+        self._then = [*map(_methods, self._written)]
+        self._held = [*map(vars, self._written)]
         self._asks = [(itemgetter(*then), held) for then, held in zip(self._then, self._held, strict=True) if then]
         self._seen = [ask(held) for ask, held in self._asks]
         self._sizes = [*map(len, self._held)]
@@ -128,13 +151,21 @@ class ClassMethods:
     def have_changed(self) -> bool:
         """Whether any was replaced, added or taken away. Quick: it is asked at each call."""
         try:
+            if [*map(_forward, self._called)] != self._forwards:
+                return True
+        except AttributeError:
+            return True
+        return bool(self._written) and self._have_other_methods()
+
+    def _have_other_methods(self) -> bool:
+        try:
             if [ask(held) for ask, held in self._asks] != self._seen:
                 return True
         except KeyError:
             return True
         sizes = [*map(len, self._held)]
         if sizes != self._sizes:  # An attribute of another kind may have come.
-            if [*map(_methods, self._classes)] != self._then:
+            if [*map(_methods, self._written)] != self._then:
                 return True
             self._sizes = sizes
         return False
@@ -160,12 +191,14 @@ def same_environment(model: torch.nn.Module) -> Callable[[], None] | None:
 
 
 def _methods(kind: type) -> dict[str, Any]:
-    is_own = kind.__module__.partition(".")[0] not in ("torch", "builtins")
-    return {
-        name: method
-        for name, method in vars(kind).items()
-        if isinstance(method, (FunctionType, classmethod)) and (is_own or name == "forward")
-    }
+    return {name: method for name, method in vars(kind).items() if isinstance(method, (FunctionType, classmethod))}
+
+
+def _is_pytorchs(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "builtins")
+
+
+_forward = attrgetter("forward")
 
 
 # Gradients through a compiled model: those that compiled code has not are computed by the model itself.
@@ -212,22 +245,23 @@ class DerivableStep:
         self.model = model
         self.unused: dict[tuple[type, frozenset[int]], frozenset[int]] = {}
         """Compiled graph, and the outputs that have gradients -> which of its weights have none, by their places."""
-        self._step = step
+        self.unrecorded = step
+        """What calls come to that record no gradients."""
         self.is_over = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return self._step(*args, **kwargs)
+        if not _is_recording():
+            return self.unrecorded(*args, **kwargs)
         if self.is_over:
             raise UnsuitableCallError(
                 "gradients of gradients (create_graph) or batches of them (is_grads_batched) were taken through the "
                 "tuned model, and compiled code has none"
             )
-        if _is_transformed() or not all(type(weight) in _plain_types() for weight in self.model.parameters()):
+        if _is_transformed() or not {*map(type, self.model.parameters())}.issubset(_plain_types()):
             raise UnsuitableCallError(
                 "the call is under torch.func, or has other weights than the model's, as by functional_call"
             )
-        result = self._step(*args, **kwargs)
+        result = self.unrecorded(*args, **kwargs)
         outputs = tensors_in((result,))
         if any(output.requires_grad for output in outputs):
             _Recorded(self, args, kwargs).watch(outputs)

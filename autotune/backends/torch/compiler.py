@@ -19,10 +19,13 @@ import torch
 
 from autotune.backends.origin import interruption
 from autotune.backends.torch.checked_loops import checks_raise
-from autotune.errors import InvalidConfigError
+from autotune.errors import InvalidConfigError, UnsuitableCallError
 
 Entry = tuple[Any, str, object]
 """A module of settings, a setting's name, and its value."""
+
+Faults = list[Callable[[], UnsuitableCallError]]
+"""What is wrong with code that was compiled, as far as it is known by now: why no further call is for it."""
 
 Compile = Callable[[Any], Any]
 """Compiles a module or a function, as `torch.compile` without further arguments."""

@@ -19,7 +19,6 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -161,7 +160,7 @@ class FrozenStep:
     def __init__(self, model: torch.nn.Module, step: Callable[..., Any], weights: FrozenWeights) -> None:
         self._model = model
         self._has_modes = has_modes(model)
-        self._step = step
+        self._step: Callable[..., Any] = getattr(step, "unrecorded", step)
         self._weights = weights
         self._dtypes: set[torch.dtype] | None = None
         """Types of the first call's inputs."""
@@ -187,13 +186,12 @@ class FrozenStep:
             self._refuse_gradients()
         if forward_ad._current_level >= 0:
             raise UnsuitableCallError("the call is under forward-mode differentiation, which frozen code does not do")
-        unknown = [tensor.dtype for tensor in inputs if self._dtypes is not None and tensor.dtype not in self._dtypes]
-        if unknown:
-            raise UnsuitableCallError(
-                f"an input is of type {unknown[0]}, which no input of the first call was, and frozen code may take "
-                "types that the model refuses"
-            )
-        with torch.no_grad() if records else nullcontext():
+        if self._dtypes is not None:
+            self._refuse_other_types(inputs, self._dtypes)
+        if records:
+            with torch.no_grad():
+                result = self._step(*args, **kwargs)
+        else:
             result = self._step(*args, **kwargs)
         if self._weights.are_new:
             self._weights.settle()
@@ -202,6 +200,14 @@ class FrozenStep:
         if self._dtypes is None:
             self._dtypes = {tensor.dtype for tensor in inputs}
         return result
+
+    def _refuse_other_types(self, inputs: list[torch.Tensor], dtypes: set[torch.dtype]) -> None:
+        for tensor in inputs:
+            if tensor.dtype not in dtypes:
+                raise UnsuitableCallError(
+                    f"an input is of type {tensor.dtype}, which no input of the first call was, and frozen code may "
+                    "take types that the model refuses"
+                )
 
     def _refuse_gradients(self) -> None:
         """A job's own look is at the parameters of its model. Weights that a plain function uses are none of them."""

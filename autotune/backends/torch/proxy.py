@@ -32,6 +32,8 @@ from autotune.backends.undo import UndoLog
 __all__ = ["direct", "original", "proxy"]
 
 _has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
+_is_dynamo_compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+_is_tracing: Callable[[], bool] = torch._C._is_tracing
 _num_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
@@ -52,15 +54,13 @@ def proxy(
 
         return function_of(model.function, model.__name__, tuned)
 
-    def called(*args: Any, **kwargs: Any) -> Any:
-        if method is not None or _is_recorded():
-            # The object that is being recorded: exported weights get their names by it.
-            return type(model).__call__(other, *args, **kwargs)
-        return call(*args, **kwargs)
-
     replaced: dict[str, Any] = {method or "forward": _Method(model, method, call)}
     replaced |= {name: _Around(model, name, function) for name, function in (around or {}).items()}
-    other: torch.nn.Module = proxy_of(model, called, object.__new__, is_read=_is_read_by_dynamo, **replaced)
+    # Exported weights get their names by the object that is being recorded.
+    is_recorded = _is_recorded if method is None else lambda: True
+    other: torch.nn.Module = proxy_of(
+        model, call, object.__new__, is_read=_is_read_by_dynamo, is_recorded=is_recorded, **replaced
+    )
     return other
 
 
@@ -129,10 +129,14 @@ class _Around:
         return original(instance) is self._model
 
 
-def _is_fx_tracing() -> bool:
-    """Asked by `torch.fx`'s own function (2.13), PyTorch writes a warning. From 2.14 on each thread has a flag."""
-    private: Any = _symbolic_trace
-    return bool(private._get_is_fx_tracing() if hasattr(private, "_get_is_fx_tracing") else private._is_fx_tracing_flag)
+def asks_fx(private: Any) -> Callable[[], bool]:
+    """What asks this module of `torch.fx` whether it is at work. Its own function writes a warning (2.13). From 2.14 on
+    each thread has a flag."""
+    asks: Callable[[], bool] | None = getattr(private, "_get_is_fx_tracing", None)
+    return asks or functools.partial(vars(private).__getitem__, "_is_fx_tracing_flag")
+
+
+_is_fx_tracing = asks_fx(_symbolic_trace)
 
 
 def _is_read_by_dynamo() -> bool:
@@ -140,9 +144,8 @@ def _is_read_by_dynamo() -> bool:
 
 
 def _is_recorded() -> bool:
-    return bool(
-        torch.compiler.is_dynamo_compiling() or _is_fx_tracing() or torch._C._is_tracing() or _num_dispatch_modes()
-    )
+    """Quick: it is asked at each call."""
+    return _is_dynamo_compiling() or _is_fx_tracing() or _is_tracing() or _num_dispatch_modes() > 0
 
 
 def _has_hooks(model: torch.nn.Module) -> bool:

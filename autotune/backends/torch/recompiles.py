@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from autotune.backends.torch.break_kinds import guard_of, recompile_kind_of
-from autotune.backends.torch.compiler import Entry, setting_name
+from autotune.backends.torch.compiler import Entry, Faults, setting_name
 from autotune.errors import UnsuitableCallError
 from autotune.measure.diagnosis import BreakKind
 
@@ -40,14 +40,13 @@ class Recompiles:
         """Function, the module that it is called on, and value -> recompiles."""
         self._latest = ""
         self._is_one_too_many = False
-        self._why: str | None = None
+        self._why = ""
+        """Nothing is compiled any more."""
 
-    def require_few(self) -> None:
-        """Raises UnsuitableCallError once nothing is compiled any more. Quick: it is asked at each call."""
-        if self._why is not None:
-            raise UnsuitableCallError(self._why, tip="give what changes as a tensor, or keep it as it is", lasting=True)
+    def _fault(self) -> UnsuitableCallError:
+        return UnsuitableCallError(self._why, tip="give what changes as a tensor, or keep it as it is", lasting=True)
 
-    def entries(self) -> list[Entry]:
+    def entries(self, faults: Faults) -> list[Entry]:
         """What is set while the model is compiled. None in a release that is made otherwise."""
         module: Any = importlib.import_module(_MODULE)
         reasons_of, is_beyond = getattr(module, _REASONS, None), getattr(module, _LIMIT, None)
@@ -57,15 +56,18 @@ class Recompiles:
         def reasons(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> list[str]:
             found: list[str] = reasons_of(entries, frame, *args, **kwargs)
             self._note(frame, found)
+            if self._is_one_too_many:
+                faults.append(self._fault)
             return found
 
         def exceeds(*args: Any, **kwargs: Any) -> tuple[bool, str]:
             found, name = is_beyond(*args, **kwargs)
             if found:
                 self._why = self._why or f"it was compiled again and again, the last time since {self._latest}"
+                faults.append(self._fault)
             elif self._is_one_too_many:
                 self._is_one_too_many = False
-                return _end_as_at_the_limit(self._why or "")
+                return _end_as_at_the_limit(self._why)
             return found, name
 
         return [(module, _REASONS, reasons), (module, _LIMIT, exceeds)]

@@ -341,8 +341,10 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     objects: list[Any] = []
     _collect(values, found, objects)
+    if not objects:
+        return found
     seen: dict[int, Any] = {}
-    for _ in range(DEEPEST if objects else 0):
+    for _ in range(DEEPEST):
         new = {id(value): value for value in objects if id(value) not in seen}
         seen |= new
         objects = []

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 UNTUNED, TUNED = 0, 1
 LEAST_PAIRS = 4
@@ -70,8 +71,7 @@ class Stretch:
         return both
 
 
-@dataclass(frozen=True)
-class CallTurn:
+class CallTurn(NamedTuple):
     """One call that was begun. `stretch` is None for one of the first calls."""
 
     side: int

@@ -24,6 +24,8 @@ AROUND = calls.AROUND
 unhooked = calls.unhooked
 _Module = torch.nn.Module
 _ORIGINAL = calls.ORIGINAL
+_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+_tracing_state: Callable[[], Any] = torch._C._get_tracing_state
 _inside: set[int] = set()
 """Threads that are in a call of a tuned model."""
 
@@ -62,28 +64,30 @@ def is_looking() -> bool:
 
 
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return _ORIGINAL(self, *args, **kwargs)
-    call = own_call()
-    _Applying.here.has_calls = True
     thread = get_ident()
-    if thread in _inside or torch._C._get_tracing_state() is not None:
-        return call(self, *args, **kwargs)
-    if hasattr(self, "_orig_mod"):  # The job compiles it.
-        instead = call.__get__(self)
-        _Applying.here.compiled.add(type(self._orig_mod).__name__)
-    elif type(self).__name__ not in _Applying.classes or (instead := _tuned(self)) is None:
-        return call(self, *args, **kwargs)
-    return _within(thread, instead, args, kwargs)
-
-
-def _within(thread: int, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The call of a tuned model, within which no other is looked for."""
-    _inside.add(thread)
+    if thread in _inside:
+        return own_call()(self, *args, **kwargs)
+    known = _Applying.here.known.get(id(self))
+    instead = _looked_for(self) if known is None else known[1]
+    if instead is None or _tracing_state() is not None:
+        return own_call()(self, *args, **kwargs)
+    _inside.add(thread)  # Within the call of a tuned model no other is looked for.
     try:
-        return call(*args, **kwargs)
+        return instead(*args, **kwargs)
     finally:
         _inside.discard(thread)
+
+
+def _looked_for(module: Any) -> Any:
+    """What is called in place of a module that is not known yet; None: its own call."""
+    _Applying.here.has_calls = True
+    if "_orig_mod" in vars(module).get("_modules", ()):  # The job compiles it.
+        _Applying.here.compiled.add(type(module._orig_mod).__name__)
+        return own_call().__get__(module)
+    is_wanted = type(module).__name__ in _Applying.classes and _tracing_state() is None
+    return _tuned(module) if is_wanted else None
 
 
 def own_call() -> Any:
@@ -101,7 +105,11 @@ def _give_generate(kind: Any) -> None:
         thread = get_ident()
         if thread in _inside or type(self).generate is not generated or (instead := _tuned(self)) is None:
             return generate(self, *args, **kwargs)
-        return _within(thread, instead.generate, args, kwargs)
+        _inside.add(thread)
+        try:
+            return instead.generate(*args, **kwargs)
+        finally:
+            _inside.discard(thread)
 
     calls.pass_over(generated)
     kind.generate = generated
@@ -137,7 +145,7 @@ def hook(wanted: Mapping[str, Any]) -> bool:
         return True
     if _Applying.text_classes:
         _Module.__init_subclass__ = classmethod(_class_is_defined)  # type: ignore[assignment]
-    for function in (_called, own_call):
+    for function in (_called, _looked_for, own_call):
         calls.pass_over(function)
     _Module.__call__ = _called  # type: ignore[method-assign]
     atexit.register(applying.say_what_was_not_found)
