@@ -115,10 +115,12 @@ class Training(Protocol):
     def unlike_the_step(self, model: Any, config: Config) -> Callable[[], UnsuitableCallError | None]:
         """Asked before a call of the model: why it is not surrounded as in a step under `config`; None where it is."""
 
+    def draws_as_uncompiled(self, config: Config) -> bool:
+        """Whether the config has compiled code draw what uncompiled code draws from the same seed."""
+
     @property
     def draw_as_uncompiled(self) -> Callable[[], None] | None:
-        """Has the compiler, in all of this process, draw the random numbers that uncompiled code draws from the same
-        seed. None: it cannot be told to."""
+        """Has the compiler draw them so in all of this process, whatever the config. None: it cannot be told to."""
 
     @property
     def silence(self) -> Callable[[Any], Callable[[], None]] | None:
@@ -129,8 +131,7 @@ class Training(Protocol):
         """What the optimizer trains: the tensors themselves."""
 
     def begun_with(self, model: Any, optimizer: Any) -> Sequence[Any]:
-        """What is put back before a step is taken again: the weights, the model's buffers, and what the optimizer holds
-        where gradients are told by that."""
+        """What is put back before a step is taken again: weights, buffers, and moments where these tell gradients."""
 
     def held(self, model: Any, optimizer: Any) -> Sequence[Any]:
         """What a step changes: the weights, the model's buffers and what the optimizer holds by now."""
@@ -178,8 +179,7 @@ class Generating(Protocol):
         """A call of the model."""
 
     def stand_in(self, call: Callable[..., Any], changes: UndoLog) -> Any:
-        """What a job holds in place of its model; calls of it go to `call`, which is `Generating.call` or leads to
-        it."""
+        """What a job holds in place of its model; calls of it go to `call`: `Generating.call`, or what leads to it."""
 
     def leave(self) -> None:
         """From now on all calls are the model's own."""

@@ -8,14 +8,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autotune.backends.registry import load_backend
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.planning.spaces import bundled_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.schema import UNLESS_LACKING
 from autotune.trial.folder import TrialFolder
 from autotune.trial.worker import same_numbers
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.calls.chance import NUM_DRAWS, require_alike, scatters
 from autotune.trial.worker.calls.step_gate import NUM_STEPS, StepGate, StepsTaken
-from tests.trial.test_training import run_steps
+from autotune.trial.worker.subjects import declared_by
+from tests.trial.test_training import run_steps, workload_of
 
 __all__ = ["run_steps"]
 
@@ -179,10 +184,34 @@ class TestStepsOfOtherNumbers:
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [{"execution": "compile", "backend": "aot_eager"}, COMPILED])
-def test_dropout_that_is_on_is_tuned_as_it_is(run_steps, config):
-    """Compared with the untuned step's own numbers, by a second process, to within rounding."""
+@pytest.mark.parametrize(
+    ("config", "draws_others"),
+    [
+        ({"execution": "compile", "backend": "aot_eager"}, False),
+        (COMPILED, True),
+        ({**COMPILED, "fallback_random": True}, False),
+    ],
+)
+def test_dropout_that_is_on_is_tuned_as_it_is(run_steps, tmp_path, config, draws_others):
+    """Compared with the untuned step's own numbers, to within rounding: by a second process if it draws others."""
     assert_right(*run_steps(DROPPING, config, framework="torch", untuned=UNTUNED))
+    assert (tmp_path / "trial-1" / same_numbers.ONLY).exists() is draws_others
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("share", [0.1, 0.0])
+def test_knobs_are_offered_by_whether_a_step_drops(tmp_path, share):
+    """With dropout the one that draws as the untuned step does, without it the one whose masks would be drawn again."""
+    built = f"nn.Sequential(nn.Linear(4, 4), nn.Dropout({share})).eval()"
+    returned = f"{{'model': {built}, 'inputs': torch.ones(2, 4), 'targets': torch.ones(2, 4), 'loss': nn.MSELoss()}}"
+    content = f"import torch\nfrom torch import nn\n\ndef parts():\n    return {returned}\n"
+    declared = declared_by(workload_of(tmp_path / "step.py", content, framework="torch"), load_backend("torch"))
+    known = frozenset(declared.met) | UNLESS_LACKING - {*declared.lacks}
+    here = Circumstances(version="2.13.0", device="cpu", task="train", known=known)
+    offered = {knob.name for knob in load_space(bundled_space("torch"), framework="torch", circumstances=here).knobs}
+    assert offered & {"fallback_random", "activation_memory_budget"} == {
+        "fallback_random" if share else "activation_memory_budget"
+    }
 
 
 @pytest.mark.torch

@@ -245,6 +245,11 @@ def unlike_the_step(model: ms.nn.Cell, config: Config) -> Callable[[], None]:
     return lambda: None
 
 
+def draws_as_uncompiled(config: Config) -> bool:
+    """See `Training`."""
+    return False
+
+
 def calls_as_compiled(config: Config) -> bool:
     """See `Training`."""
     return config.get("execution") == "jit" and config.get("scope") == "model" and Region.of(config).is_whole

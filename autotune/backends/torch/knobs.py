@@ -141,6 +141,7 @@ KNOBS: dict[str, Knob] = {
     "packed_linear": Knob(Goes.OTHER, values=("mkl", "onednn"), compile_only=True, only_for=("inductor",)),
     "allow_rnn": Knob(Goes.DYNAMO, plain=False, values=_SWITCH),
     "recompile_limit": Knob(Goes.DYNAMO, plain=8, values=(8, 64)),
+    "fallback_random": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
     "activation_memory_budget": Knob(Goes.FUNCTORCH, plain=1.0),
     "sdpa": Knob(Goes.OTHER, values=(None, "cudnn", "flash", "efficient", "math"), compile_only=True),
     "precision": Knob(Goes.OTHER, values=(None, *AUTOCASTS)),

@@ -318,6 +318,11 @@ def autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
 silence = None
 
 
+def draws_as_uncompiled(config: Config) -> bool:
+    """See `Training`."""
+    return bool(settings_of(config).options.get("fallback_random"))
+
+
 def draw_as_uncompiled() -> None:
     """See `Training`. Inductor has its own kernels for random numbers, and a switch to call PyTorch's."""
     settings: Any = importlib.import_module("torch._inductor.config")

@@ -85,6 +85,9 @@ class FakeTraining:
     def of_calls(self, config: Config) -> Config:
         return config
 
+    def draws_as_uncompiled(self, config: Config) -> bool:
+        return False
+
     def calls_as_compiled(self, config: Config) -> bool:
         return True
 

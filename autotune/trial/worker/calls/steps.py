@@ -50,13 +50,7 @@ from autotune.measure.agreement import Array
 from autotune.measure.parts import OBJECT, Part
 from autotune.measure.sampling import Clock
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker.accuracy_check import (
-    Gate,
-    WrongResultError,
-    possible_times,
-    read_reference,
-    without_values,
-)
+from autotune.trial.worker.accuracy_check import Gate, WrongResultError, possible_times, read_reference, without_values
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.calls.chance import NUM_DRAWS
 from autotune.trial.worker.calls.later_steps import (
@@ -107,7 +101,7 @@ class Steps(Calls):
         self._rewind: Callable[[], None] | None = self._start.put_back
         self._seed = workload.seed
         self._same_numbers = same_numbers
-        self._is_uncompiled = True
+        self._settings = Config({})
         self._draws_in_silence = False
         """Random numbers are drawn with all dropout layers silent."""
         self._draws_others = False
@@ -123,13 +117,12 @@ class Steps(Calls):
         return nullcontext()
 
     def compile(self, config: Config, changes: UndoLog) -> Step:
-        self._is_uncompiled = not entry_of(self._workload.framework).compiles(config)
+        settings = self._settings = ConfigParts.of(config).settings
         if self._same_numbers and self._training.silence is not None:
             self._training.silence(self._subject.model)
             self._before = self._surroundings.now()
-        settings = ConfigParts.of(config).settings
-        model = self._subject.model
-        return self._training.training_step(model, self._recipe.loss, self._recipe.optimizer, settings, changes)
+        model, recipe = self._subject.model, self._recipe
+        return self._training.training_step(model, recipe.loss, recipe.optimizer, settings, changes)
 
     def first(self, step: Step, settings: Config, clock: Clock, begun: float) -> Any:
         self._backend.seed(self._seed_of(0))
@@ -158,7 +151,7 @@ class Steps(Calls):
             self._draws_in_silence = is_random
             put_back()
         is_random = is_random or bool(self._backend.active_dropout(self._subject.model))
-        draws_others = is_random and not self._same_numbers
+        draws_others = is_random and not (self._same_numbers or self._training.draws_as_uncompiled(self._settings))
         chance = self._chance(step) if draws_others else None
         slope = self._slope(step) if draws_others and self._training.silence is None else None
         self._keep_start(draws_others=draws_others)
@@ -370,8 +363,8 @@ class Steps(Calls):
         """Dropout layers are silent from now on, and the model is where it began. Returns what puts them back; None
         where they are not: compiled code would not see it, or numbers can be compared without."""
         assert self._rewind is not None
-        model = self._subject.model
-        if not self._is_uncompiled or self._training.silence is None or not self._backend.active_dropout(model):
+        model, compiles = self._subject.model, entry_of(self._workload.framework).compiles(self._settings)
+        if compiles or self._training.silence is None or not self._backend.active_dropout(model):
             return None
         put_back = self._training.silence(model)
         self._rewind()

@@ -23,10 +23,12 @@ class SubjectOfStep(SubjectOfCalls):
     kind = Train
 
     def declared(self) -> Declaration:
-        """Nothing: what of a step is compiled is for its knobs to say."""
+        """Whether a step drops numbers: what of it is compiled is for its knobs to say."""
         from autotune.space.declared import Declaration
 
-        return Declaration()
+        self._set_mode(self._built.model)
+        drops = bool(self._backend.active_dropout(self._built.model))
+        return Declaration(met=("dropout",), lacks=("no dropout",)) if drops else Declaration()
 
     @property
     def _training(self) -> Training:
