@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune.backends.registry import entry_of
 from autotune.bench.elsewhere import elsewhere
 from autotune.bench.local import LocalBench
+from autotune.bench.supervisor_process import end_kept
 from autotune.errors import InputError, marked
 from autotune.files import parse_as, read_yaml
 from autotune.planning.manifest import require_same_question
@@ -104,6 +105,8 @@ def bench_here(study: Study, notify: Notify = lambda _: None) -> LocalBench:
 def search(study: Study, terms: Terms, notify: Notify, *, on: str | None = None) -> None:
     """Search and prove, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
     recorded stays."""
+    if on is not None:
+        end_kept()
     with bench_here(study, notify) if on is None else elsewhere(on).bench(on, study, terms.budget, notify) as bench:
         Tuner(study, terms.budget, bench, notify, terms.time).run(terms.sources)
 

@@ -49,6 +49,12 @@ class Server(Protocol):
     def go_on(self) -> None:
         """Let it go on, if it is paused."""
 
+    def kill(self) -> None:
+        """Nobody needs it."""
+
+    def wait(self) -> Outcome:
+        """Until it has ended."""
+
 
 class Quiet(Protocol):
     """The machine for what is timed."""
@@ -94,6 +100,8 @@ class Builder:
         self._supervised = supervised
         self._process: Server | None = None
         self._workload: Workload | None = None
+        self._is_taken = False
+        """What it has was left by another one, and no trial has asked for it."""
         self.lacks: str | None = None
         """See `Bench.built_apart`."""
 
@@ -104,7 +112,12 @@ class Builder:
 
     def job_for(self, request: TrialRequest) -> str | None:
         """Its job, once it rests. None: the trial builds the model, since it is small, or cannot be shared by forks."""
-        if not request.workload.built_once or self.lacks is not None:
+        if not request.workload.built_once:
+            return None
+        if self._is_taken and not self._builds(request.workload):
+            self._drop()
+        self._is_taken = False
+        if self.lacks is not None:
             return None
         if self._process is None:
             folder = TemporaryFolder("model")
@@ -112,7 +125,7 @@ class Builder:
                 self.hold(request.workload, TrialFolder(folder.path), request.limits)
             finally:
                 folder.remove()
-        if self._process is None or self._workload is None or not self._workload.is_built_as(request.workload):
+        if self._process is None or not self._builds(request.workload):
             return None
         job = job_at_rest(self._process, self._supervised.quiet)
         if job is None:
@@ -127,8 +140,8 @@ class Builder:
             return self.lacks
         (folder.path / WORKLOAD_FILE).write_text(workload.model_dump_json())
         at_work = limits.model_copy(update={"start": limits.build, "wall": None})
-        server = self._supervised.begin(FORK_SERVER, folder, at_work, fresh=False)
         self._workload = workload
+        server = self._supervised.begin(FORK_SERVER, folder, at_work, fresh=False)
         if job_at_rest(server, self._supervised.quiet) is not None:
             self._process = server
             return None
@@ -143,10 +156,21 @@ class Builder:
         return Held(self._workload, None if self._process is None else str(self._process.folder.path), self.lacks)
 
     def take(self, held: Held) -> None:
-        """Go on with what another one has left."""
-        self._workload, self.lacks = held.workload, held.lacks
-        if held.job is not None:
-            self._process = self._supervised.resting_server(TrialFolder(Path(held.job)))
+        """Go on with what another one has left; one that builds already does without it."""
+        server = None if held.job is None else self._supervised.resting_server(TrialFolder(Path(held.job)))
+        if self._workload is None:
+            self._process, self._workload, self.lacks, self._is_taken = server, held.workload, held.lacks, True
+        elif server is not None:
+            _end(server)
+
+    def _builds(self, workload: Workload) -> bool:
+        return self._workload is not None and self._workload.is_built_as(workload)
+
+    def _drop(self) -> None:
+        """It is another study's."""
+        if self._process is not None:
+            _end(self._process)
+        self._process = self._workload = self.lacks = None
 
     def end(self) -> None:
         """Forget it, when its supervisor has ended. What it lacked is known to the end of the run."""
@@ -156,3 +180,8 @@ class Builder:
 def _error_of(server: Server) -> str:
     assert isinstance(server.outcome, Failure), "it is no trial"
     return server.outcome.error
+
+
+def _end(server: Server) -> None:
+    server.kill()
+    server.wait()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from autotune.bench.local import LocalBench
 from autotune.measure.measurement import Measurement
+from autotune.space.declared import Declaration
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
+from autotune.trial.worker import subjects
 from autotune.trial.worker.built_ahead import WORKLOAD_FILE
+from autotune.trial.worker.subjects import LARGE_BYTES
 from autotune.workload.workload import Workload
 
 MODEL = """
@@ -94,3 +101,20 @@ def test_what_a_fork_would_lack_is_not_built_ahead(program, tmp_path):
     for folder, why in zip(folders, WHY.values(), strict=True):
         assert why in (folder / "said").read_text()
         assert (folder / "builds").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "device", "num_bytes", "is_shared"),
+    [
+        ("infer", "cpu", LARGE_BYTES, True),
+        ("infer", "gpu", LARGE_BYTES - 1, False),
+        ("train", "cpu", LARGE_BYTES, False),
+        ("train", "gpu", LARGE_BYTES, True),
+    ],
+)
+def test_large_models_share_a_build(monkeypatch, task, device, num_bytes, is_shared):
+    """But for training on a CPU, which writes to all that is shared; on a device it writes to its own copy."""
+    subject = SimpleNamespace(declared=Declaration, weight_bytes=lambda: num_bytes)
+    monkeypatch.setattr(subjects, "_subject_of", lambda *_: subject)
+    of_it = Workload(model="m", reference="m:b", framework="torch", device=device, task=task, search_path="/")
+    assert subjects.declared_by(of_it, None).built_once is is_shared

@@ -7,12 +7,13 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
 from autotune.bench.local import LocalBench
 from autotune.bench.probe import read_declaration
-from autotune.bench.supervisor_process import kept_supervisors
+from autotune.bench.supervisor_process import end_kept, kept_supervisors
 from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement
 from autotune.trial.folder import TrialFolder
@@ -71,6 +72,13 @@ def asked(gpu, tmp_path):
         yield asked
 
 
+def untuned(workload, folder):
+    return TrialRequest(
+        number=0, workload=workload, config={"execution": "eager"}, untuned=True, tolerance=None, cold=True,
+        reference=str(folder / "reference.npz"), cache=str(folder / "cache"),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("then", "num", "num_builds", "why"),
     [
@@ -86,10 +94,7 @@ def test_a_large_model_is_built_once(asked, gpu, tmp_path, then, num, num_builds
     workload = asked(then, num)
     assert workload.built_once is (num == 2**18)
     assert gpu().total() == 2  # One build, and the driver of the process that answered.
-    request = TrialRequest(
-        number=0, workload=workload, config={"execution": "eager"}, untuned=True, tolerance=None, cold=True,
-        reference=str(tmp_path / "reference.npz"), cache=str(tmp_path / "cache"),
-    )  # fmt: skip
+    request = untuned(workload, tmp_path)
     with LocalBench(VARIABLES, preload=True, log=tmp_path / "supervisor.log") as bench:
         trial = bench.run(TrialFolder(tmp_path / "trial"), request)
         for _ in range(2):  # Small models of every second block come from the supervisor.
@@ -112,3 +117,24 @@ def test_a_build_that_fails_is_made_once(asked, gpu):
     with pytest.raises(SetupError, match=r"ValueError: no weights.*model\.py, line"):
         asked("raise ValueError('no weights')")
     assert [what for what, _ in gpu()].count("build") == 1
+
+
+def test_one_model_is_held_at_a_time(asked, gpu, tmp_path):
+    """That of the declaration before gives way to the next one, as does one that the study does not want; and none
+    stays where the trials run elsewhere."""
+
+    def builders():
+        return [int(pid) for pid in (tmp_path / "builds").read_text().split()]
+
+    first, second = asked(num=2**18), asked(num=2**19)
+    assert [psutil.pid_exists(pid) for pid in builders()] == [False, True]
+    for num_builds, workload in ((2, second), (3, first)):
+        folder = tmp_path / str(num_builds)
+        folder.mkdir()
+        with LocalBench(VARIABLES, preload=True, log=folder / "supervisor.log") as bench:
+            assert isinstance(bench.run(TrialFolder(folder / "trial"), untuned(workload, folder)), Measurement)
+            assert len(builders()) == num_builds
+            bench.leave(holds=True)
+    assert [psutil.pid_exists(pid) for pid in builders()] == [False, False, True]
+    end_kept()
+    assert not psutil.pid_exists(builders()[-1])
