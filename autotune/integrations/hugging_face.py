@@ -66,7 +66,7 @@ def _recording(folder: str, path: str) -> Any:
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             try:
-                watching.enter_context(USES.require("watch")(folder))
+                self._num_left *= watching.enter_context(USES.require("watch")(folder))  # False: all of the job is.
             except (AutotuneError, OSError) as error:
                 self._num_left = 0
                 _log.warning("autotune: the training steps are not recorded: %s", error)

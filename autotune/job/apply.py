@@ -122,6 +122,11 @@ class Application:
 
     def _require_allowed(self, tuned: TunedConfig, backend: Backend) -> None:
         """Raises MismatchError for what only the job, and no file, can decide."""
+        if (mode := backend.unfit_mode()) is not None and not self._policy.process_settings:
+            raise MismatchError(
+                f"{self._loaded.path} was not proven in {mode[0]}, in which this process runs all its models",
+                tip=f"leave that before this with {mode[1]}, or allow it with apply(model, process_settings=True)",
+            )
         parts = ConfigParts.of(tuned.config)
         knobs = backend.process_settings(parts.settings)
         if knobs and not self._policy.process_settings:

@@ -104,8 +104,9 @@ class Jitted(Net):
 
 
 def test_calls_in_a_block(tmp_path):
-    """The outermost Cells with their shapes and values are built again as they were; a loss and an optimizer are no
-    models, gradients make training steps, and a Cell that is compiled already has its sentence."""
+    """The outermost Cells with their shapes and values are built again as they were, whether the job compiles them; a
+    loss and an optimizer are no models, gradients make training steps, calls that fail are not kept, and what is
+    compiled so that nothing can be kept of it has its sentence."""
     net, trained, jitted = Net().set_train(False), Net(3).set_train(), Jitted()
     step = nn.TrainOneStepCell(nn.WithLossCell(trained, nn.MSELoss()), nn.SGD(trained.trainable_params(), 0.1))
     before = nn.Cell.__call__
@@ -115,8 +116,25 @@ def test_calls_in_a_block(tmp_path):
         [step(ones(2, 16), ones(2, 3)) for _ in range(3)]
     with autotune.watch(tmp_path / "jitted"):
         [jitted(ones(2, 16)) for _ in range(2)]
+
+    def function(x):
+        return net(x) + 1
+
+    compiled, of_function = ms.jit(net), ms.jit(function)
+    captured = ms.jit(net, capture_mode="bytecode")
+    want = [outputs[0], net(ones(1, 16)) + 1]
+    with autotune.watch(tmp_path / "compiled"):
+        with pytest.raises(ValueError, match="MatMul"):
+            net(ones(2, 5))
+        assert same([compiled(ones(2, 16), 0.5), captured(ones(2, 16), 0.5)], [outputs[1]] * 2)
+        assert same([compiled(ones(1, 16), scale=0.5), of_function(ones(1, 16))], want)
     assert nn.Cell.__call__ is before
     (watched,), (training,), (refused,) = (read(tmp_path / each) for each in ("net", "step", "jitted"))
+    (by_jit,) = (each for each in read(tmp_path / "compiled") if each.name == "Net")
+    asked, remarks = question_of(by_jit), " ".join(by_jit.notes())
+    assert asked.counted == [{"batch": 1, "count": 1}, {"batch": 2, "count": 1}]
+    for words in ("already, with ms.jit", "function of tests.", "Net.construct of tests."):
+        assert words in remarks
     asked = question_of(watched)
     assert (asked.values["framework"], asked.values["task"]) == ("mindspore", "infer")
     assert asked.counted == [{"batch": 1, "count": 3}, {"batch": 2, "count": 3}]
@@ -129,6 +147,27 @@ def test_calls_in_a_block(tmp_path):
     assert float(made["loss"](made["model"], *made["inputs"][0])) > 0
     with pytest.raises(InputError, match=r"it is a Jitted whose construct is wrapped by ms\.jit already"):
         question_of(refused)
+
+
+def test_graph_mode_is_the_jobs(tmp_path, caplog):
+    """A file is not applied in it, with one line that says what to do; what was applied before is untuned in it, and
+    goes on after it."""
+    net, x = Net().set_train(False), ones(2, 16)
+    path = export(tmp_path / "best.yaml", "mindspore", JIT, net, [x])
+    tuned = autotune.load(path).apply(net)
+    outputs = [tuned(x), net(x)]
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        assert autotune.load(path).apply(net) is net
+        outputs += [tuned(x), tuned(x)]
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    outputs += [tuned(x)]
+    assert all(np.allclose(each.asnumpy(), outputs[0].asnumpy(), rtol=1e-5) for each in outputs)
+    refused, left = (each.message for each in caplog.records)
+    assert "was not proven in graph mode" in refused
+    assert "ms.set_context(mode=ms.PYNATIVE_MODE)" in refused
+    assert "the process went into graph mode" in left
 
 
 def built(asked, **sizes):

@@ -68,6 +68,11 @@ class Compiler(Protocol):
         """The knobs of a config that set something for the whole process, where other models feel it too."""
         return ()
 
+    def unfit_mode(self) -> tuple[str, str] | None:
+        """The mode of this process in which no config was proven, and how a job leaves it; None: it is in none. To
+        compile a model under a config is to leave the mode, for all models of the process."""
+        return None
+
     def check_option(self, knob: str, value: Scalar) -> None:
         """Raises InvalidConfigError if `knob`, an option of the compiler by its own name (GROUP.NAME), is none that a
         config may set to `value`. See `BackendEntry.options`."""

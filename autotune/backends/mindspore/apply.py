@@ -11,7 +11,7 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends.mindspore import ascend
-from autotune.backends.mindspore.compiled_cell import CompiledCell
+from autotune.backends.mindspore.compiled_cell import CompiledCell, is_graph_mode
 from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
 from autotune.backends.mindspore.knobs import (
     PYNATIVE_FUSION,
@@ -19,7 +19,6 @@ from autotune.backends.mindspore.knobs import (
     THREADS,
     CompileArguments,
     compile_arguments,
-    process_knobs,
 )
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.undo import UndoLog
@@ -66,15 +65,9 @@ def _refuse_threads(config: Config) -> None:
             raise InvalidConfigError(f"knob {knob}: {number} threads are more than this machine takes: {most}")
 
 
-def process_settings(config: Config) -> tuple[str, ...]:
-    """See `Backend.process_settings`. All configs are for PyNative mode, since graph mode compiles whatever is called:
-    a process that is in graph mode would have to leave it."""
-    return (*(("execution",) if is_graph_mode() else ()), *process_knobs(config))
-
-
-def is_graph_mode() -> bool:
-    """The process is in it."""
-    return bool(ms.get_context("mode") == ms.GRAPH_MODE)
+def unfit_mode() -> tuple[str, str] | None:
+    """See `Backend.unfit_mode`. Graph mode compiles whatever is called, and a study compares with PyNative."""
+    return ("graph mode", "ms.set_context(mode=ms.PYNATIVE_MODE)") if is_graph_mode() else None
 
 
 def selected_device() -> Device:

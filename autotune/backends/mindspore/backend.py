@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from autotune.backends.contracts.runtime import DeviceReport, python_random_state
 from autotune.backends.mindspore import ascend, compile_cache, proxy, regions, shapes, tensors, training
-from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
+from autotune.backends.mindspore.apply import already_compiled, apply, selected_device, unfit_mode
 from autotune.backends.mindspore.compiled_cell import FunctionCell, compiled_cell, records_gradients
 from autotune.backends.mindspore.counters import diagnose, dump_variables, profile
 from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
-from autotune.backends.mindspore.knobs import TARGETS
+from autotune.backends.mindspore.knobs import TARGETS, process_knobs
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of, tensor_like
@@ -75,7 +75,8 @@ class MindSporeBackend(Backend):
     versions = staticmethod(shapes.versions)
     compile = staticmethod(apply)
     effects = staticmethod(effects_of)
-    process_settings = staticmethod(process_settings)
+    process_settings = staticmethod(process_knobs)
+    unfit_mode = staticmethod(unfit_mode)
     like = staticmethod(tensor_like)
 
     def find(self) -> DeviceReport:

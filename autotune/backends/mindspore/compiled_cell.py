@@ -106,6 +106,8 @@ class CompiledCell:
 
     def _follow(self) -> str | None:
         """Make `_current` what the Cell is now; or say why this call is left untuned."""
+        if not self._arguments.whole_graph and is_graph_mode():
+            return "the process went into graph mode, which compiles what this config does not: calls stay untuned"
         if not self._current.seen.holds():
             seen = Snapshot(self._model)
             known = next((state for state in self._states if state.seen.means(seen)), None)
@@ -302,6 +304,14 @@ def context_settings(settings: dict[str, Any]) -> Iterator[None]:
 def records_gradients() -> bool:
     """PyNative records what is called, to take gradients of it."""
     return bool(_PYNATIVE is not None and _PYNATIVE.requires_grad())
+
+
+_get_mode = getattr(ms.context, "_get_mode", functools.partial(ms.get_context, "mode"))
+
+
+def is_graph_mode() -> bool:
+    """The process is in it."""
+    return bool(_get_mode() == ms.GRAPH_MODE)
 
 
 def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:

@@ -5,6 +5,7 @@ parameters a file names. A pipeline's file names several, its components.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -51,7 +52,11 @@ class AppliedFiles:
         self.known: dict[int, tuple[Any, Any]] = {}
         """What is called in place of each model that was looked at, by its identity, with the model, which lives as
         long then; None: itself."""
-        self._lock = threading.Lock()
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()  # A model may be called by a signal's handler, or where one is looked at.
 
     @property
     def answers(self) -> Sequence[TunedConfig]:

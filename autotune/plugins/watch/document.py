@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -17,10 +18,47 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 PROCESSES = "processes"
 """Where in the folder each process has its document. `tune` knows the folder by it."""
+
+
+class _Here:
+    """What is written at the end of this process, and how it leaves."""
+
+    documents: ClassVar[list[Document]] = []
+    leave = os._exit
+
+
+def _leave_written(status: int) -> NoReturn:
+    """In place of `os._exit`, with which processes that multiprocessing forks end."""
+    for document in tuple(_Here.documents):
+        document.write()
+    _Here.leave(status)
+
+
+def _begin_in_child() -> None:
+    for document in _Here.documents:
+        document.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
+
+def raise_of_signal(problem: BaseException) -> None:
+    """Raise an error that a signal's handler of the job's has raised, such as that of a time limit, while something was
+    done here: it is not for this package to deal with."""
+    handlers = filter(callable, map(signal.getsignal, signal.valid_signals()))
+    codes = {getattr(each, "__code__", None) or getattr(type(each).__call__, "__code__", None) for each in handlers}
+    error: BaseException | None = problem
+    while error is not None:
+        place = error.__traceback__
+        while place is not None:
+            if place.tb_frame.f_code in codes:
+                raise error
+            place = place.tb_next
+        error = error.__context__
 
 
 class Document(ABC):
@@ -28,14 +66,12 @@ class Document(ABC):
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
-        self.lock = threading.Lock()
         self.is_over = False
         self._begin()
         atexit.register(self.write)
-        os.register_at_fork(after_in_child=self._forked)
-        self._leave = os._exit
-        self._leave_written = self._written_and_left
-        os._exit = self._leave_written
+        _Here.documents.append(self)
+        if os._exit is not _leave_written:
+            _Here.leave, os._exit = os._exit, _leave_written
 
     @abstractmethod
     def size(self) -> int:
@@ -50,27 +86,26 @@ class Document(ABC):
         """Nothing happened yet: for a process that was forked."""
 
     def _begin(self) -> None:
+        self.lock = threading.RLock()  # A signal's handler may end the process in the middle of a call.
         self._written_ns = 0
         self._written_size = -1
-        self._token = os.urandom(4).hex()
+        self.token = os.urandom(4).hex()
+        """What tells this process from others of its number, on other machines and in other runs."""
 
-    def _forked(self) -> None:
-        self.lock = threading.Lock()
+    def begin_in_child(self) -> None:
+        """This is the process that was forked."""
         self._begin()
         self.forget()
-
-    def _written_and_left(self, status: int) -> NoReturn:
-        """In place of `os._exit`, with which processes that multiprocessing forks end."""
-        self.write()
-        self._leave(status)
 
     def close(self) -> None:
         """Write what there is; nothing is counted or written any more."""
         self.write()
         self.is_over = True
         atexit.unregister(self.write)
-        if os._exit is self._leave_written:
-            os._exit = self._leave
+        if self in _Here.documents:
+            _Here.documents.remove(self)
+        if not _Here.documents and os._exit is _leave_written:
+            os._exit = _Here.leave
 
     def is_due(self, number: int, now_ns: int, every_s: float) -> bool:
         """Whether it is time to write, after so many calls: after 2, 4, 8, ... and every few seconds."""
@@ -87,11 +122,12 @@ class Document(ABC):
                 process = {"host": socket.gethostname(), "pid": os.getpid(), **self.content()}
                 place = self.folder / PROCESSES
                 place.mkdir(parents=True, exist_ok=True)
-                path = place / f"{socket.gethostname()}-{os.getpid()}-{self._token}.json"
+                path = place / f"{socket.gethostname()}-{os.getpid()}-{self.token}.json"
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps(process))
                 partial.replace(path)
         except Exception as problem:
+            raise_of_signal(problem)
             if os.environ.get("AUTOTUNE_WATCH_DEBUG"):
                 with suppress(Exception):
                     sys.stderr.write(f"autotune: {self.folder} was not written: {problem!r}\n")

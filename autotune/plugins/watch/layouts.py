@@ -1,6 +1,7 @@
 """The layout of a call's arguments, which calls are counted by, and its words in a document.
 
-A tensor's is its shape and its type, a container's begins with a text.
+A tensor's is its shape and its type, a container's begins with a text. Long texts and containers are their types: what
+is counted is not to grow with what a job works on, nor to hold it.
 """
 
 from __future__ import annotations
@@ -8,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_LONGEST_TEXT, _MOST_PARTS = 64, 256
+
 
 def layout_of(value: Any, tensor: type) -> Any:
     """One argument's. `tensor`: the framework's class."""
     if isinstance(value, tensor):
         return value.shape, value.dtype  # type: ignore[attr-defined]
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT):
         return value
+    if isinstance(value, (list, tuple, Mapping)) and len(value) > _MOST_PARTS:
+        return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *(layout_of(each, tensor) for each in value))
     if isinstance(value, Mapping):
-        return ("dict", *((name, layout_of(each, tensor)) for name, each in value.items()))
+        return ("dict", *((_name_of(key), layout_of(each, tensor)) for key, each in value.items()))
     return type(value).__name__
+
+
+def _name_of(key: Any) -> Any:
+    return key if isinstance(key, (str, int)) else type(key).__name__
 
 
 def layouts_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: type) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -59,6 +58,7 @@ class Seen:
     latest: list[int] = field(default_factory=list)
     kept: list[tuple[Any, Any]] = field(default_factory=list)
     """A call's layout, and a copy of its arguments."""
+    kept_bytes: int = 0
     backward: int = 0
     """Calls whose outputs were to be differentiated."""
     steps: Any = None
@@ -79,6 +79,12 @@ class Seen:
             self.latest.append(nanoseconds)
         else:
             self.latest[self.calls % _LAST] = nanoseconds
+
+    def keep(self, key: tuple[Any, ...], size: int, copy: Any) -> None:
+        """Keep a call that did not fail, with what was copied of its arguments before it. `size`: bytes of that."""
+        if len(self.kept) < MOST_KEPT:
+            self.kept.append((key, copy))
+            self.kept_bytes += size
 
     def forget(self) -> None:
         """Nothing was called yet: for a process that was forked. Files and kept calls stay."""
@@ -105,26 +111,40 @@ class Recorder(Document):
 
     def take_in(self, model: Any, by_id: dict[int, Seen]) -> Seen | None:
         """What is kept of a model from its first call on, found by its identity for as long as the model lives; None
-        for one too many."""
-        if len(by_id) >= MOST_MODELS:
-            self.notes["more models are called than are watched"] = None
-            return None
-        place = id(model)
-        seen: Seen = self._framework.seen_of(model)
-        by_id[place] = seen
-        weakref.finalize(model, by_id.pop, place, None).atexit = False
-        self.models.append(seen)
-        return seen
+        for one too many. A model that takes the place of one that is gone, as a loss that is made in each step, has the
+        record of that."""
+        with self.lock:
+            if (known := by_id.get(id(model))) is not None:  # Another thread was faster.
+                return known
+            gone = [each for each in self.models if each.model() is None]
+            if len(self.models) >= MOST_MODELS and type(model).__name__ not in {each.name for each in gone}:
+                self.notes["more models are called than are watched"] = None
+                return None
+            made: Seen = self._framework.seen_of(model)
+            alike = (each for each in gone if (each.name, each.structure) == (made.name, made.structure))
+            if (seen := next(alike, None)) is None:
+                seen = made
+                self.models.append(seen)
+            seen.model, seen.steps = made.model, None
+            seen.extra |= made.extra
+            by_id[id(model)] = seen
+            weakref.finalize(model, by_id.pop, id(model), None).atexit = False
+            return seen
 
     def forget(self) -> None:
         """Files and kept calls stay."""
         for seen in self.models:
             seen.forget()
 
-    def note(self, seen: Seen, key: tuple[Any, ...], begun_ns: int, took_ns: int) -> None:
-        """Count a call that ended; write the document where it is time to."""
+    def note(
+        self, seen: Seen, key: tuple[Any, ...], begun_ns: int, took_ns: int, copy: tuple[int, Any] | None = None
+    ) -> None:
+        """Count a call that ended, and keep a copy of its arguments, given with its size; write the document where it
+        is time to."""
         with self.lock:
             seen.count(key, took_ns)
+            if copy is not None:
+                seen.keep(key, *copy)
             if self._first_ns is None:
                 self._first_ns = begun_ns
             self._last_ns = now = begun_ns + took_ns
@@ -166,8 +186,6 @@ class Recorder(Document):
         self._save()
         return {
             "schema": SCHEMA,
-            "command": list(sys.orig_argv),
-            "folder": os.getcwd(),
             "seconds": self._seconds(),
             "first_at": self._at(self._first_ns or self._last_ns),
             "last_at": self._at(self._last_ns),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +11,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.errors import InputError
+from autotune.errors import InputError, quoted
 from autotune.nesting import leaves, with_leaves
+from autotune.plugins.watch.document import raise_of_signal
 from autotune.plugins.watch.recorder import Recorder, Seen
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ class ModelFiles(Protocol):
         """Write calls as they were kept. Raises InputError."""
 
 
-def keep(seen: Seen, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], files: ModelFiles) -> None:
-    """Copy the arguments of a call that is about to be made, if they are few and a safe file holds them."""
+def copied(seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any], files: ModelFiles) -> tuple[int, Any] | None:
+    """Size and a copy of the arguments of a call that is about to be made, if they are few and a safe file holds
+    them."""
     size = 0
     for path, leaf in leaves((args, kwargs)):
         if (num_bytes := files.tensor_bytes(leaf)) is not None:
@@ -62,16 +63,15 @@ def keep(seen: Seen, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[s
         elif not isinstance(leaf, _SAFE):
             what = f"{path.removeprefix('[0]').removeprefix('[1]')} is a {type(leaf).__name__}"
             seen.notes[f"{NO_CALLS}: argument {what}; give a function that builds model and inputs"] = None
-            return
-    if size > _MOST_KEPT_BYTES - seen.extra.get("kept_bytes", 0):
+            return None
+    if size > _MOST_KEPT_BYTES - seen.kept_bytes:
         seen.notes["some calls are not kept: their arguments take too much room"] = None
-        return
-    seen.extra["kept_bytes"] = seen.extra.get("kept_bytes", 0) + size
+        return None
 
     def held(leaf: Any) -> Any:
         return leaf if files.tensor_bytes(leaf) is None else files.copied(leaf)
 
-    seen.kept.append((key, with_leaves((args, kwargs), held)))
+    return size, with_leaves((args, kwargs), held)
 
 
 def save(recorder: Recorder, seen: Seen, files: ModelFiles) -> None:
@@ -81,8 +81,11 @@ def save(recorder: Recorder, seen: Seen, files: ModelFiles) -> None:
         seen.extra["is_tried"] = True
         try:
             _save_model(recorder, seen, model, files)
-        except InputError as problem:
-            seen.notes[f"it cannot be kept: {problem}" + (f"; {problem.tip}" if problem.tip else "")] = None
+        except Exception as problem:  # Whatever its parts, or a disk that is full, raise.
+            raise_of_signal(problem)
+            what = str(problem) if isinstance(problem, InputError) else quoted(problem)
+            tip = getattr(problem, "tip", None)
+            seen.notes[f"it cannot be kept: {what}" + (f"; {tip}" if tip else "")] = None
     if "model" in seen.files and len(seen.kept) > seen.extra.get("calls_written", 0):
         _save_calls(recorder, seen, files)
 
@@ -120,11 +123,13 @@ def _source_of(names: Iterable[str]) -> str | None:
 def _save_calls(recorder: Recorder, seen: Seen, files: ModelFiles) -> None:
     from autotune.workload.arguments import Arguments
 
-    name = f"{Path(seen.files['model']).stem}-{os.getpid()}.calls{files.CALLS_SUFFIX}"
+    number = next(number for number, each in enumerate(recorder.models) if each is seen)  # Others may have its weights.
+    name = f"{Path(seen.files['model']).stem}-{recorder.token}-{number}.calls{files.CALLS_SUFFIX}"
     try:
         files.write_calls([Arguments(args, kwargs or None) for _, (args, kwargs) in seen.kept], recorder.folder / name)
-    except InputError as problem:
-        seen.notes[f"{NO_CALLS}: {problem}; {WAY_OUT}"] = None
+    except Exception as problem:
+        raise_of_signal(problem)
+        seen.notes[f"{NO_CALLS}: {problem if isinstance(problem, InputError) else quoted(problem)}; {WAY_OUT}"] = None
         del seen.kept[seen.extra.get("calls_written", 0) :]
         return
     seen.files["calls"] = name

@@ -33,14 +33,12 @@ _Sides = tuple[Callable[..., Any], Callable[..., Any]]
 """The untuned and the tuned call."""
 
 
-def hook(wanted: Mapping[str, Any]) -> bool:
-    """Apply the files from now on, in turns. False: it is done already."""
-    if not applied.hook(wanted):
-        return False
+def hook(wanted: Mapping[str, Any]) -> None:
+    """Apply the files from now on, in turns."""
+    applied.hook(wanted)
     for kind in calls.OPTIMIZERS:
         kind.__call__ = _stepped  # type: ignore[method-assign]
     applied.use_with(partial(_alternating, Trying(wanted["folder"])))
-    return True
 
 
 def _alternating(trying: Trying, loaded: LoadedFile, cell: Any) -> Any:

@@ -53,13 +53,10 @@ def _is_replaceable(cell: Any) -> bool:
     return type(cell).__call__ is _called and not is_traced()
 
 
-def hook(wanted: Mapping[str, Any]) -> bool:
-    """Apply the files from now on. False: it is done already."""
-    if _Applying.here.files:
-        return False
+def hook(wanted: Mapping[str, Any]) -> None:
+    """Apply the files from now on."""
     applying = _Applying.here = AppliedFiles("mindspore", wanted["files"])
     _Applying.classes = frozenset(map(class_of, applying.answers))
     if applying.files:
         _Cell.__call__ = _called
         atexit.register(applying.say_what_was_not_found)
-    return True

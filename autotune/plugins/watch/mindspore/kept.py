@@ -15,7 +15,8 @@ import numpy as np
 from mindspore.communication import GlobalComm, get_group_size
 
 from autotune.backends import array_file
-from autotune.backends.mindspore.apply import already_compiled, is_graph_mode, selected_device
+from autotune.backends.mindspore.apply import already_compiled, selected_device
+from autotune.backends.mindspore.compiled_cell import is_graph_mode
 from autotune.backends.mindspore.tensors import array_of
 from autotune.environment import num_usable_cores, threads_said
 from autotune.plugins.watch import saving

@@ -23,16 +23,14 @@ AROUND = calls.AROUND
 unhooked = calls.unhooked
 
 
-def hook(wanted: Mapping[str, Any]) -> bool:
-    """Apply the files from now on, in turns. False: it is done already."""
-    if not applied.hook(wanted):
-        return False
+def hook(wanted: Mapping[str, Any]) -> None:
+    """Apply the files from now on, in turns."""
+    applied.hook(wanted)
     trying = Trying(wanted["folder"])
     steps.hook_optimizers()
     applied.use_with(lambda loaded, module: _alternating(trying, loaded, module))
     for function in (_Calls.__call__, _Calls._in_turn, _Texts.generate, _Steps.__call__, _uncompiled):
         calls.pass_over(function)
-    return True
 
 
 def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:

@@ -26,6 +26,7 @@ _Module = torch.nn.Module
 _ORIGINAL = calls.ORIGINAL
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
+_num_dispatch_modes, _transform = calls.num_dispatch_modes, calls.transform
 _inside: set[int] = set()
 """Threads that are in a call of a tuned model."""
 
@@ -37,7 +38,7 @@ class _Modules(AppliedFiles):
         return not any(map(torch.nn.parameter.is_lazy, (*model.parameters(), *model.buffers())))
 
     def found(self, model: Any, answer: TunedConfig) -> None:
-        has_own = answer.texts is not None or calls.give_call(type(model), _called)
+        has_own = answer.texts is not None or calls.give_call(type(model), _called_of_class)
         if has_own and self.applied == self.files.keys() and _Module.__call__ is _called:
             # All are found: what is compiled from now on is compiled as without this module.
             _Module.__call__ = _ORIGINAL  # type: ignore[method-assign]
@@ -63,30 +64,36 @@ def is_looking() -> bool:
     return bool(_Module.__call__ is _called)
 
 
-def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
-    if _is_compiling():
-        return _ORIGINAL(self, *args, **kwargs)
-    thread = get_ident()
-    if thread in _inside:
-        return own_call()(self, *args, **kwargs)
-    known = _Applying.here.known.get(id(self))
-    instead = _looked_for(self) if known is None else known[1]
-    if instead is None or _tracing_state() is not None:
-        return own_call()(self, *args, **kwargs)
-    _inside.add(thread)  # Within the call of a tuned model no other is looked for.
-    try:
-        return instead(*args, **kwargs)
-    finally:
-        _inside.discard(thread)
+def _stand_in(own: Callable[[], Any]) -> Any:
+    """A `__call__` of modules. One that has no tuned model in its place is called by what `own` gives."""
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return _ORIGINAL(self, *args, **kwargs)
+        thread = get_ident()
+        if thread in _inside:
+            return own()(self, *args, **kwargs)
+        known = _Applying.here.known.get(id(self))
+        instead = _looked_for(self, own) if known is None else known[1]
+        if instead is None or _tracing_state() is not None or _num_dispatch_modes() or _transform() is not None:
+            return own()(self, *args, **kwargs)
+        _inside.add(thread)  # Within the call of a tuned model no other is looked for.
+        try:
+            return instead(*args, **kwargs)
+        finally:
+            _inside.discard(thread)
+
+    return called
 
 
-def _looked_for(module: Any) -> Any:
-    """What is called in place of a module that is not known yet; None: its own call."""
+def _looked_for(module: Any, own: Callable[[], Any]) -> Any:
+    """What is called in place of a module that is not known yet; None: its own call, which `own` gives."""
     _Applying.here.has_calls = True
     if "_orig_mod" in vars(module).get("_modules", ()):  # The job compiles it.
         _Applying.here.compiled.add(type(module._orig_mod).__name__)
-        return own_call().__get__(module)
-    is_wanted = type(module).__name__ in _Applying.classes and _tracing_state() is None
+        return own().__get__(module)
+    is_free = _tracing_state() is None and not calls.is_looked_into()
+    is_wanted = type(module).__name__ in _Applying.classes and is_free
     return _tuned(module) if is_wanted else None
 
 
@@ -94,6 +101,16 @@ def own_call() -> Any:
     """What calls a module as it is called without this."""
     call = _Module.__call__
     return _ORIGINAL if call is _called else call
+
+
+def _original() -> Any:
+    return _ORIGINAL
+
+
+_called = _stand_in(_original)
+"""In place of PyTorch's. Whoever has replaced `Module.__call__` since, and calls what was there, comes here."""
+_called_of_class = _stand_in(own_call)
+"""In a class that a file names: goes on to what modules are called by."""
 
 
 def _give_generate(kind: Any) -> None:
@@ -134,19 +151,17 @@ def _tuned(module: Any) -> Any:
         calls.set_compiler(compiling)
 
 
-def hook(wanted: Mapping[str, Any]) -> bool:
-    """Apply the files from now on. False: it is done already."""
-    if _Applying.here.files:
-        return False
+def hook(wanted: Mapping[str, Any]) -> None:
+    """Apply the files from now on."""
     applying = _Applying.here = _Modules("torch", wanted["files"])
     _Applying.text_classes = frozenset(class_of(answer) for answer in applying.answers if answer.texts is not None)
     _Applying.classes = frozenset(class_of(answer) for answer in applying.answers if answer.texts is None)
     if not applying.files:
-        return True
+        return
     if _Applying.text_classes:
         _Module.__init_subclass__ = classmethod(_class_is_defined)  # type: ignore[assignment]
-    for function in (_called, _looked_for, own_call):
+    for function in (_called, _looked_for, own_call, _original, calls.is_looked_into):
         calls.pass_over(function)
+    calls.stand_ins.append(_called)
     _Module.__call__ = _called  # type: ignore[method-assign]
     atexit.register(applying.say_what_was_not_found)
-    return True

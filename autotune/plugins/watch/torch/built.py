@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from autotune.backends.capabilities import USUAL_LEARNING_RATE
 from autotune.backends.torch import files
 from autotune.nesting import with_leaves
 from autotune.plugins.watch.saving import define
+from autotune.plugins.watch.torch.steps import loss_in
 from autotune.workload.arguments import Arguments
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -47,8 +49,8 @@ def any_loss(model: Any, *inputs: Any, **named: Any) -> Any:
     """A loss of all outputs, in place of the job's own, which is not known: what is tuned with it is the model's
     forward and backward alone."""
     returned = model(*inputs, **named)
-    if isinstance(returned, Mapping):
-        returned = tuple(returned.values())
+    if isinstance(returned, Mapping) or is_dataclass(returned):
+        returned = tuple((returned if isinstance(returned, Mapping) else vars(returned)).values())
     outputs = returned if isinstance(returned, (tuple, list)) else (returned,)
     floats = [each for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
     return sum(each.float().square().mean() for each in floats)
@@ -56,10 +58,7 @@ def any_loss(model: Any, *inputs: Any, **named: Any) -> Any:
 
 def own_loss(model: Any, *inputs: Any, **named: Any) -> Any:
     """The loss that the model returns."""
-    returned = model(*inputs, **named)
-    if isinstance(returned, Mapping):
-        return returned["loss"]
-    return returned[0] if isinstance(returned, (tuple, list)) else returned
+    return loss_in(model(*inputs, **named))
 
 
 class _Held(torch.autograd.Function):

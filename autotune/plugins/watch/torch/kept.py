@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autotune.nesting import parts_of
 from autotune.plugins.watch import saving
 from autotune.plugins.watch.recorder import MOST_KEPT, Recorder, Seen
 from autotune.plugins.watch.saving import NO_CALLS
@@ -94,13 +95,8 @@ def _without_autocast(model: torch.nn.Module) -> torch.nn.Module:
 
 def is_recorded(result: Any) -> bool:
     """Whether gradients may be taken of an output, looked for where outputs usually are."""
-    if isinstance(result, torch.Tensor):
-        return result.requires_grad
-    if isinstance(result, Mapping):
-        result = tuple(result.values())
-    return isinstance(result, (tuple, list)) and any(
-        isinstance(each, torch.Tensor) and each.requires_grad for each in result
-    )
+    parts = [("", result)] if isinstance(result, torch.Tensor) else parts_of(result) or ()
+    return any(isinstance(each, torch.Tensor) and each.requires_grad for _, each in parts)
 
 
 def tensor_bytes(leaf: Any) -> int | None:
@@ -119,6 +115,7 @@ def keep_text(seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any], result:
         seen.forget()  # Calls of the model within its first text.
         seen.is_text = True
         seen.kept.clear()
+        seen.kept_bytes = 0
         seen.notes = {note: None for note in seen.notes if not note.startswith(NO_CALLS)}
         seen.extra["prompts"] = []
     found = text_of(args, kwargs, result)

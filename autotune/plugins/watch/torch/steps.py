@@ -13,11 +13,13 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from autotune.plugins.watch.document import raise_of_signal
 
 _MOST_CLIPPED = 256
 """Calls of functions that clip which are counted."""
@@ -100,13 +102,24 @@ class SeenSteps(SeenUpdates):
         }
 
 
+def is_captured() -> bool:
+    """A CUDA graph is being made of what is done now: no number is to be read."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
 def gives_loss(result: Any) -> bool:
     """Whether a model returns its loss, as one number by the name of `loss`, first, or alone."""
+    loss = loss_in(result)
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad
+
+
+def loss_in(result: Any) -> Any:
+    """Where a model that returns its loss has it; None: nowhere."""
     if isinstance(result, Mapping):
-        result = result.get("loss")
-    elif isinstance(result, (tuple, list)):
-        result = result[0] if result else None
-    return isinstance(result, torch.Tensor) and result.numel() == 1 and result.requires_grad
+        return result.get("loss")
+    if isinstance(result, (tuple, list)):
+        return result[0] if result else None
+    return getattr(result, "loss", None) if is_dataclass(result) else result
 
 
 def _some(model: torch.nn.Module) -> list[weakref.ref[torch.Tensor]]:
@@ -148,7 +161,10 @@ def _is_kept(value: Any) -> bool:
 _clipped: Counter[tuple[str, float]] = Counter()
 """What was clipped in this process, and to what."""
 _PLACES = (torch.nn.utils, torch.nn.utils.clip_grad)
-_ORIGINALS: dict[str, Any] = {"norm": torch.nn.utils.clip_grad_norm_, "value": torch.nn.utils.clip_grad_value_}
+_LIMITS = {"norm": "max_norm", "value": "clip_value"}
+"""What is clipped -> the argument's name."""
+_put: dict[tuple[Any, str], tuple[Any, Any]] = {}
+"""Module and name -> the function of ours that stands there, and what stood there before."""
 
 
 _hooks: list[Any] = []
@@ -156,9 +172,11 @@ _hooks: list[Any] = []
 
 def hook() -> None:
     """See from now on what is clipped, and steps of optimizers."""
-    for what, function in _ORIGINALS.items():
+    for what in _LIMITS:
         for place in _PLACES:
-            setattr(place, function.__name__, _counted(what, function))
+            before = getattr(place, name := f"clip_grad_{what}_")
+            _put[place, name] = _counted(what, before), before
+            setattr(place, name, _put[place, name][0])
     hook_optimizers()
 
 
@@ -168,34 +186,35 @@ def hook_optimizers() -> None:
 
 
 def unhook() -> None:
-    """As PyTorch made them."""
+    """See none any more. What the job has put there since stays."""
     while _hooks:
         _hooks.pop().remove()
-    for function in _ORIGINALS.values():
-        for place in _PLACES:
-            setattr(place, function.__name__, function)
+    for (place, name), (ours, before) in _put.items():
+        if getattr(place, name) is ours:
+            setattr(place, name, before)
+    _put.clear()
     _clipped.clear()
 
 
 def _before_a_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Never raises. Of a step that the job compiles nothing is left of it."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_captured():
         return
-    with suppress(Exception):
+    try:
         if optimizer not in _held:
             _held[optimizer] = frozenset(id(weight) for group in optimizer.param_groups for weight in group["params"])
         for model in tuple(_models):
             if not _held[optimizer].isdisjoint(map(id, model.some())):
                 model.note_step(optimizer)
+    except Exception as problem:
+        raise_of_signal(problem)
 
 
 def _counted(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    name = list(inspect.signature(function).parameters)[1]
-
     @functools.wraps(function)
     def counted(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            _note_clipping(what, args[1] if len(args) > 1 else kwargs.get(name))
+            _note_clipping(what, args[1] if len(args) > 1 else kwargs.get(_LIMITS[what]))
         return function(*args, **kwargs)
 
     return counted
