@@ -207,6 +207,7 @@ def test_training_changes_sides_between_steps(folder):
 
 
 @pytest.mark.torch
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_is_ended_by_a_signal(folder, number):
     """It is sent the signal and ends by it, as the command does then, which tells what was delivered until then."""

@@ -392,7 +392,7 @@ print("graphs", graphs, torch.nn.Module.__call__.__name__, flush=True)
 
 
 @pytest.mark.torch
-def test_a_pipeline_and_a_text_are_tuned_without_a_line_of_code(tmp_path, workload):
+def test_a_pipeline_and_a_text_are_tuned_without_a_line_of_code(tmp_path, workload, program):
     """The components of a pipeline's file, and `generate` from its first call on: equal pictures and tokens, also where
     they take turns."""
     pytest.importorskip("transformers")
@@ -410,12 +410,14 @@ def test_a_pipeline_and_a_text_are_tuned_without_a_line_of_code(tmp_path, worklo
     path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: m.LlamaForCausalLM"))
     (tmp_path / "job.py").write_text(GENERAL_JOB)
     job, files = [sys.executable, "job.py"], ["pipe.yaml", "text.yaml"]
-    plain = run([*job, "1"], tmp_path)
+    with (tmp_path / "plain").open("w") as stdout:
+        assert program(GENERAL_JOB, "1", stdout=stdout.fileno()).wait() == 0
+    plain = (tmp_path / "plain").read_text()
     tuned = run([*cli_command("launch", *files, "--apply", "--"), *job, "1"], tmp_path)
     tried = run([*cli_command("try", *files, "--json", "--"), *job, "30"], tmp_path)
-    assert tuned.returncode == plain.returncode == tried.returncode == 0, tuned.stderr + tried.stderr
-    assert "graphs 0 _wrapped_call_impl" in plain.stdout
-    assert tuned.stdout == plain.stdout.replace("graphs 0", "graphs 3")
+    assert tuned.returncode == tried.returncode == 0, tuned.stderr + tried.stderr
+    assert "graphs 0 _wrapped_call_impl" in plain
+    assert tuned.stdout == plain.replace("graphs 0", "graphs 3")
     own, document = tried.stdout.rsplit("\n", 2)[:2]
     assert own == tuned.stdout.strip()
     models = {each["name"]: each for each in json.loads(document)["models"]}

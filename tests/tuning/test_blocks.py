@@ -193,9 +193,9 @@ class TestFailures:
 
     def test_the_base_failing_ends_it(self, contest):
         """Without the untuned model there is nothing to compare with, once it failed as often as chance may explain."""
-        held = contest({"fast": {"latency_ms": 2}}, untuned={"behaviour": "wrong"})
+        held = contest({"fast": {"latency_ms": 2}}, untuned={"behaviour": "crash"})
         assert held.run(lambda _: True) is None
-        assert held.failures["untuned"].reason is Reason.WRONG_RESULT
+        assert held.failures["untuned"].reason is Reason.CRASH
         assert [name for name, _ in held.mishaps] == ["untuned"] * (UNTUNED_ATTEMPTS - 1)
         assert held.blocks == []
 
