@@ -102,6 +102,17 @@ def test_a_tensor_can_be_made_again(name: str) -> None:
     assert np.array_equal(tensors.array_of(made), array)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64])
+def test_another_device_by_default_changes_nothing(dtype: torch.dtype) -> None:
+    """As under `torch.set_default_device("cuda")`, which models of a GPU are written for."""
+    value = torch.ones(2, 3).to(dtype)
+    with torch.device("meta"):
+        array = tensors.array_of(value)
+        again = tensors.tensor_like(array, value)
+    assert array.dtype == value.numpy().dtype
+    assert torch.equal(again, value)
+
+
 @pytest.mark.parametrize("name", [name for name in TENSORS if name.startswith("sparse")])
 def test_a_large_sparse_tensor_is_not_made_dense(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entries are listed, and take other values in their places."""

@@ -240,7 +240,7 @@ def _known_to_numpy(value: torch.Tensor) -> torch.Tensor:
 
 def _has_numpy_type(dtype: torch.dtype) -> bool:
     try:
-        torch.empty(0, dtype=dtype).numpy()
+        torch.empty(0, dtype=dtype, device="cpu").numpy()  # A job may have another device by default.
     except TypeError:
         return False
     return True
