@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import frozen_graph  # noqa: E402
 from autotune.backends.torch.apply import apply  # noqa: E402
+from autotune.backends.torch.frozen import takes_constant_weights  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 
@@ -129,3 +130,22 @@ def test_a_release_whose_cache_is_made_otherwise_is_not_trusted(monkeypatch):
     monkeypatch.setitem(frozen_graph._KNOWN, "FxGraphCache", ("what a later release calls it",))
     entries = frozen_graph.cache_entries.__wrapped__()
     assert [each[1:] for each in entries] == [("fx_graph_cache", False)]
+
+
+@pytest.mark.parametrize(
+    ("make", "constant"),
+    [
+        (torch.Tensor.clone, True),
+        (torch.Tensor.to_sparse, True),
+        (torch.Tensor.to_sparse_csr, False),
+        (torch.Tensor.to_sparse_csc, False),
+        (torch.Tensor.to_mkldnn, False),
+        (torch.Tensor.log, False),
+    ],
+    ids=["dense", "COO", "CSR", "CSC", "oneDNN's", "NaN"],
+)
+def test_weights_of_any_layout_can_be_asked_about(make, constant):
+    """Where PyTorch does not look for NaN, they become no constants, and the model is tuned."""
+    model = torch.nn.Linear(2, 2).eval()
+    model.register_buffer("adjacency", make(-torch.eye(2)))
+    assert takes_constant_weights(model) is constant

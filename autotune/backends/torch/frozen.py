@@ -246,7 +246,15 @@ def takes_constant_weights(model: torch.nn.Module) -> bool:
     if model.training and has_modes(model):
         return False
     weights = [held for weight in (*model.parameters(), *model.buffers()) for held in _holding(weight)]
-    return not any(held.is_inference() or (held.is_floating_point() and held.isnan().any()) for held in weights)
+    return not any(held.is_inference() or _may_be_nan(held) for held in weights)
+
+
+def _may_be_nan(tensor: torch.Tensor) -> bool:
+    """Of a layout or a type that PyTorch does not look through for NaN, such as CSR, it is not known."""
+    try:
+        return tensor.is_floating_point() and bool(tensor.isnan().any())
+    except RuntimeError:
+        return True
 
 
 def _count_of_writes(tensor: torch.Tensor) -> int:
