@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autotune.cli.app import app, at_begin, explained, program_begun, say_error
 from autotune.command_line import command
-from autotune.errors import OUTPUT, naming
+from autotune.errors import OUTPUT, InputError, naming
 
 # In the order in which `--help` shows them.
 for _commands in ("tune", "show", "studies", "report", "compare", "studies_folder", "listings"):
@@ -31,6 +31,10 @@ def run(begin: Callable[[], None] | None = None, begun: float | None = None) -> 
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (for as long as we run)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # A name that the terminal's encoding lacks is no traceback.
+    try:
+        os.getcwd()
+    except OSError:
+        sys.exit(say_error(InputError("the current folder is not there any more", tip="go to another one, or back")))
     if begin is not None:
         at_begin.append(begin)
     if begun is not None:

@@ -84,6 +84,14 @@ class TestAFullOutput:
         assert ended.returncode == 2
 
 
+def test_a_folder_that_was_removed(tmp_path: Path) -> None:
+    """Whoever stands in it is told so, whatever the command."""
+    line = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(cli_command('studies'))}"
+    ended = started(tmp_path, "bash", "-c", line)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: the current folder is not there any more\n")
+
+
 class TestAUserWithoutAHome:
     """HOME unset under a number without an entry, as containers run: nothing needs a home."""
 
