@@ -250,7 +250,7 @@ def takes_constant_weights(model: torch.nn.Module) -> bool:
 
 
 def _may_be_nan(tensor: torch.Tensor) -> bool:
-    """Of a layout or a type that PyTorch does not look through for NaN, such as CSR, it is not known."""
+    """Whether one may be among its numbers; of a layout or a type that PyTorch does not look through nobody knows."""
     try:
         return tensor.is_floating_point() and bool(tensor.isnan().any())
     except RuntimeError:
