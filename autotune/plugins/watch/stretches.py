@@ -101,6 +101,8 @@ class Sides:
         self._lock = threading.Lock()
         self._planned: list[Stretch] = []
         """The current stretch, and those that come next."""
+        self._turn = CallTurn(UNTUNED)
+        """That of the latest call of a stretch."""
         self._num_warm = 0
         self._pace = StretchLength()
 
@@ -118,7 +120,9 @@ class Sides:
                 self._plan()
             stretch = self._planned[0]
             stretch.num_begun += 1
-            return CallTurn(stretch.side, stretch, counts=stretch.num_begun > 1)
+            if stretch.num_begun <= 2:  # All but the first of a stretch are alike.
+                self._turn = CallTurn(stretch.side, stretch, counts=stretch.num_begun > 1)
+            return self._turn
 
     def end(self, turn: CallTurn, took_s: float, *, counts: bool) -> None:
         """The call is over. `counts`: it did not fail, nothing was compiled in it, and it was like the others."""

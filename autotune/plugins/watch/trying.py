@@ -121,7 +121,7 @@ class CallTurns:
     trying: Trying
     model: ModelInTurns
     recorder: StatsRecorder
-    synchronise: Callable[[], None]
+    synchronise: Callable[[], object]
     num_compiled: Callable[[], object]
     """Another value once something was compiled."""
     is_slowed: Callable[[], bool] = field(default=lambda: False)
@@ -137,10 +137,9 @@ class CallTurns:
 
     def begin(self) -> CallTurn:
         """The turn of a call that comes now."""
-        is_slowed = self.is_slowed()
-        if self._was_slowed and not is_slowed:
+        if self._was_slowed and not self.is_slowed():
+            self._was_slowed = False
             self.model.sides.start_over()
-        self._was_slowed = is_slowed
         return self.model.sides.begin(is_settled=self.recorder.state != "settling")
 
     def end(self, turn: CallTurn, took_s: float, *, counts: bool) -> None:

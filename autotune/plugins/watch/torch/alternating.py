@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
 from autotune.job.latency_check import NUM_TIMED
 from autotune.job.policy import LoadedFile
@@ -29,7 +30,7 @@ def hook(wanted: Mapping[str, Any]) -> None:
     trying = Trying(wanted["folder"])
     steps.hook_optimizers()
     applied.use_with(lambda loaded, module: _alternating(trying, loaded, module))
-    for function in (_Calls.__call__, _Calls._in_turn, _Texts.generate, _Steps.__call__, _uncompiled):
+    for function in (_Calls.__call__, _Calls._in_turn, _Calls._own, _Texts.generate, _Steps.__call__, _uncompiled):
         calls.pass_over(function)
 
 
@@ -54,7 +55,7 @@ def _alternating(trying: Trying, loaded: LoadedFile, module: Any) -> Any:
     if given is module:
         return module
     backend.adopt(module)
-    turns = CallTurns(trying, model, recorder, backend.synchronise, _num_compiled, applied.is_looking)
+    turns = CallTurns(trying, model, recorder, _waiting(backend), _num_compiled, applied.is_looking)
     return take_turns(turns, module, given)
 
 
@@ -67,20 +68,31 @@ class _Calls:
         self._turns, self._module, self._given = turns, module, given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._in_turn(self._given, applied.own_call().__get__(self._module), args, kwargs)
+        return self._in_turn(self._given, self._own, args, kwargs)
+
+    def _own(self, *args: Any, **kwargs: Any) -> Any:
+        return applied.own_call()(self._module, *args, **kwargs)
 
     def _in_turn(
         self, tuned: Callable[..., Any], own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if self._turns.are_over:
             return tuned(*args, **kwargs)
-        begun = _uncompiled(self._begun)
+        compiling = calls.set_compiler(None)  # As in `_uncompiled`, without its frames.
+        try:
+            turn, num_compiled, begun_s = self._begun()
+        finally:
+            calls.set_compiler(compiling)
         num = 0
         try:
-            result = tuned(*args, **kwargs) if begun[0].side == TUNED else own(*args, **kwargs)
+            result = tuned(*args, **kwargs) if turn.side == TUNED else own(*args, **kwargs)
             num = self._num_in(args, kwargs, result)
         finally:
-            _uncompiled(self._over, *begun, num)
+            compiling = calls.set_compiler(None)
+            try:
+                self._over(turn, num_compiled, begun_s, num)
+            finally:
+                calls.set_compiler(compiling)
         return result
 
     def _num_in(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
@@ -152,6 +164,11 @@ def _uncompiled(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     finally:
         calls.set_compiler(compiling)
+
+
+def _waiting(backend: Backend) -> Callable[[], object]:
+    """What waits for the device; on a CPU nothing does: a call returns with its result."""
+    return tuple if backend.device_name() == "cpu" else backend.synchronise
 
 
 def _num_compiled() -> int:
