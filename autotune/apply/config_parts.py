@@ -14,7 +14,7 @@ from autotune.workload.variants import PREFIX
 
 SHAPES = "shapes"
 """The knob that chooses a shape strategy: the strategy goes by it, and so does the framework's compiler."""
-STRATEGY_NUMBERS = ("num_buckets", "num_compiled", "chunk_at")
+STRATEGY_NUMBERS = ("num_buckets",)
 """Knobs that only a shape strategy goes by."""
 NEW_SHAPE_KNOBS = (SHAPES, *STRATEGY_NUMBERS, "recompile_limit")
 """All that decides what becomes of a call of a shape that was not seen before."""

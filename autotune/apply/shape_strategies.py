@@ -1,9 +1,9 @@
 """Shape strategies: what stands around a compiled model whose calls have many shapes. The same in a trial and in a job.
 
 The knob `shapes` chooses one, further knobs give its numbers, and the traffic says what these come to: which sizes are
-buckets, how large a chunk is, which shapes are rare. What a compiler does by itself (static, automatic, dynamic) needs
-nothing around the model; that is the backend's to ask for. A call that is none of the traffic's form goes through as it
-is, so that a job with other arguments gets what it would have got without a strategy.
+buckets. What a compiler does by itself (static, automatic, dynamic) needs nothing around the model; that is the
+backend's to ask for. A call that is none of the traffic's form goes through as it is, so that a job with other
+arguments gets what it would have got without a strategy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 from autotune.apply.config_parts import SHAPES
 from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
-from autotune.backends.outputs import flatten
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -80,15 +79,6 @@ def sizes_in(leaves: Sequence[Any], axes: Iterable[Axis]) -> dict[str, int] | No
     return sizes
 
 
-def dimension_to_split(shapes: Shapes) -> str | None:
-    """The dimension that comes in several sizes and is the first axis of all inputs that have it; None without one."""
-    for dimension in shapes.traffic.dimensions:
-        axes = [axis.axis for axis in shapes.inputs if axis.dimension == dimension]
-        if axes and not any(axes) and len(shapes.traffic.sizes_of(dimension)) > 1:
-            return dimension
-    return None
-
-
 def best_buckets(shares: Mapping[int, float], num_buckets: int) -> tuple[int, ...]:
     """At most `num_buckets` of the sizes, ascending, the largest among them, so that padding each call up to the next
     bucket makes the least work: the sum of share x bucket.
@@ -116,13 +106,6 @@ def best_buckets(shares: Mapping[int, float], num_buckets: int) -> tuple[int, ..
 def next_bucket(buckets: tuple[int, ...], size: int) -> int:
     """The smallest bucket that holds `size`; a size above all of them is its own."""
     return next((bucket for bucket in buckets if bucket >= size), size)
-
-
-def size_at(shares: Mapping[int, float], share: float) -> int:
-    """The smallest size such that this share of all calls is no larger: 0.5 gives the median."""
-    sizes = sorted(shares)
-    reached = accumulate(shares[size] for size in sizes)
-    return next((size for size, part in zip(sizes, reached, strict=True) if part >= share - 1e-9), sizes[-1])
 
 
 class _Uncompiled:
@@ -185,9 +168,7 @@ class _Strategy(ABC):
         before = self._contents(made)
         outputs = made.call(self._step)
         if self._contents(made) != before:
-            raise InvalidConfigError(
-                f"knob {SHAPES}: the model writes to its inputs, of which a padded or split call has copies"
-            )
+            raise InvalidConfigError(f"knob {SHAPES}: the model writes to its inputs, of which a padded call has copies")
         self._keeps_inputs = True
         return outputs
 
@@ -262,79 +243,10 @@ class _Bucketed(_Strategy):
         return self._padded(arguments, wanted) if wanted else arguments.call(self._step)
 
 
-class _Chunked(_Strategy):
-    """Splits calls along a dimension, and joins what the parts give. What is left is padded to a chunk, where that is
-    declared; else it is a call of its own size."""
-
-    def __init__(self, place: StrategyContext, config: Config) -> None:
-        super().__init__(place)
-        dimension = dimension_to_split(self._shapes)
-        if dimension is None:
-            raise InvalidConfigError(
-                f"knob {SHAPES}: chunked needs a dimension that is the first axis of the inputs, such as a batch"
-            )
-        self._dimension = dimension
-        self._chunk = size_at(self._shapes.traffic.sizes_of(dimension), _share(config, "chunk_at"))
-        self._pads = dimension in self._shapes.padding
-        self._leaves = [axis.leaf for axis in self._shapes.inputs if axis.dimension == dimension]
-
-    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
-        size = sizes[self._dimension]
-        if size <= self._chunk:
-            return self._part(arguments, size)
-        ends = list(pairwise([*range(0, size, self._chunk), size]))
-        parts = [self._part(self._from(arguments, start, stop), stop - start) for start, stop in ends]
-        return self._joined(parts, [stop - start for start, stop in ends])
-
-    def _from(self, arguments: Arguments, start: int, stop: int) -> Arguments:
-        leaves = arguments.leaves()
-        for leaf in self._leaves:
-            leaves[leaf] = self._tensors.cut(leaves[leaf], 0, start, stop)
-        return arguments.with_leaves(leaves)
-
-    def _part(self, part: Arguments, size: int) -> Any:
-        if not self._pads or size in (0, self._chunk):
-            return self._called_with(part)
-        return self._padded(part, {self._dimension: self._chunk})
-
-    def _joined(self, parts: list[Any], sizes: list[int]) -> Any:
-        """Outputs along their first axis, which must have the parts' sizes. What is no tensor is the first part's."""
-        tensors = [_tensors(self._backend, part) for part in parts]
-
-        def join(number: int, _: Any) -> Any:
-            pieces = [outputs[number] for outputs in tensors]
-            if [piece.shape[:1] for piece in pieces] != [(size,) for size in sizes]:
-                raise InvalidConfigError(
-                    f"knob {SHAPES}: chunked cannot join output {number + 1}: "
-                    f"its first axis is not the {self._dimension}"
-                )
-            return self._tensors.join(pieces, 0)
-
-        return _changed(self._backend, parts[0], join)
-
-
-class _EagerRare(_Strategy):
-    """Compiles for the most frequent shapes, and runs all others as they are written."""
-
-    def __init__(self, place: StrategyContext, config: Config) -> None:
-        super().__init__(place)
-        loads = sorted(self._shapes.traffic.loads, key=lambda load: -load.share)
-        shown = {axis.dimension for axis in self._shapes.inputs}
-        self._compiled = [
-            {name: size for name, size in load.sizes.items() if name in shown}
-            for load in loads[: _count(config, "num_compiled")]
-        ]
-
-    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
-        return arguments.call(self._step) if sizes in self._compiled else self._called_uncompiled(arguments)
-
-
 _STRATEGIES: dict[str, Callable[[StrategyContext, Config], Step]] = {
     "marked": _Marked,
     "bounded": _Marked,
     "bucketed": _Bucketed,
-    "chunked": _Chunked,
-    "eager_rare": _EagerRare,
 }
 
 
@@ -345,31 +257,17 @@ def _count(config: Config, knob: str) -> int:
     return value
 
 
-def _share(config: Config, knob: str) -> float:
-    value = config.get(knob)
-    if not isinstance(value, float) or not 0 < value <= 1:
-        raise InvalidConfigError(f"knob {knob}: {value!r} is no share between 0 and 1")
-    return value
-
-
-def _tensors(backend: Backend, outputs: Any) -> list[Any]:
-    """What `backends.outputs.output_arrays` would make arrays of, Python's numbers included, in the same order."""
-    return [leaf for leaf in flatten(outputs) if _is_numbered(backend, leaf)]
-
-
-def _is_numbered(backend: Backend, leaf: Any) -> bool:
-    return isinstance(leaf, (bool, int, float)) or backend.spec(leaf) is not None
-
-
 def _changed(backend: Backend, outputs: Any, change: Callable[[int, Any], Any]) -> Any:
-    """Outputs of the same form; each tensor is what `change` makes of it and of its number among `_tensors`."""
+    """Outputs of the same form; each tensor is what `change` makes of it and of its number among the arrays that
+    `backends.outputs.output_arrays` would make of the outputs, Python's numbers included."""
     number = -1
 
     def changed(leaf: Any) -> Any:
         nonlocal number
-        if not _is_numbered(backend, leaf):
+        is_plain = isinstance(leaf, (bool, int, float))
+        if not is_plain and backend.spec(leaf) is None:
             return leaf
         number += 1
-        return leaf if isinstance(leaf, (bool, int, float)) else change(number, leaf)
+        return leaf if is_plain else change(number, leaf)
 
     return with_leaves(outputs, changed)

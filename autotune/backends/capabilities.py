@@ -330,9 +330,6 @@ class ShapeStrategies(Protocol):
     def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
         """The part from `start` to `stop` along an axis."""
 
-    def join(self, tensors: Sequence[Any], axis: int) -> Any:
-        """One tensor of several, one after the other along an axis."""
-
     def compilations(self, model: Any, config: Config) -> Compilations | None:
         """How often the compiler was at work so far, cheaply; asked after `compile` and after each call of a stream of
         shapes. None: it does not tell."""

@@ -41,8 +41,7 @@ def with_shapes(workload: Workload, shapes: Traffic | None, objectives: Iterable
 
 def known_shapes(workload: Workload, padded: Iterable[str]) -> frozenset[Need]:
     """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
-    declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be
-    split along it shows in a trial."""
+    declares them."""
     traffic = workload.traffic
     if traffic is None:
         return frozenset({"one shape"})
@@ -50,6 +49,4 @@ def known_shapes(workload: Workload, padded: Iterable[str]) -> frozenset[Need]:
     known: set[Need] = {"traffic"}
     if set(padded).intersection(varying):
         known.add("padding")
-    if any(name.startswith("batch") for name in varying):
-        known.add("batch")
     return frozenset(known)

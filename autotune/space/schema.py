@@ -49,15 +49,15 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 
 _OfModel = Literal["plain decoder", "linear layers", "matrix products", "dropout", "no dropout"]
-Need = Literal["one shape", "traffic", "padding", "batch", _OfModel, Load]
+Need = Literal["one shape", "traffic", "padding", _OfModel, Load]
 """A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
-padded, or a batch dimension (see `planning.shapes`). Or on the model: the steps in which it generates text can be
+padded (see `planning.shapes`). Or on the model: the steps in which it generates text can be
 tuned; a compiler may pack its linear layers, and they hold a part of its weights that counts; its calls multiply
 matrices, and that is a part of their work that counts; a step of its training drops some of its numbers, or none; or
 the kind of load that a call is."""
 UNLESS_LACKING: frozenset[Need] = frozenset({"matrix products", "no dropout"})
 """Conditions that every model meets unless it is known not to."""
-OF_MODEL: tuple[Need, ...] = get_args(Need)[4:]
+OF_MODEL: tuple[Need, ...] = get_args(Need)[3:]
 """Conditions on the model, whichever shapes it is called with."""
 
 

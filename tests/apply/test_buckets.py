@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from autotune.apply.shape_strategies import best_buckets, next_bucket, size_at
+from autotune.apply.shape_strategies import best_buckets, next_bucket
 
 
 def work(shares: dict[int, float], buckets: tuple[int, ...]) -> float:
@@ -42,9 +42,3 @@ def test_buckets_follow_the_traffic() -> None:
 def test_the_next_bucket_holds_the_size() -> None:
     """The smallest that is not below it; above all buckets a size stays."""
     assert [next_bucket((4, 9), size) for size in (1, 4, 5, 9, 10)] == [4, 4, 9, 9, 10]
-
-
-def test_the_size_that_a_share_of_calls_does_not_exceed() -> None:
-    """By the shares, not by the number of sizes."""
-    shares = {8: 0.1, 1: 0.6, 4: 0.3}
-    assert [size_at(shares, share) for share in (0.25, 0.6, 0.61, 0.9, 1.0)] == [1, 1, 4, 4, 8]

@@ -12,7 +12,7 @@ import pytest
 
 from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
-from autotune.apply.shape_strategies import dimension_to_split, sizes_in
+from autotune.apply.shape_strategies import sizes_in
 from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -85,17 +85,6 @@ STRATEGIES: dict[str, tuple[dict[str, Any], dict[str, float], set[tuple[int, ...
         {(3, 2), (3, 5), (8, 5), (9, 2), (20, 7)},
     ),
     "one padded": ({"shapes": "bucketed", "num_buckets": 1}, {"seq": 0}, {(b, max(s, 5)) for b, s in SIZES}),
-    "split": (
-        {"shapes": "chunked", "chunk_at": 0.7},
-        {},
-        {(1, 2), (3, 5), (2, 3), (2, 5), (3, 2), (3, 7), (2, 7), (1, 1), (3, 4), (1, 4)},
-    ),
-    "split and padded": (
-        {"shapes": "chunked", "chunk_at": 0.7},
-        {"batch": 0},
-        {(3, seq) for _, seq in SIZES},
-    ),
-    "rare": ({"shapes": "eager_rare", "num_compiled": 2}, {}, set(SIZES)),
 }
 
 
@@ -157,35 +146,17 @@ def test_outputs_keep_their_form(form: Callable[[np.ndarray], Any]) -> None:
         outputs=tuple(Axis(dimension="batch", leaf=leaf, axis=0) for leaf in (0, 1)),
         padding={"batch": 0},
     )
-    for knobs in ({"shapes": "bucketed", "num_buckets": 1}, {"shapes": "chunked", "chunk_at": 0.7}):
-        got = stepped(knobs, known, model=form)(np.ones((5, 2)))
-        expected = form(np.ones((5, 2)))
-        assert type(got) is type(expected)
-        np.testing.assert_equal(got, expected)
+    got = stepped({"shapes": "bucketed", "num_buckets": 1}, known, model=form)(np.ones((5, 2)))
+    expected = form(np.ones((5, 2)))
+    assert type(got) is type(expected)
+    np.testing.assert_equal(got, expected)
 
 
-def test_the_most_frequent_shapes_are_compiled() -> None:
-    """As many as the knob says, by their share; for all others nothing is compiled."""
-    backend = FakeBackend()
-    states: list[tuple[int, ...]] = []
-
-    def model(x: np.ndarray, _: np.ndarray) -> np.ndarray:
-        if backend.is_compiling:
-            states.append(x.shape)
-        return x
-
-    step = stepped({"shapes": "eager_rare", "num_compiled": 2}, shapes(), backend, model)
-    for batch, seq in SIZES:
-        step(*call(batch, seq))
-    step(*call(1, 5))
-    assert states == [(1, 2), (1, 5)]
-
-
-def test_rare_calls_of_several_threads_overlap() -> None:
+def test_calls_of_several_threads_outside_the_bounds_overlap() -> None:
     """Nothing is compiled until the last of them is done, and then compiling goes on."""
     backend = FakeBackend()
     both, seen = threading.Barrier(2), []
-    leave = {2: threading.Event(), 3: threading.Event()}
+    leave = {9: threading.Event(), 10: threading.Event()}
 
     def model(x: np.ndarray, _: np.ndarray) -> np.ndarray:
         both.wait(10)
@@ -193,7 +164,7 @@ def test_rare_calls_of_several_threads_overlap() -> None:
         seen.append(backend.is_compiling)
         return x
 
-    step = stepped({"shapes": "eager_rare", "num_compiled": 1}, shapes(), backend, model)
+    step = stepped({"shapes": "bounded"}, shapes(), backend, model)
     threads = {batch: threading.Thread(target=step, args=call(batch, 5)) for batch in leave}
     for thread in threads.values():
         thread.start()
@@ -239,13 +210,7 @@ REFUSED = [
     ({"shapes": "bucketed", "num_buckets": 2}, shapes(), "the model declares none"),
     ({"shapes": "bucketed"}, shapes(batch=0), "knob num_buckets: None is no whole number"),
     ({"shapes": "bucketed", "num_buckets": 0}, shapes(batch=0), "knob num_buckets: 0 is no whole number"),
-    ({"shapes": "eager_rare", "num_compiled": True}, shapes(), "knob num_compiled: True is no whole number"),
-    ({"shapes": "chunked", "chunk_at": 1.5}, shapes(), "knob chunk_at: 1.5 is no share"),
-    (
-        {"shapes": "chunked", "chunk_at": 0.5},
-        shapes().model_copy(update={"inputs": shapes().inputs[1:2]}),
-        "first axis",
-    ),
+    ({"shapes": "bucketed", "num_buckets": True}, shapes(batch=0), "knob num_buckets: True is no whole number"),
 ]
 
 
@@ -256,32 +221,24 @@ def test_what_cannot_be_done_is_refused(knobs: dict[str, Any], known: Shapes | N
         stepped(knobs, known)
 
 
-def test_parts_that_cannot_be_joined_are_refused() -> None:
-    """An output whose first axis is not the batch would be wrong, not slow."""
-    step = stepped({"shapes": "chunked", "chunk_at": 0.5}, shapes(), model=lambda x, _: (x, x.sum(0)))
-    with pytest.raises(InvalidConfigError, match="cannot join output 2"):
-        step(*call(3, 5))
-
-
 def zeroes_its_input(x: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As a model that writes to a cache of keys and values: called again it gives the same."""
     scale[:] = 0.0
     return x + scale[:, None], scale
 
 
-@pytest.mark.parametrize("knobs", [{"shapes": "bucketed", "num_buckets": 1}, {"shapes": "chunked", "chunk_at": 0.5}])
-def test_a_model_that_writes_to_its_inputs_is_refused(knobs: dict[str, Any]) -> None:
+def test_a_model_that_writes_to_its_inputs_is_refused() -> None:
     """The outputs would be right, and what the job gave would not be written to."""
-    step = stepped(knobs, shapes(batch=0), model=zeroes_its_input)
+    step = stepped({"shapes": "bucketed", "num_buckets": 1}, shapes(batch=0), model=zeroes_its_input)
     with pytest.raises(InvalidConfigError, match="writes to its inputs"):
         step(*call(3, 5))
 
 
-@pytest.mark.parametrize("knobs", [{"shapes": "marked"}, {"shapes": "eager_rare", "num_compiled": 2}])
-def test_what_a_model_writes_reaches_the_jobs_inputs(knobs: dict[str, Any]) -> None:
+@pytest.mark.parametrize("size", [(3, 5), (9, 5)], ids=["marked", "uncompiled"])
+def test_what_a_model_writes_reaches_the_jobs_inputs(size: tuple[int, int]) -> None:
     """Where a call gets the very tensors of the job."""
-    x, scale = call(3, 5)
-    stepped(knobs, shapes(), model=zeroes_its_input)(x, scale)
+    x, scale = call(*size)
+    stepped({"shapes": "bounded"}, shapes(), model=zeroes_its_input)(x, scale)
     assert not scale.any()
 
 
@@ -294,8 +251,8 @@ def test_what_is_known_of_the_traffic() -> None:
         return known_shapes(with_shapes(plain, shapes, ()), (padded,))
 
     assert known(None, "seq") == {"one shape"}
-    assert known(traffic(), "seq") == {"traffic", "padding", "batch"}
-    assert known(traffic(), "length") == {"traffic", "batch"}
+    assert known(traffic(), "seq") == {"traffic", "padding"}
+    assert known(traffic(), "length") == {"traffic"}
     assert known(one, "seq") == {"traffic"}
 
 
@@ -303,7 +260,6 @@ def test_sizes_are_read_from_a_call() -> None:
     """One for each dimension, wherever it shows; None where they disagree."""
     assert sizes_in(call(3, 5), shapes().inputs) == {"batch": 3, "seq": 5}
     assert sizes_in((np.ones((3, 5)), np.ones(2)), shapes().inputs) is None
-    assert dimension_to_split(shapes()) == "batch"
 
 
 def test_a_backend_is_not_asked_for_a_strategys_numbers() -> None:

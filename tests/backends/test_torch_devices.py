@@ -108,7 +108,7 @@ def test_a_setting_has_its_former_name_before_it_was_renamed():
     assert setting_name(SimpleNamespace(), "freezing") == "freezing"
 
 
-@pytest.mark.parametrize("settings", [{"region": "*"}, {"shapes": "eager_rare"}, {"recompile_limit": 64}], ids=str)
+@pytest.mark.parametrize("settings", [{"region": "*"}, {"shapes": "bucketed"}, {"recompile_limit": 64}], ids=str)
 def test_the_limit_of_compilations_is_set_on_the_oldest_release(settings, monkeypatch):
     """Regions and strategies that compile often raise the limit that torch 2.6 has, and are not refused there."""
     importlib.import_module("torch._dynamo")  # It checks its own settings when it is imported.

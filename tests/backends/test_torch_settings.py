@@ -43,18 +43,14 @@ def test_every_config_on_offer_means_something(device, version, preset, toleranc
 @pytest.mark.parametrize("preset", ["quick", "standard"])
 def test_every_strategy_on_offer_means_something(preset):
     """Under traffic `shapes` stands in for `dynamic`: torch.compile is told what the strategy needs, and no more."""
-    here = Circumstances(
-        version="2.13.0", device="cpu", preset=preset, known=frozenset({"traffic", "padding", "batch"})
-    )
+    here = Circumstances(version="2.13.0", device="cpu", preset=preset, known=frozenset({"traffic", "padding"}))
     space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
     seen = {}
     for config in space.configs():
         settings = settings_of(ConfigParts.of(config).settings)
         seen[config.get("shapes")] = settings.dynamic
         assert "dynamic" not in config.root
-        limit = (
-            64 if config.get("shapes") in {"bucketed", "eager_rare"} or config.get("recompile_limit") == 64 else None
-        )
+        limit = 64 if config.get("shapes") == "bucketed" or config.get("recompile_limit") == 64 else None
         assert settings.dynamo_options.get("recompile_limit") == limit
     assert seen.pop(None) is None
     assert seen == {name: dynamic for name, dynamic in DYNAMIC.items() if preset != "quick" or name != "bounded"}

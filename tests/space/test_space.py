@@ -112,7 +112,7 @@ def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.
     """No knob or value of a bundled file is dead: some allowed config has it, for some release, device and task."""
     generator = random.Random(0)
     seen: set[tuple[str, str]] = set()
-    shapes = frozenset[Need]({"traffic", "padding", "batch"})
+    shapes = frozenset[Need]({"traffic", "padding"})
     for version, device, task in itertools.product(versions_of(path.stem), DEVICES, get_args(Task)):
         of_packages = {"zentorch": f"{version}.1"}  # It names the release of torch that it was built for.
         monkeypatch.setattr("autotune.space.load.package_version", lambda name, of=of_packages: of.get(name, "9999"))
@@ -218,7 +218,7 @@ CONDITIONS: list[tuple[Entry, Entry, Entry]] = [
     ({"cores": 4}, {"num_cores": 4}, {"num_cores": 3}),
     ({"error": 2e-3}, {"tolerance": 2e-3}, {"tolerance": 1e-3}),
     ({"error": 1e-6}, {"tolerance": 1e-3}, {"tolerance": 0.0}),
-    ({"needs": ["traffic", "batch"]}, {"known": {"traffic", "padding", "batch"}}, {"known": {"traffic", "padding"}}),
+    ({"needs": ["traffic", "padding"]}, {"known": {"traffic", "padding"}}, {"known": {"traffic"}}),
     ({"needs": ["one shape"]}, {}, {"known": {"traffic"}}),
     ({"packages": ["pytest"]}, {}, {}),
     ({"packages": ["pytest", "no-such-package-anywhere"]}, {}, {}),

@@ -68,8 +68,6 @@ def trial(tmp_path, monkeypatch):
     [
         (STATIC, 8),
         (BUCKETED, 2),
-        ({**STATIC, "shapes": "eager_rare", "num_compiled": 3}, 3),
-        ({**STATIC, "shapes": "chunked", "chunk_at": 0.5}, 1),
     ],
     ids=str,
 )

@@ -83,10 +83,7 @@ KNOBS: dict[str, Knob] = {
     "execution": Knob(("pynative", "graph", "jit"), Goes.OTHER),
     "scope": Knob(("step", "gradients", "model"), Goes.OTHER, shows=_GRAPHS),
     "capture": Knob(("ast", "bytecode", "trace"), Goes.JIT, since={"2.6": ("trace",)}),
-    "shapes": Knob(
-        ("static", "automatic", "marked", "bounded", "bucketed", "chunked", "eager_rare"),
-        Goes.JIT, since={"2.6": ("automatic",)},
-    ),
+    "shapes": Knob(("static", "automatic", "marked", "bounded", "bucketed"), Goes.JIT, since={"2.6": ("automatic",)}),
     "jit_level": Knob(("O0", "O1", "O2"), Goes.JIT, shows=_GRAPHS),
     "fullgraph": Knob(_SWITCH, Goes.JIT, shows=_GRAPHS),
     "infer_boost": Knob(

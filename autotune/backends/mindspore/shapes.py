@@ -67,11 +67,6 @@ def cut(tensor: ms.Tensor, axis: int, start: int, stop: int) -> ms.Tensor:
     return ms.ops.narrow(tensor, axis, start, stop - start)
 
 
-def join(tensors: Sequence[ms.Tensor], axis: int) -> ms.Tensor:
-    """See `ShapeStrategies`."""
-    return ms.ops.cat(tuple(tensors), axis)
-
-
 def compilations(model: ms.nn.Cell, config: Config) -> Compilations | None:
     """See `ShapeStrategies`."""
     return counters.compilations(compiled_cell(model), config)

@@ -34,8 +34,6 @@ DYNAMIC: dict[str, bool | None] = {
     "marked": None,
     "bounded": None,
     "bucketed": False,
-    "chunked": None,
-    "eager_rare": False,
 }
 """Value of the knob `shapes` -> torch.compile's `dynamic`. What else a strategy does is not torch's: `strategy`."""
 
@@ -45,7 +43,7 @@ _OPEN = ("dynamic", "marked", "bounded")
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
 
-_LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
+_LIMITS: dict[str, Scalar] = {"bucketed": 64}
 """Value of the knob `shapes` -> the limit of compilations that it needs: they mean to compile so often."""
 
 

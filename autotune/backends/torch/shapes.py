@@ -73,11 +73,6 @@ def cut(tensor: torch.Tensor, axis: int, start: int, stop: int) -> torch.Tensor:
     return part if axis == 0 else part.clone(memory_format=torch.preserve_format)
 
 
-def join(tensors: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    """See `ShapeStrategies`."""
-    return torch.cat(list(tensors), axis)
-
-
 def uncompiled() -> AbstractContextManager[Any]:
     """See `ShapeStrategies`."""
     eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

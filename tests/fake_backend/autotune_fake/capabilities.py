@@ -152,9 +152,6 @@ class FakeShapes:
     def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
         return tensor.take(range(start, stop), axis)
 
-    def join(self, tensors: Sequence[Any], axis: int) -> Any:
-        return np.concatenate(tensors, axis)
-
     def compilations(self, model: Any, config: Config) -> Compilations | None:
         if config.get("execution") == "eager":
             return Compilations(num_graphs=0, num_given_up=0)
