@@ -14,7 +14,6 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Axis, Failure, Measurement, OnWorker, Reason, Replay, Samples, Stage, Usage
 from autotune.measure.objective import Objective
-from autotune.measure.profile import Profile
 from autotune.measure.scatter import ProcessState
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.space.load import Circumstances, load_space
@@ -229,16 +228,6 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
             speedups=(Speedup(median=2.0, low=1.95, high=2.05), Speedup(median=1.92, low=1.85, high=1.99)),
             note="one process crashed and was started again",
         )
-        untuned = Profile.of({"matmul": (0.06, 20), "relu": (0.03, 10), "copy": (0.01, 10)}, 10)
-        tuned = Profile.of(
-            {"matmul": (0.04, 20), "fused": (0.01, 10)},
-            10,
-            "graphs hide their kernels",
-            at_breaks={"model.py:7": 0.001},
-        )
-        for number, profile in ((0, untuned), (best, tuned)):
-            study.trial_folder(number).path.mkdir(parents=True, exist_ok=True)
-            study.trial_folder(number).write_profile(profile)
         key = Key(
             framework="fake",
             framework_version="0",

@@ -11,7 +11,6 @@ from autotune.measure.blocks import Blocks
 from autotune.measure.looks import Look
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
-from autotune.measure.profile import HotSpots, Profile
 from autotune.measure.scatter import ProcessState, Scatter, widest
 from autotune.measure.statistics import MARGIN, Speedup, Verdict, break_even_calls
 from autotune.schema import Record
@@ -35,7 +34,7 @@ from autotune.study.records import (
     together_in,
 )
 from autotune.study.slots import value_slot
-from autotune.study.study import Study, trial_folder
+from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact
 from autotune.tuned.tuned_config import SecondFigures
 
@@ -288,14 +287,3 @@ class StudyResult:
     def effects(self) -> list[Effect]:
         """The effect of each knob on the programs of the trials."""
         return effects_of(self.records, self.space)
-
-    @cached_property
-    def hot_spots(self) -> HotSpots | None:
-        """The operators that take the time of the untuned model and of the best config, as far as they were profiled;
-        None if none was."""
-        untuned = self._profile(self.untuned)
-        best = None if self.best is self.untuned else self._profile(self.best)
-        return HotSpots(untuned, best) if untuned or best else None
-
-    def _profile(self, record: TrialRecord | None) -> Profile | None:
-        return None if record is None else trial_folder(self.folder, record.number).read_profile()

@@ -18,7 +18,6 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 from autotune.measure.diagnosis import BreakKind, Compilations
-from autotune.measure.profile import Profile
 from autotune.measure.sampling import Clock
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Device
@@ -468,13 +467,12 @@ class BuiltOnce(Protocol):
 
 
 class Profiler(Protocol):
-    """The framework's profiler: `--profile`."""
+    """The framework's profiler, for what graph breaks cost."""
 
-    def __call__(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
-        """Make `num_calls` calls under the profiler, and leave its Chrome trace in the file `trace`.
-
-        Where this release or device has no profiler that can be read, a note says so, no operators are listed and there
-        is no trace. Called last: a profiler may leave the process slower than it was.
+    def __call__(self, call: Callable[[], None], num_calls: int) -> dict[str, float]:
+        """Place of a graph break -> seconds of a call outside of compiled code for its sake, over `num_calls` calls;
+        `EVERYWHERE` stands for all places where the framework does not tell them apart. Only what could be told is
+        there. Called last: a profiler may leave the process slower than it was.
         """
 
 

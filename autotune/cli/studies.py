@@ -44,14 +44,12 @@ def explain(
 def run(
     study: StudyName,
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
-    profile: Annotated[bool, typer.Option("--profile", help="Also profile it: the time of each operator.")] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     env: EnvAgain = None,
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
     from autotune.answer.format import seconds
-    from autotune.answer.sections.hot_spots import profile_lines
     from autotune.answer.sections.traffic import pass_lines
     from autotune.api.studies import studies_at
     from autotune.measure.measurement import Measurement
@@ -61,18 +59,14 @@ def run(
     opened.accept(variables_of(env))
     stop_on_sigterm()
     with opened.exclusive():
-        outcome, command = rerun_trial(opened, trial, profiled=profile)
+        outcome, command = rerun_trial(opened, trial)
     if isinstance(outcome, Measurement):
         latency = outcome.latency
         print_line(
             f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
         )
-        folder = opened.trial_folder(trial)
-        profiled = folder.read_profile() if profile else None
-        for line in (*pass_lines(outcome), *(() if profiled is None else profile_lines(profiled))):
+        for line in pass_lines(outcome):
             print_line(line)
-        if profiled is not None and folder.trace_file.exists():
-            print_line(f"trace for chrome://tracing or Perfetto: {folder.trace_file}")
     else:
         print_line(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
     print_line(f"the same trial by hand: {command}")

@@ -6,12 +6,14 @@ Made from what a trial recorded (`findings_of`), so that a study's report and `d
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
-from autotune.measure.profile import EVERYWHERE, Profile
 from autotune.schema import Record
+
+EVERYWHERE = "everywhere"
+"""All places of graph breaks together."""
 
 Kind = Literal["graph_break", "recompile"]
 _VAGUE = frozenset({BreakKind.FOREIGN_CALL, BreakKind.OTHER})
@@ -64,9 +66,9 @@ def _by_their_better_name(broken: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def with_profiled_cost(findings: list[Finding], profile: Profile | None) -> list[Finding]:
-    """The breaks that nothing else told the cost of, with what the profiler saw at their places, if it did."""
-    at_breaks_s = {} if profile is None else profile.at_breaks_s
+def with_profiled_cost(findings: list[Finding], at_breaks_s: Mapping[str, float]) -> list[Finding]:
+    """The breaks that nothing else told the cost of, with what the profiler saw at their places, if it did: seconds of
+    a call (see `Profiler`)."""
     num_places = sum(finding.kind == "graph_break" for finding in findings)
     found = []
     for finding in findings:

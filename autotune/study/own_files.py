@@ -21,7 +21,6 @@ from autotune.trial.folder import (
     OUTCOME_FILE,
     PROFILE_FILE,
     REQUEST_FILE,
-    TRACE_FILE,
 )
 
 LOCK = "lock"
@@ -35,7 +34,10 @@ FOLDERS = (*CACHES, _USE, "trials", "again", "confirm", "noise_floor", "tail", "
 """Folders of a study: all but `CACHES` and that of longer uses hold the folders of runs, some of them in folders of
 blocks."""
 _OF_A_USE = re.compile(r"\d+\.npz|index\.json|later_steps\.json")
-_OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"})
+_OF_A_RUN = frozenset(
+    {OUTCOME_FILE, PROFILE_FILE, "trace.json", KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"}
+)
+"""A trace is of an earlier release."""
 _TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES, FIRST_CRASH})
 """Compilers write into these as they like: they are removed with all that is in them."""
 _EMPTIED = _TREES - {FIRST_CRASH} | {"tmp"}

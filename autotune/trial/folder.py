@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from pydantic import TypeAdapter, ValidationError
 from autotune import own_folders
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement, Outcome, Stage
-from autotune.measure.profile import Profile
 from autotune.measure.sampling import Reading
 from autotune.schema import read
 from autotune.trial.request import TrialRequest
@@ -22,7 +22,6 @@ from autotune.trial.request import TrialRequest
 REQUEST_FILE = "request.json"
 OUTCOME_FILE = "outcome.json"
 PROFILE_FILE = "profile.json"
-TRACE_FILE = "trace.json"
 FIRST_CRASH = "first_crash"
 """Folder of what a process left that crashed and was run once more."""
 KEPT_CACHES = "caches"
@@ -30,6 +29,7 @@ KEY_FILE = "key.json"
 MAX_TEMPORARY_CHARS = 70
 """Longest path of a temporary folder. A socket's path has at most 107 characters; programs add up to 36."""
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+_PROFILE = TypeAdapter(dict[str, float])
 
 
 @dataclass(frozen=True)
@@ -68,26 +68,22 @@ class TrialFolder:
     def outcome_file(self) -> Path:
         return self.path / OUTCOME_FILE
 
-    @property
-    def trace_file(self) -> Path:
-        """The profiler's trace, for chrome://tracing or Perfetto."""
-        return self.path / TRACE_FILE
+    def write_profile(self, at_breaks_s: Mapping[str, float]) -> None:
+        """What a `Profiler` saw."""
+        write_whole(self._profile, json.dumps(at_breaks_s))
 
-    def write_profile(self, profile: Profile) -> None:
-        write_whole(self._profile, profile.model_dump_json(indent=2))
-
-    def read_profile(self) -> Profile | None:
-        """None if the trial was not profiled."""
+    def read_profile(self) -> dict[str, float]:
+        """Empty if the trial was not profiled."""
         try:
-            return Profile.model_validate_json(self._profile.read_bytes())
+            return _PROFILE.validate_json(self._profile.read_bytes())
         except (OSError, ValidationError):
-            return None
+            return {}
 
     def write_request(self, request: TrialRequest) -> None:
         """Write the request and remove the files of an earlier run, whose outcome must not be taken for this run's."""
         own_folders.make(self.path)
         logs = (self.stdout, self.stderr, self._stage, self._paused, self._turn)
-        for stale in (self.outcome_file, *logs, self._profile, self.trace_file):
+        for stale in (self.outcome_file, *logs, self._profile):
             stale.unlink(missing_ok=True)
         self.drop_temporary()
         write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))

@@ -113,8 +113,8 @@ class TrialRequest(Record):
     judged: bool = True
     """Compare the outputs with the reference; a model whose outputs are not repeatable fails."""
     profile_in: str | None = None
-    """Absolute path of a trial's folder. After the measurement the model is profiled, and the profile is written
-    there."""
+    """Absolute path of a trial's folder. After the measurement the model is profiled, and what its graph breaks cost is
+    written there."""
     limits: Limits = Limits()
     variables: dict[str, str] = {}
     """Environment variables that are set before the child's Python starts."""
@@ -142,10 +142,6 @@ class TrialRequest(Record):
 
     def sampled_by(self, plan: SamplingPlan) -> TrialRequest:
         return self.model_copy(update={"sampling": plan})
-
-    def profiled_in(self, folder: Path) -> TrialRequest:
-        """The profile and its trace go to a trial's folder."""
-        return self.model_copy(update={"profile_in": str(folder)})
 
     def cached_in(self, folder: Path, *, cold: bool) -> TrialRequest:
         """`cold`: the folder is emptied first."""

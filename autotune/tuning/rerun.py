@@ -14,17 +14,14 @@ from autotune.trial.processes import repeat_command
 from autotune.tuning.session import trial_request
 
 
-def rerun_trial(study: Study, number: int, *, profiled: bool = False, log: Path | None = None) -> tuple[Outcome, str]:
+def rerun_trial(study: Study, number: int, *, log: Path | None = None) -> tuple[Outcome, str]:
     """The new outcome, and the plain command that repeats the run. Raises InputError for an unknown number.
 
-    What the trial prints goes to the file `log`, if given. `profiled`: a profile and its trace are left in the folder
-    of the recorded trial, where the study's reports find it.
+    What the trial prints goes to the file `log`, if given.
     """
     record = study.record(number)
     folder = TrialFolder(absolute(study.folder / "again" / f"{number:04d}"))
     # Not the recorded request: that names folders to empty and to run from, and is a file of the study's folder.
     request = trial_request(study, number, record.config, folder, study.budget or Budget())
-    if profiled:
-        request = request.profiled_in(absolute(study.trial_folder(number).path))
     with LocalBench(study.variables, preload=False, log=log) as bench:
         return bench.run(folder, request, fresh=True), repeat_command(folder, request)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from autotune.answer.content import Fact, Section, Table
 from autotune.answer.findings import KINDS, finding_row, one_line
-from autotune.measure.findings import Finding, findings_of, ranked, with_profiled_cost
+from autotune.measure.findings import Finding, findings_of, ranked
 
 _MOST_SHOWN = 5
 _COLUMNS = ("finding and reason", "location and line", "cost", "fix")
@@ -21,11 +21,10 @@ class BreaksSection(Section):
 
     @cached_property
     def _findings(self) -> list[Finding]:
-        best, spots = self.answer.best, self.answer.hot_spots
+        best = self.answer.best
         for record in (*([] if best is None else [best]), *self.answer.measured):
             if record.measurement.diagnosis.compiled is not False:
-                profile = spots.best if spots and record is best else None
-                return ranked(with_profiled_cost(findings_of(record.measurement.diagnosis), profile))
+                return ranked(findings_of(record.measurement.diagnosis))
         return []
 
     def facts(self) -> Iterator[Fact]:

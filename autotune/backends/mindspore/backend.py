@@ -36,7 +36,6 @@ from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
-from autotune.measure.profile import Profile
 from autotune.workload.workload import Device, Task
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
@@ -232,8 +231,8 @@ class MindSporeBackend(Backend):
             "PyNative: write that step with another operator, or take a release of the model's library that uses others"
         )
 
-    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
-        return profile(call, num_calls, trace, selected_device())
+    def profile(self, call: Callable[[], None], num_calls: int) -> dict[str, float]:
+        return profile(call, num_calls, selected_device())
 
     def program(self, model: Any, config: Config) -> str | None:
         return program(compiled_cell(model), config)

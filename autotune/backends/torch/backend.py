@@ -14,7 +14,6 @@ import random
 import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,7 @@ from autotune.backends.torch.instruments import (
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
 from autotune.backends.torch.pipelines import PipelineModel, watch_components
-from autotune.backends.torch.profile import profile
+from autotune.backends.torch.profile import break_costs
 from autotune.backends.torch.recompiles import watching
 from autotune.backends.torch.rehearsal import rehearse
 from autotune.backends.torch.tensors import (
@@ -92,7 +91,6 @@ from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import DeviceMemory, Reason, TensorSpec
-from autotune.measure.profile import Profile
 from autotune.workload.components import Pipeline
 from autotune.workload.workload import Device, Task
 
@@ -360,8 +358,7 @@ class TorchBackend(Backend):
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
 
-    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
-        return profile(call, num_calls, trace, self._device.type)
+    profile = staticmethod(break_costs)
 
     def program(self, model: Any, config: Config) -> str | None:
         return program(model, settings_of(config))

@@ -15,7 +15,6 @@ from autotune.answer.content import Table
 from autotune.answer.format import error, num_bytes, percent, seconds, times
 from autotune.answer.objectives import as_good_as
 from autotune.answer.sections.effects import Influence
-from autotune.answer.sections.hot_spots import hot_spots_document, hot_spots_table
 from autotune.config import Scalar
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
@@ -40,15 +39,13 @@ def explanation(told: Explanation) -> RenderableType:
     answer, winner = told.answer, told.winner
     headline = f"{_HEADLINES[answer.verdict]}: trial {winner.number}: {config_text(winner.config, answer.space)}"
     parts: list[RenderableType] = [Text(headline, style="bold"), *map(Text, _remarks(told))]
-    tables = [] if answer.hot_spots is None else [hot_spots_table(answer.hot_spots)]
-    for table in (*tables, _importances(told), _effects(told), *_groups(told)):
+    for table in (_importances(told), _effects(told), *_groups(told)):
         parts += [Text(), drawn(table) if table.rows else Text(table.caption)]
     return Group(*parts)
 
 
 def explanation_document(told: Explanation) -> dict[str, Any]:
     """Plain data; the keys are documented in docs/json.md."""
-    spots = told.answer.hot_spots
     return {
         "winner": told.winner.number,
         "is_untuned": told.winner.config == told.answer.space.untuned(),
@@ -58,7 +55,6 @@ def explanation_document(told: Explanation) -> dict[str, Any]:
         "effects": [_influence_document(found) for found in told.effects],
         "rivals": [asdict(anchor) for anchor in told.anchors],
         "groups": [asdict(group) for group in told.groups],
-        "hot_spots": spots and hot_spots_document(spots),
     }
 
 

@@ -50,7 +50,6 @@ from autotune.files import write_whole
 from autotune.measure.device_state import DeviceTimes, times_beside
 from autotune.measure.limits import InputLimits
 from autotune.measure.measurement import Checked, Compiled, Growth, Measurement, Samples, Stage, Timed
-from autotune.measure.profile import Profile
 from autotune.measure.sampling import Beside, SamplingPlan, take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
@@ -442,15 +441,11 @@ def _calling_alone(trial: _Trial) -> AbstractContextManager[None]:
 
 def _profile(request: TrialRequest, call: Callable[[], None], backend: Backend) -> None:
     """Profile if the request says where to, after all timing, since a profiler slows the model down."""
-    if request.profile_in is None:
+    if request.profile_in is None or backend.profile is None:
         return
     folder = TrialFolder(Path(request.profile_in))
     folder.path.mkdir(parents=True, exist_ok=True)
-    if backend.profile is None:
-        profile = Profile.of({}, PROFILED_CALLS, "this framework's backend has no profiler")
-    else:
-        profile = backend.profile(call, PROFILED_CALLS, folder.trace_file)
-    folder.write_profile(profile)
+    folder.write_profile(backend.profile(call, PROFILED_CALLS))
 
 
 def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: Backend) -> AbstractContextManager[Any]:

@@ -10,7 +10,6 @@ makes it compile for each new shape, and leave further ones to eager execution, 
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -29,8 +28,8 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
+from autotune.measure.findings import EVERYWHERE
 from autotune.measure.measurement import Reason, TensorSpec
-from autotune.measure.profile import Profile
 from autotune.workload.workload import Device
 from autotune_fake.behaviours import BEHAVIOURS, FakeOutOfMemoryError
 from autotune_fake.capabilities import (
@@ -170,15 +169,12 @@ class FakeBackend(Backend):
             cache_hits=self._num_hits,
         )
 
-    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
-        """The model is a function: one operator."""
+    def profile(self, call: Callable[[], None], num_calls: int) -> dict[str, float]:
+        """The model is a function: all of it is outside of compiled code."""
         start = self.clock()
         for _ in range(num_calls):
             call()
-        self_s = self.clock() - start
-        event = {"name": "function", "ph": "X", "ts": 0, "dur": self_s * 1e6, "pid": os.getpid(), "tid": 0}
-        trace.write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
-        return Profile.of({"function": (self_s, num_calls)}, num_calls)
+        return {EVERYWHERE: (self.clock() - start) / num_calls}
 
     def program(self, model: Any, config: Config) -> str | None:
         """Knob `program` says it; without that knob each config is its own."""
