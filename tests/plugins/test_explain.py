@@ -1,11 +1,10 @@
-"""What `explain` derives from a study's records: importances, pairs, the winner's reasons, the losers' groups."""
+"""What `explain` derives from a study's records: importances, the winner's reasons, the losers' groups."""
 
 from __future__ import annotations
 
 import io
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import optuna
@@ -16,18 +15,16 @@ from optuna.trial import create_trial
 from rich.console import Console
 
 from autotune.answer.result import StudyResult
-from autotune.answer.sections.effects import TrialComparisons, influences
 from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.plugins.explain import importance
-from autotune.plugins.explain.explanation import explain
+from autotune.plugins.explain.explanation import Explanation, explain
 from autotune.plugins.explain.importance import FEWEST_TRIALS, importances
 from autotune.plugins.explain.lines import explanation
 from autotune.study.knob_effects import pairs_of
-from autotune.study.records import Confirmation, DriftCheck, TrialRecord
+from autotune.study.records import Confirmation, TrialRecord
 from tests.asking import ask
 from tests.conftest import trial_record, with_latency
 
@@ -79,14 +76,6 @@ def test_a_group_tells_by_how_much_its_best_trial_lost(told):
     assert group.best_speedup == pytest.approx(8 / 3)
 
 
-def test_an_effect_is_measured_on_pairs_that_differ_in_nothing_else(told):
-    """The ratio of each such pair, the faster value named; failing trials give no pair."""
-    found = {(each.knob, each.faster, each.slower): each for each in explain(StudyResult(told)).effects}
-    assert found["latency_ms", 2, 8].ratios == pytest.approx((4.0,) * 3)
-    assert found["execution", "compile", "eager"].ratios == pytest.approx((2.0,) * 3)
-    assert not any("wrong" in key for key in found)
-
-
 def measured(number, config, measurement, latency_s=0.01):
     return trial_record(with_latency(measurement, latency_s), number, Config(config))
 
@@ -107,24 +96,17 @@ def test_a_knob_that_another_switches_on_must_stand_at_its_default(space, measur
     assert pairs_of("execution", records, space) == ([tuple(records)] if is_pair else [])
 
 
-def test_effects_need_no_order_of_the_records(told):
-    """The same pairs whatever trial came first."""
-    space, known = told.manifest.space, TrialComparisons(told.manifest.objective.value)
-    records = [each for each in told.records() if each.state in ("measured", "infeasible")]
-    as_set = {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in influences(space, records, known)}
-    turned = influences(space, records[::-1], known)
-    assert as_set == {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in turned}
-
-
-def test_equal_programs_do_not_differ_in_a_call(measurement):
-    """What two processes of one program differ in is noise; what compiling costs may be their own."""
-    one, other = (
-        replace(each, outcome=each.outcome.model_copy(update={"program": "p"}))
-        for each in (measured(0, {"a": 1}, measurement, 0.01), measured(1, {"a": 2}, measurement, 0.02))
-    )
-    latency, total = Objective(), Objective.parse("total:10")
-    assert TrialComparisons(latency.value).in_search(one, other).median == 1
-    assert TrialComparisons(total.value, is_latency=False).in_search(one, other).median > 1
+def test_equal_programs_do_not_differ_in_a_call(make_study, measurement):
+    """What two processes of one program differ in is noise."""
+    study = make_study()
+    compiled = {"execution": "compile", "behaviour": "right"}
+    study.enqueue([Config({**compiled, "latency_ms": number}) for number in (6, 2)])
+    for latency_s in (0.01, 0.02):
+        asked = ask(study)
+        study.tell(asked, with_latency(measurement, latency_s, program="p"))
+    answer = StudyResult(study)
+    (anchor,) = Explanation(answer, answer.records[1]).anchors
+    assert (anchor.name, anchor.ratio) == ("the default compile", 1.0)
 
 
 class TestAMachineThatIsNotQuiet:
@@ -143,24 +125,15 @@ class TestAMachineThatIsNotQuiet:
             study.tell(asked, with_latency(measurement, latency_s))
         return study
 
-    def test_a_disturbed_trial_is_in_no_pair(self, loaded, monkeypatch):
-        """Nor in the importances, nor in a group's best; and the explanation says which trials those are."""
+    def test_a_disturbed_trial_is_no_evidence(self, loaded, monkeypatch):
+        """Nor is a group's best; and the explanation says which trials those are."""
         monkeypatch.setattr(
             TrialRecord, "disturbed", property(lambda self: "a neighbour took the core" if self.number == 2 else None)
         )
         found = explain(StudyResult(loaded))
-        assert found.effects == []
         assert found.disturbed == [2]
         assert next(each for each in found.groups if each.trials == (2,)).best_speedup is None
         assert "busy during trials 2" in text(found)
-
-    def test_where_the_untuned_model_drifted_single_processes_tell_nothing(self, loaded):
-        """It took 129 times as long later: 81 times between two trials is no effect."""
-        assert [each.is_significant for each in explain(StudyResult(loaded)).effects] == [True]
-        loaded.drift_checks = [*loaded.drift_checks, DriftCheck(after=2, latency_s=0.008 * 130)]
-        (effect,) = explain(StudyResult(loaded)).effects
-        assert not effect.is_significant
-        assert "no effect distinguishable from noise" in text(explain(StudyResult(loaded)))
 
     def test_what_was_confirmed_is_told_by_its_blocks(self, loaded):
         """The same two trials side by side: there the one is the faster, and that is what counts in all figures."""
@@ -170,9 +143,6 @@ class TestAMachineThatIsNotQuiet:
             speedups=(Speedup(median=4 / 3, low=1.3, high=1.4), Speedup(median=4.0, low=3.9, high=4.1)),
         )  # fmt: skip
         found = explain(StudyResult(loaded))
-        (effect,) = found.effects
-        assert (effect.knob, effect.faster, effect.slower, effect.confirmed) == ("latency_ms", 2, 6, True)
-        assert effect.median == pytest.approx(3.0)
         assert [(each.ratio, each.confirmed) for each in found.anchors] == [
             (pytest.approx(4), True),
             (pytest.approx(3), True),

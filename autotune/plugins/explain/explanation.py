@@ -1,9 +1,8 @@
 """`Explanation`: which knobs mattered in a study, why the winner wins, and why the other trials lost.
 
-It is derived from the study's records; nothing is run. There are three views, since each alone misleads: PED-ANOVA's
-importances (all trials at once, rough with few of them), pairs of trials that differ in one knob (there may be none),
-and what the compiler reports of the winner and of those that it is compared with. Times are those of blocks
-where there are some, and of trials that nothing disturbed.
+It is derived from the study's records; nothing is run. There are two views, since each alone misleads: PED-ANOVA's
+importances (all trials at once, rough with few of them), and what the compiler reports of the winner and of those that
+it is compared with. Times are those of blocks where there are some, and of trials that nothing disturbed.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autotune.answer.result import StudyResult
-from autotune.answer.sections.effects import Influence, TrialComparisons, influences_in
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Measurement
 from autotune.plugins.explain.importance import Importance, importances
+from autotune.study.equivalence import run_same_program
 from autotune.study.records import TrialRecord
 
 
@@ -65,7 +64,6 @@ class Explanation:
 
     def __init__(self, answer: StudyResult, winner: TrialRecord) -> None:
         self.answer, self.winner = answer, winner
-        self._known = TrialComparisons.of(answer)
 
     @property
     def disturbed(self) -> list[int]:
@@ -76,13 +74,8 @@ class Explanation:
     def importances(self) -> list[Importance]:
         """How much each knob decides, by the trials that nothing disturbed."""
         calm = [record for record in self.answer.measured if record.disturbed is None]
-        values = [self._known.value(record.measurement) for record in calm]
+        values = [self.answer.objective.value(record.measurement) for record in calm]
         return importances([record.config for record in calm], values, self.answer.manifest.workload.seed)
-
-    @cached_property
-    def effects(self) -> list[Influence]:
-        """What each knob did, in pairs of trials."""
-        return influences_in(self.answer)
 
     @cached_property
     def anchors(self) -> list[Anchor]:
@@ -97,8 +90,7 @@ class Explanation:
         contrasts = _contrasts(self.winner.measurement, record.measurement)
         if mine is not None and theirs is not None and was_confirmed and were_confirmed:
             return Anchor(name, record.number, mine / theirs, True, contrasts)
-        seen = self._known.in_search(self.winner, record)
-        return Anchor(name, record.number, None if seen is None else seen.median, False, contrasts)
+        return Anchor(name, record.number, self._in_search(self.winner, record), False, contrasts)
 
     @cached_property
     def groups(self) -> list[LosingGroup]:
@@ -120,8 +112,17 @@ class Explanation:
             return confirmation.compared[record.number].median, True
         if untuned is None or record.number == untuned.number:
             return (None if untuned is None else 1.0), bool(confirmation and confirmation.blocks)
-        found = self._known.in_search(record, untuned)
-        return (None if found is None else found.median), False
+        return self._in_search(record, untuned), False
+
+    def _in_search(self, one: TrialRecord, other: TrialRecord) -> float | None:
+        """`one` over `other`, by one process each; None where either was disturbed. Equal programs do not differ in the
+        time of a steady call."""
+        if one.disturbed is not None or other.disturbed is not None:
+            return None
+        if self.answer.objective.is_latency and run_same_program(one, other):
+            return 1.0
+        value = self.answer.objective.value
+        return value(other.measurement) / value(one.measurement)
 
     def _group(self, knob: str, trials: list[TrialRecord]) -> LosingGroup:
         speedups = (self._over_untuned(record)[0] for record in trials if record.state == "measured")

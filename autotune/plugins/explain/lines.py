@@ -14,14 +14,12 @@ from autotune.answer.configs import config_text
 from autotune.answer.content import Table
 from autotune.answer.format import error, num_bytes, percent, seconds, times
 from autotune.answer.objectives import as_good_as
-from autotune.answer.sections.effects import Influence
 from autotune.config import Scalar
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.plugins.explain.explanation import Anchor, Contrast, Explanation, LosingGroup
 from autotune.render.terminal import drawn
 
-MAX_EFFECTS_SHOWN = 12
 _UNTUNED = "the untuned model, which is kept"
 _HEADLINES: dict[Verdict | None, str] = {
     None: "the best so far, not proven yet",
@@ -39,7 +37,7 @@ def explanation(told: Explanation) -> RenderableType:
     answer, winner = told.answer, told.winner
     headline = f"{_HEADLINES[answer.verdict]}: trial {winner.number}: {config_text(winner.config, answer.space)}"
     parts: list[RenderableType] = [Text(headline, style="bold"), *map(Text, _remarks(told))]
-    for table in (_importances(told), _effects(told), *_groups(told)):
+    for table in (_importances(told), *_groups(told)):
         parts += [Text(), drawn(table) if table.rows else Text(table.caption)]
     return Group(*parts)
 
@@ -52,21 +50,8 @@ def explanation_document(told: Explanation) -> dict[str, Any]:
         "verdict": told.answer.verdict,
         "disturbed": told.disturbed,
         "importances": [asdict(found) for found in told.importances],
-        "effects": [_influence_document(found) for found in told.effects],
         "rivals": [asdict(anchor) for anchor in told.anchors],
         "groups": [asdict(group) for group in told.groups],
-    }
-
-
-def _influence_document(found: Influence) -> dict[str, Any]:
-    return {
-        "knob": found.knob,
-        "faster": found.faster,
-        "slower": found.slower,
-        "ratios": found.ratios,
-        "median": found.median,
-        "confirmed": found.confirmed,
-        "is_told": found.is_significant,
     }
 
 
@@ -114,28 +99,6 @@ def _importances(told: Explanation) -> Table:
     ]
     what = "what separates the fastest quarter of the trials from all (Optuna, PED-ANOVA):"
     return Table(what, columns, rows, frozenset(columns))
-
-
-def _effects(told: Explanation) -> Table:
-    columns = ("knob", "better", "worse", "by", "pairs", "seen")
-    if not told.effects:
-        return Table("no two undisturbed trials differ in one knob alone", columns, [])
-    rows = [
-        (
-            *(found.knob, setting(found.faster), setting(found.slower), _by(found), str(len(found.ratios))),
-            "blocks" if found.confirmed else "search",
-        )
-        for found in told.effects[:MAX_EFFECTS_SHOWN]
-    ]
-    what = f"pairs of trials that differ in this knob alone (x: times {as_good_as(told.answer.objective)}):"
-    return Table(what, columns, rows, frozenset(columns))
-
-
-def _by(found: Influence) -> str:
-    if not found.is_significant:
-        return "no effect distinguishable from noise"
-    many = len(found.ratios) > 1
-    return times(found.median) + (f" ({times(min(found.ratios))} to {times(max(found.ratios))})" if many else "")
 
 
 def _groups(told: Explanation) -> list[Table]:
