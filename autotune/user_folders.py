@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-
-def config_folder() -> Path | None:
-    """Folder of the user's settings; None where the user has no home, and the environment names no folder."""
-    return _folder("XDG_CONFIG_HOME", ".config")
-
-
 TRUSTED = "trusted"
-"""Key of the user's own file: folders whose files may set every flag, and so may those of the folders below. A study in
-one of them is as good as the user's own."""
+"""Key of the user's own file: folders in which, and below which, a study is as good as the user's own."""
 
 
 def user_file() -> Path | None:
     """Where the user's own settings are, whether there are any or not; None for a user without a home."""
-    folder = config_folder()
+    folder = _folder("XDG_CONFIG_HOME", ".config")
     return None if folder is None else folder / "config.toml"
-
-
-def trusted_folders(path: Path, given: object) -> list[Path]:
-    """What the user's file at `path` says under `TRUSTED`. Raises InputError."""
-    from autotune.errors import InputError
-
-    folders = [os.path.expanduser(str(path)) for path in given] if isinstance(given, list) else [""]
-    if not all(os.path.isabs(folder) for folder in folders):
-        tip = f'write e.g. {TRUSTED} = ["/home/me/project"]'
-        raise InputError(f"{path}: key {TRUSTED}: is not a list of absolute paths", tip=tip)
-    return [Path(os.path.realpath(folder)) for folder in folders]
-
-
-def lies_in(folder: Path, folders: Sequence[Path]) -> bool:
-    """Whether a folder is one of these, or below one. All without links."""
-    return any(folder == one or one in folder.parents for one in folders)
 
 
 def is_trusted(folder: Path) -> bool:
@@ -45,10 +21,16 @@ def is_trusted(folder: Path) -> bool:
     path = user_file()
     if path is None or not os.path.isfile(path):
         return False
+    from autotune.errors import InputError
     from autotune.files import parse_toml, read_file
 
     given = parse_toml(path, read_file(path)).get(TRUSTED, [])
-    return lies_in(Path(os.path.realpath(folder)), trusted_folders(path, given))
+    trusted = [os.path.expanduser(str(each)) for each in given] if isinstance(given, list) else [""]
+    if not all(map(os.path.isabs, trusted)):
+        tip = f'write e.g. {TRUSTED} = ["/home/me/project"]'
+        raise InputError(f"{path}: key {TRUSTED}: is not a list of absolute paths", tip=tip)
+    place = Path(os.path.realpath(folder))
+    return any(Path(os.path.realpath(each)) in (place, *place.parents) for each in trusted)
 
 
 def cache_folder() -> Path | None:

@@ -223,7 +223,6 @@ FOLLOWS: dict[str, str] = {
     "api/given_model.py": "the file of a function that was imported",
     "backends/mindspore/ascend.py": "the toolkit's folder",
     "doctor/machine.py": "the disk that studies are on",
-    "cli/trust.py": "whether a file of flags, or what it names, lies elsewhere",
     "user_folders.py": "whether a folder is one that the user trusts",
 }
 """File -> what it may follow links to, or remove without `own_folders`."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli.team_defaults import use_files
 from autotune.command_line import as_flag, command, flag, without_tuning
 from autotune.doors import Door
 from autotune.errors import OUTPUT, AutotuneError, InputError, answering, did_you_mean, naming, printable_lines, worded
@@ -142,7 +141,6 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _all_commands(
-    context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,
         typer.Option(
@@ -154,8 +152,6 @@ def _all_commands(
 
     Begin with `tune`; `COMMAND -h` has the options of a command.
     """
-    for sentence in use_files(context):
-        say(sentence)
 
 
 def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:

@@ -1,66 +1,27 @@
-"""Flags that are set once: in the file of `--config`, in the current folder's pyproject.toml, in the user's own file.
+"""Flags that are set once: in the YAML file of `--config`.
 
-All end in click's `default_map`, which counts less than what is typed and less than environment variables. The keys are
-fields of the question, which checks the values; a mistake is a sentence with file and key. What a file may not decide
-(see `trust`) is ignored with a sentence.
+They end in click's `default_map`, which counts less than what is typed and less than environment variables. The keys
+are fields of the question, which checks the values; a mistake is a sentence with file and key. No file names a server,
+which would be sent the user's password: the file was named, the server was not.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import typer
 
-from autotune.cli.trust import FlagFile, of_the_command_line, of_the_project, of_the_user
 from autotune.command_line import flag
 from autotune.question.question import Question, fields_for
-from autotune.user_folders import TRUSTED, trusted_folders, user_file
 
-PROJECT_FILE = Path("pyproject.toml")
-_TABLE = b"[tool.autotune"
-_FOR_ALL = ("studies_dir", "storage")
-"""What all commands take from the files: they have to find the studies that `tune` makes."""
-_FIELDS = {
-    flag(field).lstrip("-"): field for field in fields_for("anybody", "anybody, inside", "a named file", "the user")
-}
+_FIELDS = {flag(field).lstrip("-"): field for field in fields_for("a file")}
 """Flag -> the field, of those that a file may set."""
+_SERVERS = {flag(field).lstrip("-") for field in fields_for("the user")}
 _MOST_SAID = 300
 """Characters of a key that is repeated."""
-_SOURCES, _IGNORED, _TRUSTED = "autotune.sources", "autotune.ignored", "autotune.trusted"
-
-
-def use_files(context: typer.Context) -> list[str]:
-    """Take what the user's file and the project's say into the context of all commands. Returns a sentence for each
-    that says more than it may. Raises InputError."""
-    context.default_map = {}
-    own, settings = _own_settings()
-    trusted = context.meta[_TRUSTED] = [] if own is None else trusted_folders(own, settings.pop(TRUSTED, []))
-    if own is not None:
-        _take(context, of_the_user(own), settings)
-    return _take(context, of_the_project(PROJECT_FILE, trusted), _project_settings(PROJECT_FILE))
-
-
-def _take(context: typer.Context, file: FlagFile, settings: Mapping[str, Any]) -> list[str]:
-    """The file's flags as defaults of each command that takes them. A sentence if the command that is called has some
-    that the file may not set."""
-    commands: Mapping[str, Any] = getattr(context.command, "commands", {}) if settings else {}
-    values, ignored = _values(file, settings)
-    said = []
-    for name, command in commands.items():
-        taken = {one.name for one in command.params}.intersection(_FIELDS.values() if name == "tune" else _FOR_ALL)
-        context.default_map = {**(context.default_map or {})}
-        context.default_map[name] = {
-            **context.default_map.get(name, {}),
-            **{field: value for field, value in values.items() if field in taken},
-        }
-        if name == context.invoked_subcommand and (keys := [key for key in ignored if _FIELDS[key] in taken]):
-            said = [file.sentence(keys)]
-    context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(file.path)))
-    return said
+_SOURCES = "autotune.sources"
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -71,20 +32,29 @@ def use_file(context: typer.Context, path: Path | None) -> Path | None:
 
     path = path.expanduser()
     settings = read_yaml(path)
-    values, context.meta[_IGNORED] = flags_in(context, path, settings)
-    context.default_map = {**(context.default_map or {}), **values}
+    context.default_map = {**(context.default_map or {}), **flags_in(path, settings)}
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(path)))
     return path
 
 
-def flags_in(
-    context: typer.Context, path: Path, settings: Mapping[Any, Any], prefix: str = ""
-) -> tuple[dict[str, Any], list[str]]:
-    """Field -> its value, as it would be typed, of the flags in a file that the user named; and a sentence where the
-    file says more than it may. `prefix`: what stands before these keys in it. Raises InputError."""
-    file = replace(of_the_command_line(path, context.meta.get(_TRUSTED, [])), prefix=prefix)
-    values, ignored = _values(file, settings)
-    return values, [file.sentence(ignored)] if ignored else []
+def flags_in(path: Path, settings: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Field -> its value, as it would be typed, of the flags in a file that the user named. `prefix`: what stands
+    before these keys in it. Raises InputError."""
+    from autotune.errors import InputError, did_you_mean
+
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        name, place = _flag(key), f"{path}: key {prefix}{str(key)[:_MOST_SAID]}"
+        if name in _SERVERS:
+            raise InputError(f"{place}: no file names a server", tip=f"give --{name} yourself")
+        if name not in _FIELDS:
+            guess = did_you_mean(name[:_MOST_SAID], _FIELDS)
+            raise InputError(
+                f"{place}: no such flag", tip=f"{guess}the keys are the flags of tune, without dashes in front"
+            )
+        if value is not None:
+            values[_FIELDS[name]] = _typed(place, _FIELDS[name], value)
+    return values
 
 
 def sources_line(context: typer.Context) -> str | None:
@@ -99,74 +69,6 @@ def sources_line(context: typer.Context) -> str | None:
         elif source == "ENVIRONMENT":
             said.append(f"{typed} from {parameter.envvar}")
     return f"settings    {', '.join(said)}" if said else None
-
-
-def ignored_lines(context: typer.Context) -> list[str]:
-    """What the file that `--config` names says and may not decide."""
-    lines: list[str] = context.meta.get(_IGNORED, [])
-    return lines
-
-
-def _own_settings() -> tuple[Path | None, dict[str, Any]]:
-    """The user's file, if there is one, and what it says."""
-    path = user_file()
-    if path is None or not os.path.isfile(path):
-        return None, {}
-    from autotune.files import parse_toml, read_file
-
-    return path, parse_toml(path, read_file(path))
-
-
-def _project_settings(path: Path) -> dict[str, Any]:
-    """The table of the project's file; empty where there is none. A file without it is not even parsed."""
-    if not os.path.isfile(path):
-        return {}
-    from autotune.errors import InputError
-    from autotune.files import parse_toml, read_file
-
-    content = read_file(path)
-    if _TABLE not in content:
-        return {}
-    tools = parse_toml(path, content).get("tool")
-    table = tools.get("autotune", {}) if isinstance(tools, dict) else {}
-    if not isinstance(table, dict):
-        raise InputError(f"{path}: key tool.autotune: is not a table")
-    return table
-
-
-def _values(file: FlagFile, settings: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Field -> its value as it would be typed; and the flags that the file may not set. Raises InputError."""
-    from autotune.errors import InputError, did_you_mean
-
-    values: dict[str, Any] = {}
-    ignored = []
-    for key, value in settings.items():
-        name = _flag(key)
-        if name not in _FIELDS:
-            guess = did_you_mean(name[:_MOST_SAID], _FIELDS)
-            raise InputError(
-                f"{file.path}: key {file.prefix}{key[:_MOST_SAID]}: no such flag",
-                tip=f"{guess}the keys are the flags of tune, without dashes in front",
-            )
-        if value is None:
-            continue
-        given = _typed(f"{file.path}: key {file.prefix}{key}", _FIELDS[name], value)
-        if file.ignores(name, given) or (name == "budget" and file.ignores("jobs", given) and _says_jobs(given)):
-            ignored.append(name)
-        else:
-            values[_FIELDS[name]] = given
-    return values, ignored
-
-
-def _says_jobs(budget: str) -> bool:
-    """Whether a budget is a file that says how many trials are compiled at the same time."""
-    from autotune.errors import InputError
-    from autotune.files import read_yaml
-
-    try:
-        return os.path.isfile(budget) and "num_jobs" in read_yaml(Path(budget))
-    except InputError:
-        return False  # It is told of where the budget is read.
 
 
 def _typed(place: str, field: str, value: Any) -> Any:

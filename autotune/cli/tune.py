@@ -19,7 +19,7 @@ from autotune.cli.app import (
 from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, asks, examples
 from autotune.cli.report import require_report
 from autotune.cli.running import run_study
-from autotune.cli.team_defaults import ignored_lines, sources_line, use_file
+from autotune.cli.team_defaults import sources_line, use_file
 from autotune.doors import USES
 from autotune.question.allows import is_both
 from autotune.question.question import Question
@@ -65,8 +65,6 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
     from autotune.bench.supervisor_process import kept_supervisors
     from autotune.planning.manifest import make_manifest
 
-    for sentence in ignored_lines(context):
-        say(sentence)
     require_report(question.report)
     status: int
     if question.deadline is not None:

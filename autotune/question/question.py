@@ -1,8 +1,8 @@
 """`Question`: all that can be asked of `tune`, each field with its default, its limits and its description.
 
 The faces are made of these fields: the flags of the command line with their help (`autotune.cli.flags`), the arguments
-of `autotune.tune` (`Asked`), environment variables, and files of flags with what each of them may decide
-(`autotune.cli.team_defaults`). A field that is added here and used where it has its effect is added everywhere.
+of `autotune.tune` (`Asked`), environment variables, and files of flags (`autotune.cli.team_defaults`). A field that is
+added here and used where it has its effect is added everywhere.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_STUDIES_DIR = Path("studies")
-FileOf = Literal["anybody", "anybody, inside", "a named file", "the user", "nobody"]
-"""Whose file of flags may set a field: that of any folder; the same for what lies in that folder; a file that is named
-with `--config` as well; the user's own alone; none."""
+SetBy = Literal["a file", "the user", "nobody"]
+"""Who may set a field beside a program: a file of flags, too; whoever types it or sets its variable; whoever types."""
 
 
-def ask(default: Any, about: str, *, by: FileOf = "a named file", variable: str | None = None, **limits: float) -> Any:
+def ask(default: Any, about: str, *, by: SetBy = "a file", variable: str | None = None, **limits: float) -> Any:
     """A field that is asked for with a flag. `variable`: the environment variable that gives its default."""
     return Field(
         default,
@@ -152,36 +151,32 @@ class Question(Record):
     task: Literal["infer", "train", "generate"] = ask(
         "infer",
         "infer: tune calls of the model; train: tune training steps; generate: tune text generation, model.generate.",
-        by="anybody",
     )
     shapes: Texts = ask(
         (),
         'Input shapes of the job, e.g. "batch=1:60%,4:30%,8:10%" or "seq=16..128"; separate dimensions by ; or repeat '
         "the option. The default objective is total:1000 then.",
-        by="anybody",
     )
     traffic: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
-        None, 'Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.', by="anybody, inside"
+        None, 'Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.'
     )
     inputs: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None,
         "File of real calls (torch.save of a list, or autotune.record): results are compared on them, and the first is "
         "timed where the model's function gives no inputs.",
-        by="anybody, inside",
     )
     device: Annotated[str, BeforeValidator(_device)] = ask(
-        "auto", "auto, cpu, gpu (or cuda) or ascend (or npu).", by="anybody", variable="AUTOTUNE_DEVICE"
+        "auto", "auto, cpu, gpu (or cuda) or ascend (or npu).", variable="AUTOTUNE_DEVICE"
     )
-    framework: str | None = ask(None, "torch, mindspore or both. [by device]", by="anybody")
-    study: str | None = ask(None, "Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]", by="anybody")
+    framework: str | None = ask(None, "torch, mindspore or both. [by device]")
+    study: str | None = ask(None, "Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]")
     trials: int | None = ask(
-        None, "Most trials of the study, earlier ones included. [24; no limit with a time]", by="anybody", ge=1
+        None, "Most trials of the study, earlier ones included. [24; no limit with a time]", ge=1
     )
     effort: Effort | None = ask(
         None,
         "quick: a few dozen configs; normal: some hundred, until more are unlikely to pay; exhaustive: all, until "
         "trials or time are used up. [normal]",
-        by="anybody",
     )
     jobs: int | None = ask(
         None,
@@ -191,12 +186,12 @@ class Question(Record):
         ge=1,
     )
     on: str | None = ask(None, "ray, or ray://HOST:PORT: all devices of a Ray cluster. [this machine]", by="the user")
-    quiet: bool = ask(False, "Print nothing on stderr while the study runs.", by="anybody", variable="AUTOTUNE_QUIET")
+    quiet: bool = ask(False, "Print nothing on stderr while the study runs.", variable="AUTOTUNE_QUIET")
     arguments: Annotated[dict[str, Scalar], BeforeValidator(_arguments)] = ask(
         {}, "NAME=VALUE for the model's function; repeatable."
     )
     space: Paths = ask((), "Search-space file in place of the bundled one; one for each framework.")
-    fixed_precision: bool = ask(False, "Do not try settings that change numerics.", by="anybody")
+    fixed_precision: bool = ask(False, "Do not try settings that change numerics.")
     process_settings: bool = ask(
         False,
         "Also try settings of the whole process (threads, allocator, matmul precision, ...); the job has to allow them "
@@ -206,7 +201,6 @@ class Question(Record):
         False,
         "With task train: also try what compiles loss or optimizer along, for a job that hands its whole step over "
         "(training_step). No Trainer, Lightning or loop of your own can use that.",
-        by="anybody",
     )
     instances: Annotated[str | None, BeforeValidator(_as_text)] = ask(
         None,
@@ -218,16 +212,15 @@ class Question(Record):
         "latency (the median), p90, p99, throughput, memory, compile or total:CALLS, of generated text ttft and tpot "
         "(the first token, each further one); repeatable: the verdict is about the first, the Pareto front about all. "
         "[latency; with shapes total:1000]",
-        by="anybody",
     )
-    constraints: Texts = ask((), 'E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.', by="anybody")
+    constraints: Texts = ask((), 'E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.')
     tolerance: float | None = ask(
-        None, "Largest relative error allowed in an output. [by precision]", by="anybody", ge=1e-12, le=1e3
+        None, "Largest relative error allowed in an output. [by precision]", ge=1e-12, le=1e3
     )
     reference: Literal["model", "float32", "float64"] = ask(
-        "model", "Precision of the reference outputs: model (its own), float32, float64.", by="anybody"
+        "model", "Precision of the reference outputs: model (its own), float32, float64."
     )
-    seed: int = ask(0, "Seed of weights, inputs and the order of trials.", by="anybody", ge=0, le=2**32 - 1)
+    seed: int = ask(0, "Seed of weights, inputs and the order of trials.", ge=0, le=2**32 - 1)
     prior: Texts = ask((), "STUDY or exported YAML whose best configs are tried first; repeatable.")
     sampler: str | None = ask(
         None, "An Optuna sampler in place of the tool's own: tpe, random, gp, ... or PACKAGE.MODULE:CLASS."
@@ -236,13 +229,12 @@ class Question(Record):
         {}, "Environment variable NAME=VALUE for every measured process; repeatable."
     )
     compile_timeout: float | None = ask(
-        None, "Longest compile, in seconds. [300, or ten times the others' median]", by="anybody", ge=1, le=1e6
+        None, "Longest compile, in seconds. [300, or ten times the others' median]", ge=1, le=1e6
     )
-    trial_timeout: float | None = ask(None, "Longest trial, in seconds. [900]", by="anybody", ge=1, le=1e6)
+    trial_timeout: float | None = ask(None, "Longest trial, in seconds. [900]", ge=1, le=1e6)
     deadline: str | None = ask(
         None,
         "E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
-        by="anybody",
     )
     report: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None, "At the end, write the report as this HTML file."
@@ -251,7 +243,6 @@ class Question(Record):
     budget: Any = ask(
         None,
         "Time for the whole command, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure.",
-        by="anybody, inside",
     )
     config: Path | None = ask(
         None,
@@ -260,7 +251,7 @@ class Question(Record):
         by="nobody",
     )
     studies_dir: Annotated[Path, BeforeValidator(_from_home)] = ask(
-        DEFAULT_STUDIES_DIR, "Folder that holds the studies.", by="anybody, inside", variable="AUTOTUNE_STUDIES_DIR"
+        DEFAULT_STUDIES_DIR, "Folder that holds the studies.", variable="AUTOTUNE_STUDIES_DIR"
     )
     storage: str | None = ask(
         None,
@@ -325,10 +316,10 @@ class AskedAgain(TypedDict, total=False):
     env: Mapping[str, str] | None
 
 
-def fields_for(*by: FileOf) -> tuple[str, ...]:
-    """The fields that a file of flags of one of these kinds may set."""
+def fields_for(by: SetBy) -> tuple[str, ...]:
+    """The fields that are set so."""
     extras = {name: field.json_schema_extra for name, field in Question.model_fields.items()}
-    return tuple(name for name, extra in extras.items() if isinstance(extra, dict) and extra["by"] in by)
+    return tuple(name for name, extra in extras.items() if isinstance(extra, dict) and extra["by"] == by)
 
 
 class Asked(AskedAgain, total=False):

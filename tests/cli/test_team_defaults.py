@@ -1,8 +1,11 @@
-"""`tune --config FILE` and `[tool.autotune]`: flags that a team sets once."""
+"""`tune --config FILE`: flags that a team sets once."""
 
 from __future__ import annotations
 
 import pytest
+import typer.main
+
+from autotune.cli import app, team_defaults
 
 
 @pytest.fixture
@@ -18,16 +21,12 @@ def lines_of(tune_fake):
 
 
 def test_what_is_typed_counts_most(lines_of, tmp_path, monkeypatch):
-    """Flag, then environment variable, then --config, then pyproject.toml; a dry run says where each came from."""
-    (tmp_path / "pyproject.toml").write_text(
-        '[tool.autotune]\ntrials = 3\nstudies-dir = "project"\njobs = 1\nobjective = ["p90"]\n'
-    )
-    assert lines_of()["configs"].endswith("trials: 3 at most")
-    (tmp_path / "tune.yaml").write_text("trials: 4\nstudies_dir: configured\n")
+    """Flag, then environment variable, then --config; a dry run says where each came from."""
+    (tmp_path / "tune.yaml").write_text("trials: 4\nstudies_dir: configured\njobs: 2\nobjective: [p90]\n")
     said = lines_of("--config", "tune.yaml")
     assert said["configs"].endswith("trials: 4 at most")
     assert "--trials from tune.yaml" in said["settings"]
-    assert "--objective from pyproject.toml" in said["settings"]
+    assert "--objective from tune.yaml" in said["settings"]
     monkeypatch.setenv("AUTOTUNE_JOBS", "1")
     said = lines_of("--config", "tune.yaml", "--trials", "5")
     assert said["configs"].endswith("trials: 5 at most")
@@ -45,6 +44,10 @@ def test_what_is_typed_counts_most(lines_of, tmp_path, monkeypatch):
         ("trials: [1, 2]", "tune.yaml: key trials: takes one value", None),
         ("quiet: 7", "tune.yaml: key quiet: takes true or false", None),
         ("json: true", "tune.yaml: key json: no such flag", None),
+        ("storage: postgresql://me@127.0.0.1/x", "tune.yaml: key storage: no file names a server", "give --storage"),
+        ("'on': ray", "tune.yaml: key on: no file names a server", "give --on yourself"),
+        ("trials: 0x" + "f" * 50, "tune.yaml: key trials: the number is too large", None),
+        ('study: "a\\u0000"', "null characters", None),
         ("- trials", "tune.yaml: ", None),
     ],
 )
@@ -58,22 +61,25 @@ def test_a_mistake_names_file_and_key(tune_fake, tmp_path, text, words, tip):
     assert not (tmp_path / "studies").exists()
 
 
-def test_a_mistake_in_the_project_names_it_too(tune_fake, tmp_path):
-    """The key with its table; with --json it is a document."""
-    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nbudgett = '5m'\n")
-    result = tune_fake("--json")
+def test_a_mistake_is_a_document_too(tune_fake, tmp_path):
+    """With --json."""
+    (tmp_path / "tune.yaml").write_text("budgett: 5m\n")
+    result = tune_fake("--json", "--config", "tune.yaml")
     assert result.returncode == 2
-    assert "pyproject.toml: key tool.autotune.budgett: no such flag" in result.stdout
+    assert "tune.yaml: key budgett: no such flag" in result.stdout
     assert "did you mean budget?" in result.stdout
 
 
-def test_all_commands_find_the_projects_studies(cli, tmp_path):
-    """The folder of studies holds for each command; other flags are those of tune alone."""
-    (tmp_path / "pyproject.toml").write_text('[tool.autotune]\nstudies-dir = "elsewhere"\ntrials = 3\n')
-    assert "elsewhere" in cli("show", "nothing").stderr
-
-
-def test_another_tools_project_is_left_alone(cli, tmp_path):
-    """A pyproject.toml without the table is not even parsed."""
-    (tmp_path / "pyproject.toml").write_text("[tool.other]\nthis is no TOML\n")
+def test_a_folder_decides_nothing(lines_of, cli, tmp_path):
+    """A file that nobody named is not read: no server is called that it names, and no flag is taken from it."""
+    (tmp_path / "pyproject.toml").write_text('[tool.autotune]\nstorage = "postgresql://me@127.0.0.1:1/x"\ntrials = 3\n')
+    assert not lines_of()["configs"].endswith("trials: 3 at most")
     assert cli("studies").returncode == 0
+
+
+def test_every_flag_is_decided_on():
+    """A new flag of `tune` may stand in a file unless it is a server, or is about this one call."""
+    parameters = typer.main.get_command(app).commands["tune"].params
+    flags = {max(each.opts, key=len).lstrip("-") for each in parameters if each.param_type_name == "option"}
+    assert team_defaults._SERVERS == {"storage", "on"}
+    assert flags - {"help-all", "config", "dry-run", "json"} == team_defaults._FIELDS.keys() | team_defaults._SERVERS

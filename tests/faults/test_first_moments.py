@@ -31,12 +31,11 @@ def started(folder: Path, *command: str, **settings: object) -> subprocess.Compl
 class TestAnInterrupt:
     """Ctrl-C before a command has begun, or after it has ended: status 130 and one word, no traceback."""
 
-    @pytest.mark.parametrize("module", ["typer", "tomllib", "optuna"])
+    @pytest.mark.parametrize("module", ["typer", "optuna"])
     @pytest.mark.parametrize("program", [("cli.py",), ("-m", "autotune")], ids=" ".join)
     def test_while_modules_are_imported(self, tmp_path: Path, module: str, program: tuple[str, ...]) -> None:
-        """That of the command line itself, of its files of flags, of a command: each stands for all of its phase."""
+        """That of the command line itself, and of a command: each stands for all of its phase."""
         (tmp_path / f"{module}.py").write_text(INTERRUPTED)
-        (tmp_path / "pyproject.toml").write_text("[tool.autotune]\ntrials = 3\n")
         called = [str(REPOSITORY / each) if each.endswith(".py") else each for each in program]
         ended = started(tmp_path, sys.executable, *called, "show", "s")
         assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
@@ -51,10 +50,10 @@ class TestAnInterrupt:
 
     def test_that_the_shell_has_ignored(self, tmp_path: Path) -> None:
         """A background job of a script is not ended by the script's Ctrl-C."""
-        (tmp_path / "tomllib.py").write_text(f"{INTERRUPTED}loads = lambda _: {{}}\n")
-        (tmp_path / "pyproject.toml").write_text("[tool.autotune]\n")
+        begins = f"from autotune.cli.app import at_begin\nat_begin.append(lambda: exec({INTERRUPTED!r}))\n"
+        (tmp_path / "run.py").write_text(f"{begins}from autotune.__main__ import main\nmain()\n")
         ignored = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
-        ended = started(tmp_path, *cli_command("models"), preexec_fn=ignored)
+        ended = started(tmp_path, sys.executable, "run.py", "models", preexec_fn=ignored)
         assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -109,13 +108,6 @@ class TestAUserWithoutAHome:
         assert user_file() is None
         assert Toolchain.begin("torch", "2", {}) is None
         assert command("studies").exit_code == 0
-
-    def test_a_sentence_names_no_file_that_cannot_be(self, here: Path) -> None:
-        """What a folder may not decide is typed."""
-        (here / "pyproject.toml").write_text('[tool.autotune]\nstorage = "postgresql://me@127.0.0.1:1/x"\n')
-        result = command("studies")
-        assert "give --storage yourself" in result.stderr
-        assert "None" not in result.stderr
 
     def test_a_path_from_home(self, here: Path) -> None:
         """`~` stands for nothing then: no such file."""

@@ -137,6 +137,36 @@ class TestAStudy:
         (folder / "config" / "autotune" / "config.toml").write_text(f'trusted = ["{folder}"]\n')
         assert studies_at("studies").open("s").variables == dict([FOREIGN])
 
+    @pytest.mark.parametrize("beside", ["work-of-others", "work/link"])
+    def test_beside_a_trusted_folder_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str
+    ) -> None:
+        """Trust is of a folder and what is below it: not of a name that begins alike, nor through a link in it."""
+        for name in ("work-of-others", "work/below", "config/autotune"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "work" / "link").symlink_to(tmp_path / "work-of-others")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        (tmp_path / "config" / "autotune" / "config.toml").write_text(f'trusted = ["/nowhere", "{tmp_path}/work"]\n')
+        assert user_folders.is_trusted(tmp_path / "work" / "below")
+        assert not user_folders.is_trusted(tmp_path / beside)
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            *((f"trusted = {wrong}", "is not a list of absolute paths") for wrong in ("'/here'", "['.']", "['']", "[1]")),
+            *((f"trusted = {wrong}", "is not valid TOML") for wrong in ("", "9" * 5000, "[" * 10_000)),
+        ],
+    )
+    def test_a_broken_file_of_the_user_is_a_sentence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+    ) -> None:
+        """With the file."""
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        (tmp_path / "autotune").mkdir()
+        (tmp_path / "autotune" / "config.toml").write_text(text + "\n")
+        with pytest.raises(InputError, match=rf"config\.toml.*{words}"):
+            user_folders.is_trusted(tmp_path)
+
     def test_with_harmless_ones_is_not_asked_about(self, make_study: Callable[..., Study], tmp_path: Path) -> None:
         """And nothing is written beside it."""
         make_study(variables=HARMLESS).close()

@@ -12,20 +12,19 @@ import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import typer
 import yaml
 
 from autotune import environment
 from autotune.api import running, side_by_side
 from autotune.api.side_by_side import Verification
 from autotune.api.studies import studies_at
-from autotune.cli import app
 from autotune.cli.team_defaults import flags_in
 from autotune.errors import SetupError
 from autotune.measure.measurement import Measurement
@@ -213,6 +212,7 @@ def test_the_morning_after(
         ({"models": {"a": {"model": "vit", "study": "b"}}}, "key models.a.study: is not one model's"),
         ({"models": {"a": 5}}, "key models.a: is neither a model nor flags of tune"),
         ({"report": "x.html"}, "key report: is not one model's"),
+        ({"storage": "postgresql://me@127.0.0.1/x"}, "key storage: no file names a server"),
     ],
 )
 def test_a_wrong_spec(change: dict[str, Any], said: str, spec: Path, cli: Cli) -> None:
@@ -229,8 +229,7 @@ def test_the_file_of_the_page(tmp_path: Path) -> None:
     assert found is not None
     path = tmp_path / "night.yaml"
     path.write_text(found[1])
-    context = typer.Context(typer.main.get_command(app))
-    members = read_spec(path, lambda given, place: flags_in(context, path, given, place)[0])
+    members = read_spec(path, partial(flags_in, path))
     assert [(one.study, one.question.build, one.shares_time) for one in members] == [
         ("vit", ("vit",), True),
         ("ranker", ("ranker.py:build",), False),

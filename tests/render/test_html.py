@@ -37,7 +37,7 @@ from tests.conftest import REPOSITORY, with_latency
 
 RECORDED = REPOSITORY / "tests" / "study" / "recorded" / "studies"
 FIGURES = ("finalists", "break-even", "search", "memory", "compile", "processes", "samples")
-"""Of any study that was confirmed; the effects of knobs need pairs of trials."""
+"""Of any study that was confirmed."""
 SECTIONS = ("failures", "trials", "environment")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 HOSTILE = "<script>alert(1)</script>\"'\x1b]0;t\x07$\\frac&amp;{{ 7*7 }}\n</td><img src=x onerror=alert(1)>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,7 +97,6 @@ Quiet = Annotated[bool, option("quiet", "Print nothing on stderr about trials.")
 )
 @with_exit_status
 def tune(
-    context: typer.Context,
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="YAML file: models, and what `tune` takes for each.")],
     output: Output = None,
     anew: Anew = False,
@@ -114,13 +114,7 @@ def tune(
     """
     _require_places(report, junit)
 
-    def flags(given: Any, place: str) -> dict[str, Any]:
-        values, ignored = flags_in(context, spec, given, place)
-        for sentence in ignored:
-            say(sentence)
-        return values
-
-    members = read_spec(spec, flags)
+    members = read_spec(spec, partial(flags_in, spec))
     if output is not None:
         _make(output)
     stop_on_sigterm()

@@ -25,7 +25,7 @@ FlagsIn = Callable[[Mapping[Any, Any], str], Mapping[str, Any]]
 _MODELS = "models"
 _OF_ALL = {
     "study": "its key is the study's name",
-    **dict.fromkeys(("studies_dir", "storage", "report", "quiet"), "give it on the command line"),
+    **dict.fromkeys(("studies_dir", "report", "quiet"), "give it on the command line"),
     "deadline": "use tune for it",
 }
 """Field that no model of a fleet has -> what to do."""
