@@ -1,4 +1,4 @@
-"""A config in a table or a summary: what differs from the untuned model, or all of it.
+"""A config in a table or a summary: what differs from the untuned model.
 
 In short: `compile +freezing +cpp_wrapper matmul_precision=high`. How the model is executed stands alone, a switch has a
 `+` or a `-`, and every other knob its name and value.
@@ -20,13 +20,11 @@ _EXECUTION = "execution"
 """The knob of every framework that says whether, and by what, a model is compiled."""
 
 
-def config_text(config: Config, space: SearchSpace, *, full: bool = False) -> str:
-    """The settings that differ from the untuned model, `untuned` if none does; all settings if `full`.
+def config_text(config: Config, space: SearchSpace) -> str:
+    """The settings that differ from the untuned model, `untuned` if none does.
 
     A knob that the untuned model does not have, such as the mode of a compiler, is left out at its default.
     """
-    if full:
-        return str(config)
     unchanged = {knob.name: knob.default for knob in space.knobs} | space.untuned().root
     start = Config({name: value for name, value in unchanged.items() if name in config.root})
     changed = config.differing(start)

@@ -133,10 +133,8 @@ class Section:
     is_long: ClassVar[bool] = False
     """Its tables are for a page: in a terminal its facts are enough."""
 
-    def __init__(self, answer: StudyResult, *, full: bool = False) -> None:
-        """`full`: each config with all settings, not only with what differs from the untuned model."""
+    def __init__(self, answer: StudyResult) -> None:
         self.answer = answer
-        self._is_full = full
 
     def facts(self) -> Iterable[Fact]:
         """Lines of the summary."""
@@ -169,4 +167,4 @@ class Section:
 
     def config(self, record: TrialRecord) -> str:
         """The config of a trial, in words."""
-        return config_text(record.config, self.answer.space, full=self._is_full)
+        return config_text(record.config, self.answer.space)

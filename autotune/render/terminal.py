@@ -9,7 +9,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from autotune.answer.content import Section, Table
-from autotune.answer.objectives import as_good_as
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.answer.sections.trials import TrialsSection
@@ -31,21 +30,16 @@ _BRIEF = frozenset(
 _STYLES = {"best": "green", "broken": "yellow", "failed": "dim"}
 
 
-def tables(answer: StudyResult, *, full: bool = False, width: int = ROOM_FOR_ALL) -> list[RenderableType]:
-    """What `show` prints above the summary; the trials come first. `full`: each config in full."""
-    shown = [section for section in sections(answer, full=full) if not section.is_long]
+def tables(answer: StudyResult, *, width: int = ROOM_FOR_ALL) -> list[RenderableType]:
+    """What `show` prints above the summary; the trials come first."""
+    shown = [section for section in sections(answer) if not section.is_long]
     shown.sort(key=lambda section: not isinstance(section, TrialsSection))
-    notes = [] if full else [f"config: what differs from the untuned model; {flag('full')} shows every setting"]
+    notes = ["config: what differs from the untuned model"]
     return [
         drawn(table, width, notes if isinstance(section, TrialsSection) else ())
         for section in shown
         for table in section.tables()
     ]
-
-
-def trials_table(answer: StudyResult, *, full: bool = False, width: int = ROOM_FOR_ALL) -> RenderableType:
-    """Every trial with its figures, the best marked; failures with their reason."""
-    return Group(*(drawn(table, width) for table in TrialsSection(answer, full=full).tables()))
 
 
 def drawn(content: Table, width: int = ROOM_FOR_ALL, more_notes: Sequence[str] = ()) -> RenderableType:
@@ -65,15 +59,15 @@ def drawn(content: Table, width: int = ROOM_FOR_ALL, more_notes: Sequence[str] =
     notes = [
         *content.notes,
         *more_notes,
-        *([f"a wider terminal has more columns, {flag('csv')} has all"] if content.wide & hidden else []),
+        *([f"a wider terminal has more columns, {flag('as_json')} has all"] if content.wide & hidden else []),
     ]
     return Group(*caption, table, *(Text(worded(f"{'  ' * bool(caption)}{note}"), style="dim") for note in notes))
 
 
-def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False, why: bool = False) -> RenderableType:
-    """Verdict, config, what it changes, when that pays, and what to do next. `full`: each config in full; `why`: also
-    what the verdict rests on and what stands in the way."""
-    found = sections(answer, full=full)
+def summary(answer: StudyResult, *, with_next: bool = True, why: bool = False) -> RenderableType:
+    """Verdict, config, what it changes, when that pays, and what to do next. `why`: also what the verdict rests on and
+    what stands in the way."""
+    found = sections(answer)
     lines: list[RenderableType] = [Text(headline(answer), style="bold")]
     lines += [Hanging(f"  {label:<{_LABEL - 1}} {text}", _LABEL + 2) for label, text in facts(found, why=why)]
     if with_next:
@@ -84,13 +78,3 @@ def summary(answer: StudyResult, *, with_next: bool = True, full: bool = False, 
 def facts(found: Sequence[Section], *, why: bool = True) -> list[tuple[str, str]]:
     """The lines of the summary, each with its label. Without `why`, those that every reader is shown."""
     return [fact for section in found for fact in section.facts() if why or fact[0] in _BRIEF]
-
-
-def markdown(answer: StudyResult) -> str:
-    """The verdict and the trials, to paste where Markdown is read."""
-    (table,) = TrialsSection(answer).tables()
-    indices = [n for n, name in enumerate(table.columns) if name not in table.on_page]
-    header = [f"times {as_good_as(answer.objective)} trial 0" if name == "x*" else name for name in table.columns]
-    rows = [header, ["---"] * len(table.columns), *table.rows]
-    lines = [f"| {' | '.join(row[n].replace('|', '&#124;') for n in indices)} |" for row in rows]
-    return "\n".join([f"**{headline(answer)}**", "", *lines])

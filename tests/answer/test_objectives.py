@@ -21,7 +21,7 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
 from autotune.render.side_by_side import comparison_lines, verification_lines
-from autotune.render.terminal import summary, trials_table
+from autotune.render.terminal import summary, tables
 from autotune.space.portfolio import Entry, PortfolioTable
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies
@@ -329,7 +329,7 @@ class TestConstraints:
         number = next(each.number for each in study.records() if each.config == B)
         assert f"infeasible  trial {number} has 2 ms, but peak_memory 2.1 GiB, 5.0 % over 2GiB" in text
         assert "excluded    2 of the trials by peak_memory <= 2GiB" in text
-        assert "(peak_memory 2.1 GiB, 5.0 % over 2GiB)" in said(trials_table(StudyResult(study)))
+        assert "(peak_memory 2.1 GiB, 5.0 % over 2GiB)" in said(tables(StudyResult(study))[0])
 
     def test_a_worse_one_that_is_out_of_bounds_is_not(self, tuned):
         """Nobody misses it."""

@@ -1,4 +1,4 @@
-"""`show`: legible in a terminal of 80 columns, and to paste."""
+"""`show`: legible in a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_show_is_legible_in_80_columns(study, monkeypatch, capsys):
     """No line is longer, no cell is cut, and no setting is broken in two."""
     terminal = console.PlainConsole(width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr("autotune.render.console.console", lambda *_: terminal)
-    show._print_tables(StudyResult(study), study, full=False, why=False)
+    show._print_tables(StudyResult(study), study, why=False)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\u2026" not in shown
@@ -49,10 +49,3 @@ def test_a_long_line_of_the_summary_goes_on_below_its_text(capsys):
     assert second.startswith(" " * 14 + "a word") or second.startswith(" " * 14 + "word")
     console.PlainConsole(soft_wrap=True).print(line)
     assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_csv_and_json_are_two_documents(make_study, cli):
-    """What either holds stands in the golden files."""
-    make_study().close()
-    refusal = cli("show", "s", "--csv", "--json")
-    assert (refusal.returncode, "give one of them" in refusal.stderr) == (2, True)

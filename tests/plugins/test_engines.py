@@ -119,7 +119,7 @@ def test_one_that_cannot_run_the_model(abacus, tune, failure):
     study = tune(engine=failure)
     assert StudyResult(study).verdict is Verdict.FASTER
     assert "Abacus" not in words(study)
-    told = dict(EnginesSection(StudyResult(study), full=True).facts())
+    told = dict(EnginesSection(StudyResult(study)).facts())
     assert told["engines"].startswith(f"Abacus was not timed: {failure.error}")
     assert failure.error in page(study)
     assert document(StudyResult(study))["engines"]["figures"][0]["value"] is None

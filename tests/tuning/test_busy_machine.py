@@ -14,7 +14,7 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Stage
 from autotune.measure.statistics import Verdict
 from autotune.render.live import LiveDisplay
-from autotune.render.terminal import trials_table
+from autotune.render.terminal import tables
 from autotune.study.budget import BlockPlan, BusyMachinePlan
 from autotune.study.records import BlockRow
 from autotune.study.sampler.sampler import Sampler
@@ -157,7 +157,7 @@ class TestTheVerdict:
         assert confirmation.why.startswith(
             "the search could not tell which configs to compare: other programs disturbed"
         )
-        assert "measured, disturbed" in printed(trials_table(StudyResult(tune.study)))
+        assert "measured, disturbed" in printed(tables(StudyResult(tune.study))[0])
         assert "undecided" in summary_of(tune.study)
 
     def test_a_proven_gain_stands(self, tune):

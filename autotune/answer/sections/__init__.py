@@ -15,15 +15,15 @@ from autotune.tuning.events import Event
 from autotune.workload.kinds import PACKAGES, kind_named, modules_of
 
 
-def sections(answer: StudyResult, *, full: bool = False) -> list[Section]:
-    """All findings about a study, in the order of their places. `full`: each config with all settings."""
+def sections(answer: StudyResult) -> list[Section]:
+    """All findings about a study, in the order of their places."""
     entry = None if answer.untuned is None else answer.untuned.measurement.signature.work
     own = (
         []
         if entry is None or not PACKAGES.has(entry)
         else classes_in(modules_of(kind_named(entry), "sections"), Section)
     )
-    return [each(answer, full=full) for each in sorted((*_kinds(), *own), key=lambda each: each.place)]
+    return [each(answer) for each in sorted((*_kinds(), *own), key=lambda each: each.place)]
 
 
 def news(event: Event) -> list[str]:

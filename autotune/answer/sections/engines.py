@@ -43,9 +43,8 @@ class EnginesSection(Section):
         if timed and block.untuned is not None:
             best = [] if block.best is None else [f"trial {block.trial} in {self._shown(block.best)}"]
             yield "engines", ", ".join([*timed, *best, f"the untuned model in {self._shown(block.untuned)}"])
-        was_measured = block.untuned is not None
         for one in self._figures:
-            if one.value is None and (self._is_full or not was_measured):
+            if one.value is None:
                 yield "engines", f"{one.title} was not timed: {one.problem}"
 
     def words(self) -> str:
