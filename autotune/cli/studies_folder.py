@@ -18,15 +18,9 @@ from autotune.question.question import DEFAULT_STUDIES_DIR
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from autotune.study.study import Studies
-
 group = typer.Typer(rich_markup_mode=None)
 app.add_typer(group, name="studies")
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-OtherDir = Annotated[
-    Path | None, typer.Option("--studies-dir", help="Folder that holds the studies. [as given before the verb]")
-]
 
 
 @group.callback(invoke_without_command=True)
@@ -36,7 +30,7 @@ def studies(
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the studies in the folder; `rm` and `prune` remove some."""
+    """List the studies in the folder; `rm` removes some."""
     context.obj = (studies_dir, storage)
     if context.invoked_subcommand is None:
         _list(studies_dir, storage, as_json=as_json)
@@ -62,52 +56,32 @@ def _list(studies_dir: Path, storage: str | None, *, as_json: bool) -> None:
 def remove(
     context: typer.Context,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies to remove.")],
-    yes: Yes = False,
-    studies_dir: OtherDir = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    studies_dir: Annotated[
+        Path | None, typer.Option("--studies-dir", help="Folder that holds the studies. [as given before the verb]")
+    ] = None,
     storage: Storage = None,
 ) -> int:
-    """Remove studies and the files that the tool made for them. Other files in their folders are kept."""
-    studies = _place(context, studies_dir, storage)
-    for name in names:
-        studies.require(name)
-    return _remove(list(dict.fromkeys(names)), studies, yes=yes)
+    """Remove studies and the files that the tool made for them. Other files in their folders are kept.
 
-
-@group.command()
-@with_exit_status
-def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None, storage: Storage = None) -> int:
-    """Remove the studies in which nothing was measured."""
-    studies = _place(context, studies_dir, storage)
-    names = studies.without_measurement(lambda error: say(f"kept: {error}"))
-    if not names:
-        print_line(f"every study in {studies} has a measurement: nothing to remove")
-        return 0
-    return _remove(names, studies, yes=yes, only_unmeasured=True)
-
-
-def _place(context: typer.Context, studies_dir: Path | None, storage: str | None) -> Studies:
-    """The studies that were named before or after the verb."""
-    from autotune.api.studies import studies_at
-
-    folder_before, storage_before = context.obj
-    return studies_at(studies_dir or folder_before, storage_before if storage is None else storage)
-
-
-def _remove(names: list[str], studies: Studies, *, yes: bool, only_unmeasured: bool = False) -> int:
-    """Ask, then remove. Returns 1 if the answer is no."""
+    Exit status: 1 if the answer is no.
+    """
     from autotune.answer.format import num_bytes
+    from autotune.api.studies import studies_at
     from autotune.own_folders import size_bytes
 
+    folder_before, storage_before = context.obj
+    studies = studies_at(studies_dir or folder_before, storage_before if storage is None else storage)
+    names = list(dict.fromkeys(names))
+    for name in names:
+        studies.require(name)
     for name in names:
         say(f"{studies.folder / name}: {num_bytes(size_bytes(studies.folder / name))}")
     if not yes and not _is_agreed(f"remove {len(names)} {'study' if len(names) == 1 else 'studies'}?"):
         say("nothing was removed")
         return 1
     for name in names:
-        kept = studies.remove(name, only_unmeasured=only_unmeasured)
-        if kept is None:
-            print_line(f"kept {name}: it has been measured meanwhile")
-            continue
+        kept = studies.remove(name)
         stays = f"; not removed: {', '.join(map(_where, kept))}" if kept else ""
         print_line(f"removed {name}{stays}")
     return 0

@@ -100,16 +100,12 @@ class FolderStudies(Studies):
         opened = sqlite.open_storage(folder / "study.db", create=False)
         return Study(self, folder, manifest, SqliteDatabase(folder, opened))
 
-    def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
+    def remove(self, name: str) -> list[Path]:
         self.require(name)
         folder, manifest = self.folder / name, None
         with suppress(AutotuneError):  # Broken, or a link, which stays.
             manifest = read_manifest(self.own_folder(name) / "manifest.json")
         with sqlite.exclusive(folder / own_files.LOCK):
-            if only_unmeasured:
-                with closing(self.open(name)) as study:
-                    if study.has_evidence():
-                        return None
             own_files.remove_study(folder, manifest)
         return own_files.what_stays(folder)
 

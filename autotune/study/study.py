@@ -176,7 +176,7 @@ class Study:
         return self.folder / "reference.npz"
 
     def trial_folder(self, number: int) -> TrialFolder:
-        return trial_folder(self.folder, number)
+        return TrialFolder(self.folder / "trials" / f"{number:04d}")
 
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
@@ -474,9 +474,8 @@ class Studies(ABC):
         """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
 
     @abstractmethod
-    def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
-        """Remove a study. Returns what stays in its folder, because the tool did not make it; None where the study was
-        kept, because it has a measurement by now and `only_unmeasured` ones are to go.
+    def remove(self, name: str) -> list[Path]:
+        """Remove a study. Returns what stays in its folder, because the tool did not make it.
 
         Raises InputError for an unknown name, StoreError where it is in use or cannot be removed.
         """
@@ -533,19 +532,6 @@ class Studies(ABC):
             raise
         return study
 
-    def without_measurement(self, on_broken: Callable[[AutotuneError], None] = lambda _: None) -> list[str]:
-        """Names of this machine's studies in which nothing was measured and nothing is running, in order. A broken one
-        may hold measurements; `on_broken` hears what is wrong with it."""
-        found = []
-        for name in self.names():
-            try:
-                with closing(self.open(name)) as study:
-                    if study.database.is_here and not study.has_evidence():
-                        found.append(name)
-            except AutotuneError as error:
-                on_broken(error)
-        return found
-
     def absolute(self) -> Self:
         """These studies, whatever the current folder is from now on."""
         absolute = copy.copy(self)
@@ -587,8 +573,3 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(
             f"cannot create {folder}: {error.strerror}", tip=f"choose another folder with {marked('studies_dir')}"
         ) from None
-
-
-def trial_folder(study: Path, number: int) -> TrialFolder:
-    """The folder of a trial in that of its study."""
-    return TrialFolder(study / "trials" / f"{number:04d}")

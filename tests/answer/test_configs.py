@@ -24,10 +24,6 @@ def test_only_what_differs_from_the_untuned_model_is_shown(space, settings, show
     assert config_text(Config(settings), space) == shown
 
 
-def test_all_settings_are_shown_in_full(space):
-    """`--full` leaves nothing out."""
-
-
 def test_a_switch_is_a_sign_and_a_value_has_its_knobs_name(space_file):
     """`compile +freezing -fusion mode=fast`: how the model is executed stands alone."""
     knobs = yaml.safe_load(space_file.read_text())

@@ -56,13 +56,6 @@ def test_nothing_of_a_removed_study_is_left(folder, tune_fake, cli):
     assert [path.name for path in folder.iterdir()] == ["empty"]
 
 
-def test_prune_removes_what_was_never_measured(folder, cli):
-    """And says so where there is nothing to remove."""
-    assert FolderStudies(folder).without_measurement() == ["empty"]
-    assert cli("studies", "prune", "--yes").stdout == "removed empty\n"
-    assert "nothing to remove" in cli("studies", "prune").stdout
-
-
 def test_a_person_is_asked_first(folder, cli, monkeypatch):
     """A no removes nothing; where nobody can be asked, nothing is removed without `--yes`."""
     refusal = cli("studies", "rm", "full")
@@ -77,7 +70,7 @@ def test_the_folder_may_stand_before_or_after_the_verb(folder, cli, tmp_path):
     folder.rename(tmp_path / "other")
     assert cli("studies", "rm", "full", "--yes").returncode == 2
     assert cli("studies", "--studies-dir", "other", "rm", "full", "--yes").returncode == 0
-    assert cli("studies", "prune", "--yes", "--studies-dir", "other").stdout == "removed empty\n"
+    assert cli("studies", "rm", "empty", "--yes", "--studies-dir", "other").stdout == "removed empty\n"
 
 
 @pytest.mark.parametrize("name", ["nobody", "..", "../studies", "full/trials"])
@@ -94,18 +87,3 @@ def test_a_study_in_use_stays(folder, make_study):
         FolderStudies(folder).remove("busy")
     assert (folder / "busy" / "study.db").exists()
     study.close()
-
-
-def test_prune_keeps_what_was_measured_while_it_asked(folder, cli, monkeypatch, make_study, measurement):
-    """Between the question and the answer the model may have been mended and tuned."""
-
-    def tuned_meanwhile(question):
-        study = FolderStudies(folder).open("empty")
-        with study.writing():
-            study.tell(ask(study, 1), with_latency(measurement, 0.008))
-        study.close()
-        return True
-
-    monkeypatch.setattr(studies_folder, "_is_agreed", tuned_meanwhile)
-    assert "kept empty: it has been measured meanwhile" in cli("studies", "prune").stdout
-    assert (folder / "empty" / "manifest.json").exists()

@@ -127,7 +127,7 @@ def test_each_command_refuses_a_link_at_each_part(clone: Path, reading: str, par
 
 
 @pytest.mark.parametrize(
-    "command", [*READING.values(), ("studies",), ("studies", "rm", "s", "--yes"), ("studies", "prune", "--yes")]
+    "command", [*READING.values(), ("studies",), ("studies", "rm", "s", "--yes")]
 )
 def test_no_command_looks_behind_linked_studies(clone: Path, command: tuple[str, ...]) -> None:
     """The folder of all studies may be a link as well, since `git` keeps those; one that is named from the root is the
@@ -182,10 +182,6 @@ def test_a_removal_leaves_links_and_what_they_lead_to(clone: Path, part: str) ->
     before = outside(clone)
     if part != "manifest.json":
         assert f"{name} is a symbolic link" in run_here(clone, "studies", "--json").stdout
-    pruned = run_here(clone, "studies", "prune", "--yes")
-    assert "nothing to remove" in pruned.stdout
-    if part != "manifest.json":
-        assert f"kept: {name} is a symbolic link" in pruned.stderr
     result = run_here(clone, "studies", "rm", "s", "--yes")
     if part == "lock":
         assert f"{name} is a symbolic link" in result.stderr

@@ -64,15 +64,13 @@ class SharedStudies(Studies):
             database = SharedDatabase(self._url, storage, name, home, is_here=here is not None)
             return Study(self, here or home.as_path, manifest, database)
 
-    def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
+    def remove(self, name: str) -> list[Path]:
         """Remove the records alone where the files are on another machine, which may be gone; where they are there
         still, they yield to the next study of the name on that machine."""
         with closing(self.open(name)) as study:
             database = study.database
             assert isinstance(database, SharedDatabase)
             with study.exclusive() if database.is_here else database.locked():
-                if only_unmeasured and study.has_evidence():
-                    return None
                 # First: a folder without records is taken over by the next study of the name.
                 database.forget()
                 if database.is_here:
