@@ -76,15 +76,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """Series over one pair of axes, with a name at some points and lines at a value of either axis."""
+    """Series over one pair of axes, with lines at a value of either axis."""
 
     x: PlotAxis
     y: PlotAxis
     series: Sequence[Series]
     height: float
     """Inches."""
-    legend: Literal["lower left", "lower right", "upper left", "below", ""] = ""
-    names: Sequence[tuple[float, float, str]] = ()
+    legend: Literal["lower left", "upper left", "below", ""] = ""
     level: float | None = None
     crossing: tuple[float, str] | None = None
     """A value of `x` where a line stands, and what is written at it."""

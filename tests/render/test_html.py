@@ -36,7 +36,7 @@ from tests.asking import ask
 from tests.conftest import REPOSITORY, with_latency
 
 RECORDED = REPOSITORY / "tests" / "study" / "recorded" / "studies"
-FIGURES = ("finalists", "break-even", "search", "memory", "compile", "processes", "samples")
+FIGURES = ("finalists", "break-even", "search", "processes")
 """Of any study that was confirmed."""
 SECTIONS = ("failures", "trials", "environment")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

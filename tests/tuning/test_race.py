@@ -629,8 +629,6 @@ def test_what_makes_processes_differ_is_told_once(make_study, on_a_cpu):
     assert "keep memory in the process" in shown
     assert "other programs" not in shown
     assert "quieter" not in shown
-    (figure,) = NoiseSection(StudyResult(study)).figures()
-    assert [row[1] for row in figure.table.rows] == ["0", "0", "5000", "10000", "0", "0", "0", "0"]
 
 
 def test_a_machine_that_was_slower_in_some_blocks_is_told(make_study, on_a_cpu):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.answer.content import Curves, Fact, Figure, PlotAxis, Section, Series, Table
+from autotune.answer.content import Fact, Section
 from autotune.answer.format import percent, seconds
 from autotune.errors import marked
 from autotune.measure.scatter import LEAST_CORES, Cause, ProcessState, Scatter, given_back_s
@@ -91,39 +91,6 @@ class NoiseSection(Section):
             "drift": self.answer.drift,
             "scatter": None if scatter is None else {"trial": scatter[0], **scatter[1].model_dump()},
         }
-
-    def figures(self) -> Iterator[Figure]:
-        """A point a process, where page faults make the difference."""
-        scatter = self.answer.scatter
-        if scatter is None or scatter[1].cause is not Cause.FAULTS:
-            return
-        untuned = self.answer.untuned
-        series, rows = [], []
-        for number, states in self.answer.states.items():
-            is_untuned = untuned is not None and number == untuned.number
-            name = "untuned" if is_untuned else f"trial {number}"
-            x, y = [state.page_faults for state in states], [state.latency_s for state in states]
-            series.append(Series(x, y, "untuned" if is_untuned else "best", name, marker="s" if is_untuned else "o"))
-            rows += [(name, f"{faults:.0f}", seconds(latency_s)) for faults, latency_s in zip(x, y, strict=True)]
-        second, kept = self.answer.second, self.answer.second_figures
-        level, words = None, ""
-        if second is not None and kept is not None and self.answer.objective.quantity == "latency":
-            level, words = kept.value, f" The line: untuned, by {second.deed} alone."
-        yield Figure(
-            "faults",
-            "Page faults",
-            "A point a process. The C library gives freed memory back to the system and asks for it again; whether it "
-            f"does so is drawn anew in each process.{words}",
-            Curves(
-                PlotAxis("page faults a call", "{:g}".format),
-                PlotAxis("", seconds),
-                series,
-                3.2,
-                "upper left",
-                level=level,
-            ),
-            Table("Page faults by process", ("config", "faults a call", "latency"), rows),
-        )
 
 
 def scatter_in_words(trial: int, scatter: Scatter) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from autotune.answer.content import Curves, Figure, Mark, PlotAxis, Role, Section, Series, Table
+from autotune.answer.content import Mark, Section, Table
 from autotune.answer.format import count, error, misses, num_bytes, seconds, times
 from autotune.answer.objectives import ratio_footnote
 from autotune.answer.sections.environment import accelerator_remarks
@@ -81,79 +79,6 @@ class TrialsSection(Section):
         objective = self.answer.objective
         value = objective.value(outcome)
         return times(objective.value(self.answer.untuned.measurement) / value) if math.isfinite(value) else "-"
-
-    def figures(self) -> Iterator[Figure]:
-        """Nothing where less than two trials have a value."""
-        yield from self._scatter("memory", "peak memory", lambda m: m.peak_memory_bytes, lambda v: num_bytes(round(v)))
-        yield from self._scatter("compile", "compile time", lambda m: max(m.compile_s, 0.0), seconds)
-        yield from self._samples()
-
-    def _scatter(
-        self, name: str, what: str, value: Callable[[Measurement], float | None], text: Callable[[float], str]
-    ) -> Iterator[Figure]:
-        """Latency against something else that a trial measured."""
-        answer = self.answer
-        points = {
-            record.number: (float(against), record.measurement.latency.p50)
-            for record in answer.measured
-            if (against := value(record.measurement)) is not None
-        }
-        if len(points) < 2:
-            return
-        front = {record.number for record in answer.front} if len(answer.objectives) > 1 else set()
-        roles: dict[int, tuple[Role, str]] = {} if answer.best is None else {answer.best.number: ("best", "D")}
-        roles |= {} if answer.untuned is None else {answer.untuned.number: ("untuned", "s")}
-        series, names = [], []
-        for number, (x, y) in points.items():
-            role, marker = roles.get(number, ("other", "o"))
-            is_named = number in roles or number in front
-            series.append(Series([x], [y], role, marker=marker, is_filled=is_named))
-            if is_named:
-                names.append((x, y, "untuned" if role == "untuned" else f"trial {number}"))
-        plot = Curves(
-            PlotAxis(f"{what} (left is better)", lambda v: text(max(v, 0.0))),
-            PlotAxis("latency (lower is better)", lambda v: seconds(max(v, 0.0))), series, 3.2, names=names,
-        )  # fmt: skip
-        filled = f" Filled: on the Pareto front of {', '.join(o.name for o in answer.objectives)}." if front else ""
-        words = f"Median of a call against {what}, of each measured trial, by one process each.{filled}"
-        configs = {record.number: self.config(record) for record in answer.records}
-        rows = [
-            (str(n), seconds(y), text(x), *(["yes" if n in front else "no"] if front else []), configs[n])
-            for n, (x, y) in points.items()
-        ]
-        columns = ("trial", "latency", what, *(["on the front"] if front else []), "config")
-        table = Table(f"Latency and {what} of each measured trial", columns, rows)
-        yield Figure(name, f"Latency against {what}", words, plot, table)
-
-    def _samples(self) -> Iterator[Figure]:
-        """The distribution of the samples of one process each: the untuned model's and the best trial's."""
-        untuned = self.answer.untuned
-        records = {record.number: record for record in (untuned, self.answer.best) if record is not None}
-        if not records:
-            return
-        series, rows = [], []
-        for number, record in records.items():
-            is_untuned = untuned is not None and number == untuned.number
-            values = sorted(record.measurement.samples.latency_s)
-            steps = sorted({round(n * (len(values) - 1) / 299) for n in range(300)})
-            series.append(
-                Series(
-                    [values[n] for n in steps], [(n + 1) / len(values) for n in steps],
-                    "untuned" if is_untuned else "best", "untuned" if is_untuned else f"trial {number}",
-                    "-" if is_untuned else "--", is_stepped=True,
-                )
-            )  # fmt: skip
-            latency = record.measurement.latency
-            shown = (values[0], statistics.median(values), latency.p90, latency.p99, values[-1])
-            rows.append((str(number), str(len(values)), *map(seconds, shown)))
-        plot = Curves(
-            PlotAxis("latency of a call", lambda v: seconds(max(v, 0.0))),
-            PlotAxis("share of calls that are no slower", lambda v: f"{v:.0%}", limits=(0, 1.03)),
-            series, 3.0, "lower right",
-        )  # fmt: skip
-        words = "Every sample of the trial's own process in the search: how far single calls scatter."
-        columns = ("trial", "samples", "fastest", "median", "p90", "p99", "slowest")
-        yield Figure("samples", "Call by call", words, plot, Table("Samples of one process each", columns, rows))
 
     def document(self) -> dict[str, Any]:
         return {"trials": [_document(record) for record in self.answer.records]}

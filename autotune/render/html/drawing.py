@@ -104,8 +104,6 @@ def _paint_curves(plot: Curves, axes: Axes) -> None:
         where, text = plot.crossing
         axes.axvline(where, color=MUTED, linewidth=1)
         axes.text(where, 0.03, f" {text}", transform=axes.get_xaxis_transform(), color=MUTED)
-    for x, y, name in plot.names:
-        axes.annotate(label(name), (x, y), xytext=(5, 5), textcoords="offset points", fontsize=9, color=INK)
     axes.margins(0.08, 0.12)
     axes.set_xlabel(plot.x.label)
     axes.set_title(plot.y.label, loc="left", fontsize=10, color=MUTED)
