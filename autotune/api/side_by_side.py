@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import bench_in, scratch
 from autotune.api.studies import studies_at
-from autotune.command_line import command
 from autotune.errors import InputError, shown_at_the_call
 from autotune.measure.objective import Objective
 from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study.study import Studies
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of_trials
-from autotune.verification.verify import Verified, paired_run_of_configs, paired_run_with_untuned
+from autotune.verification.verify import Verification, paired_run_of_configs, paired_run_with_untuned
 from autotune.verification.verify import verify as verify_tuned
 from autotune.workload.process_start import given_again
 
@@ -33,42 +31,8 @@ Exported = str | PathLike[str] | TunedConfig
 class Comparison(ComparisonResult):
     """Either a comparison of two configs or the failure of one of them (or of the untuned model) and its name."""
 
-    pair: PairedRun | None = field(default=None, repr=False)
-    """What was measured."""
     names: tuple[str, str] = ("first", "second")
     """What the two are called: their files, or `trial N`."""
-    command: str | None = None
-    """The command line that measures them again; None where the configs came from no file."""
-
-    @shown_at_the_call
-    def report(self, path: str | PathLike[str] = "report.html") -> Path:
-        """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
-        InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.render.html.page import write_page
-        from autotune.render.side_by_side import comparison_page
-
-        assert self.pair is not None
-        return write_page(Path(fspath(path)), partial(comparison_page, self, self.pair, self.names, self.command))
-
-
-@dataclass(frozen=True)
-class Verification(Verified):
-    """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
-
-    pair: PairedRun | None = field(default=None, repr=False)
-    """What was measured; None: nothing."""
-    name: str = "exported config"
-    """The exported file."""
-    command: str | None = None
-    """The command line that verifies it again; None where the config came from no file."""
-
-    @shown_at_the_call
-    def report(self, path: str | PathLike[str] = "report.html") -> Path:
-        """Write it with figures as one HTML file, as `Comparison.report` does."""
-        from autotune.render.html.page import write_page
-        from autotune.render.side_by_side import verification_page
-
-        return write_page(Path(fspath(path)), partial(verification_page, self, self.pair, self.name, self.command))
 
 
 @shown_at_the_call
@@ -88,9 +52,8 @@ def verify(
 
     Returns a `Verification`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (it fails or computes something else) or
     `"unclear"` (the machine is too noisy to tell), `why` a sentence, `promised` and `result.speedup` the `Speedup` of
-    then and of today; `report(path)` writes a page. Raises InputError for a file that cannot be read,
-    MissingFrameworkError or MissingDeviceError where it cannot be measured here, and SetupError if the untuned model
-    fails or is not the one that was tuned.
+    then and of today. Raises InputError for a file that cannot be read, MissingFrameworkError or MissingDeviceError
+    where it cannot be measured here, and SetupError if the untuned model fails or is not the one that was tuned.
     """
     require_share(max_loss)
     limits, notify = parse_budget(budget), notify_all(callbacks)
@@ -99,11 +62,7 @@ def verify(
         pair = paired_run_with_untuned(tuned, folder)
         on_block = _on_block(Objective.parse(tuned.workload.objective), notify)
         with bench_in(folder, tuned.environment.variables) as bench:
-            found = verify_tuned(tuned, pair, bench, limits, on_block, max_loss=max_loss)
-    name = file_of(file)
-    if name is None:
-        return Verification(**vars(found), pair=pair)
-    return Verification(**vars(found), pair=pair, name=name, command=command("verify", name, max_loss=max_loss or None))
+            return verify_tuned(tuned, pair, bench, limits, on_block, max_loss=max_loss)
 
 
 @shown_at_the_call
@@ -125,18 +84,17 @@ def compare(
     `callbacks` as of `verify`.
 
     Returns a `Comparison`: `speedup` is that of the second over the first (`median`, `low`, `high`: above 1 the second
-    is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second; `report(path)`
-    writes a page. Where one of them fails, `failure` says how and `failed` which (`"untuned"`, `"first"` or
-    `"second"`), and the others are None. Raises InputError for files that are not comparable and for an unknown study
-    or trial, else like `verify`.
+    is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second. Where one of
+    them fails, `failure` says how and `failed` which (`"untuned"`, `"first"` or `"second"`), and the others are None.
+    Raises InputError for files that are not comparable and for an unknown study or trial, else like `verify`.
     """
     limits, notify = parse_budget(budget), notify_all(callbacks)
     with scratch() as folder:
         studies = studies_at(studies_dir, storage)
-        pair, names, line = _asked(first, second, study, studies, folder=folder, env=env or {})
+        pair, names = _asked(first, second, study, studies, folder=folder, env=env or {})
         with bench_in(folder, pair.variables) as bench:
             found = measure(pair, bench, limits, _on_block(pair.objective, notify))
-    return Comparison(**vars(found), pair=pair, names=names, command=line)
+    return Comparison(**vars(found), names=names)
 
 
 def _asked(
@@ -147,23 +105,19 @@ def _asked(
     *,
     folder: Path,
     env: Mapping[str, str],
-) -> tuple[PairedRun, tuple[str, str], str | None]:
-    """What is to be measured, what the two are called, and the command line that does the same."""
+) -> tuple[PairedRun, tuple[str, str]]:
+    """What is to be measured, and what the two are called."""
     if isinstance(first, int) and isinstance(second, int) and study is not None:
         with closing(studies.open(study)) as opened:
             opened.accept(env)
-            names = (f"trial {first}", f"trial {second}")
-            again = command("compare", opened.name, str(first), str(second)) + opened.flags
-            return paired_run_of_trials(opened, first, second, folder), names, again
+            return paired_run_of_trials(opened, first, second, folder), (f"trial {first}", f"trial {second}")
     if isinstance(first, int) or isinstance(second, int) or study is not None:
         raise InputError(
             f"compare({first!r}, {second!r}, study={study!r}): not understood",
             tip='give two exported files, or two numbers of trials with their study: compare(3, 7, study="NAME")',
         )
     pair = paired_run_of_configs(read_exported(first, env), read_exported(second, env), folder)
-    one, other = file_of(first), file_of(second)
-    line = None if one is None or other is None else command("compare", one, other)
-    return pair, (one or "first", other or "second"), line
+    return pair, (file_of(first) or "first", file_of(second) or "second")
 
 
 def require_share(max_loss: float) -> None:

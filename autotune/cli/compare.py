@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.app import COMMANDS, app, print_result, say, stop_on_sigterm, with_exit_status
-from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, ReportFlag, Storage, StudiesDir, variables_of
-from autotune.cli.report import require_report, write_result
-from autotune.errors import InputError, marked
+from autotune.cli.flags import AsJson, BudgetFlag, EnvAgain, Storage, StudiesDir, variables_of
+from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def verify(
     max_loss: MaxLoss = 0.0,
     against: Against = None,
     env: EnvAgain = None,
-    report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure an exported config again on this machine, or under another release.
@@ -51,8 +49,6 @@ def verify(
     Exit status: 0 it holds, 1 regressed or wrong, 2 not measurable, 3 too noisy to tell.
     """
     if against is not None:
-        if report is not None:
-            raise InputError(f"{marked('report')}: there is no page for {marked('against')}", tip="take --json")
         measure = COMMANDS.require("verify-against")
         status: int = measure(file, against, max_loss=max_loss, budget=budget, env=env, as_json=as_json)
         return status
@@ -60,11 +56,9 @@ def verify(
     from autotune.render.json import verification_document
     from autotune.render.side_by_side import verification_lines
 
-    require_report(report)
     stop_on_sigterm()
     verification = verify_export(file, max_loss=max_loss, budget=budget, env=variables_of(env), callbacks=say_block)
     print_result(verification_document(verification), verification_lines(verification), as_json=as_json)
-    write_result(verification, report)
     return verification.exit_code
 
 
@@ -82,7 +76,6 @@ def compare(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     env: EnvAgain = None,
-    report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare two trials, or two YAML files.
@@ -92,12 +85,10 @@ def compare(
     from autotune.render.json import comparison_document
     from autotune.render.side_by_side import comparison_lines
 
-    require_report(report)
     stop_on_sigterm()
     more = {"budget": budget, "env": variables_of(env), "callbacks": say_block}
     result = _compared(operands, more, {"studies_dir": studies_dir, "storage": storage})
     print_result(comparison_document(result, result.names), comparison_lines(result, result.names), as_json=as_json)
-    write_result(result, report)
     if result.comparison is not None:
         return 0
     return 1 if result.blames_config else 2

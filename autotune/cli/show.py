@@ -1,12 +1,13 @@
-"""The command that shows a study: for a terminal, or for a script."""
+"""The commands that show a study: in a terminal, for a script, or as one HTML file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import app, print_document, with_exit_status
+from autotune.cli.app import app, print_document, print_line, with_exit_status
 from autotune.cli.flags import AsJson, Storage, StudiesDir, StudyName
 from autotune.question.question import DEFAULT_STUDIES_DIR
 
@@ -49,3 +50,34 @@ def _print_tables(result: StudyResult, opened: Study, *, why: bool) -> None:
     if result.home is not None:
         where = f"files of the trials on {result.home.host}, in {result.home.folder}"
         screen.print(f"records in {opened.database}; {where}", style="dim")
+
+
+@app.command()
+@with_exit_status
+def report(
+    study: StudyName,
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
+) -> None:
+    """Write a study with figures as one HTML file.
+
+    It can be read in a browser, printed or sent.
+    """
+    from autotune.api.studies import studies_at
+    from autotune.render.html.page import write_report
+
+    require_report(output)
+    opened = studies_at(studies_dir, storage).open(study)
+    write_report(opened, output)
+    opened.close()
+    print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")
+
+
+def require_report(path: Path | None) -> None:
+    """Raises InputError, before anything is measured, where no report could be written at the end."""
+    if path is None:
+        return
+    from autotune.render.html.page import require_possible
+
+    require_possible(path)

@@ -209,7 +209,7 @@ APART: tuple[tuple[Side, Side, Why], ...] = (
     (_given("deadline"), _given("on"), _THIS_MACHINE),
     (_given("instances"), _given("on"), Why("instances share one machine")),
     (_given("instances"), _given("deadline"), Why("a deadline is for one call at a time")),
-    *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("deadline", "dry_run", "on")),
+    *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("deadline", "dry_run", "on", "report")),
     *((_given("deadline"), _given(name), _TAIL_OF_ONE) for name in ("shapes", "traffic")),
     *((_given("inputs"), _given(name), _TRAFFICS_INPUTS) for name in ("shapes", "traffic")),
     (_argument_of_traffic, _many_shapes, Why("the traffic says its sizes")),

@@ -8,7 +8,7 @@ from autotune.answer.format import ABOUT_THE_SECOND
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import sections
 from autotune.verification.comparison import ComparisonResult
-from autotune.verification.verify import Verified
+from autotune.verification.verify import Verification
 
 
 def document(answer: StudyResult) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def comparison_document(result: ComparisonResult, names: tuple[str, str]) -> dic
     }
 
 
-def verification_document(verification: Verified) -> dict[str, Any]:
+def verification_document(verification: Verification) -> dict[str, Any]:
     """An exported answer, measured again."""
     result = verification.result
     return {

@@ -58,8 +58,6 @@ class PairedRun:
     """Outputs of the untuned model; measured first where the file does not exist."""
     folder: Path
     """For requests, outcomes and caches."""
-    noise_floor: float | None = None
-    """Share by which two processes of the untuned model differed when it was tuned."""
 
 
 def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
@@ -96,7 +94,6 @@ def paired_run_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, 
         reference_precision=wanted.reference_precision,
         reference=folder / "reference.npz",
         folder=folder,
-        noise_floor=tuned.evidence.noise_floor,
     )
 
 
@@ -124,7 +121,6 @@ def paired_run_of_trials(
         # A study that was never measured has none; what is measured here is not its record.
         reference=study.reference if study.reference.exists() else folder / "reference.npz",
         folder=folder,
-        noise_floor=None if study.noise_floor is None else study.noise_floor.spread,
     )
 
 

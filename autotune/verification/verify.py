@@ -23,7 +23,7 @@ EXIT_CODES: dict[Fate, int] = {"holds": 0, "regressed": 1, "wrong": 1, "unclear"
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
 
     outcome: Fate
@@ -51,7 +51,7 @@ def verify(
     on_block: OnBlock,
     *,
     max_loss: float = 0.0,
-) -> Verified:
+) -> Verification:
     """Measure the exported config against the untuned model; `pair` None if the export is the untuned model.
 
     A loss of up to `max_loss` of the promised speed-up is no regression. Raises SetupError where the untuned model
@@ -80,9 +80,9 @@ def _moved(tuned: TunedConfig, then: tuple[float, float], result: ComparisonResu
 
 def _verify(
     tuned: TunedConfig, pair: PairedRun | None, bench: Bench, budget: Budget, on_block: OnBlock, *, max_loss: float
-) -> Verified:
+) -> Verification:
     if pair is None:
-        return Verified("holds", "the answer is the untuned model, which apply() leaves untouched", None, None)
+        return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", None, None)
     promised = tuned.evidence.speedup
     constraints = [Constraint.parse(text) for text in tuned.workload.constraints]  # Before anything takes time.
     result = measure(pair, bench, budget, on_block)
@@ -92,8 +92,8 @@ def _verify(
     misses = [constraint.miss(result.second) for constraint in constraints]
     broken = ", ".join(miss.constraint.text for miss in misses if miss is not None)
     if broken:
-        return Verified("regressed", f"it does not keep {broken} any more", promised, result)
-    return Verified(*_judgement(tuned, result, max_loss), promised=promised, result=result)
+        return Verification("regressed", f"it does not keep {broken} any more", promised, result)
+    return Verification(*_judgement(tuned, result, max_loss), promised=promised, result=result)
 
 
 def _judgement(
@@ -126,14 +126,14 @@ def _judgement(
     )
 
 
-def _of_failure(result: ComparisonResult, promised: Speedup | None) -> Verified:
+def _of_failure(result: ComparisonResult, promised: Speedup | None) -> Verification:
     failure = result.failure
     assert failure is not None
     if result.failed == "first" or not result.blames_config:
         raise SetupError(
             f"the untuned model could not be measured: {failure.error}", tip=f"full log: {failure.evidence}"
         )
-    return Verified("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
+    return Verification("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
 
 
 def paired_run_with_untuned(tuned: TunedConfig, folder: Path) -> PairedRun | None:

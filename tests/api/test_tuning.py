@@ -62,9 +62,6 @@ def test_an_exported_config_is_measured_again(tune, scripted, scripted_pairs):
     compared = autotune.compare(best, 0, study="s", budget=QUICK_BUDGET)
     assert compared.values == (0.002, 0.008)
     assert compared.speedup.high < 1
-    for measured in (found, compared):
-        page = measured.report("again.html").read_text()
-        assert measured.command in page
     assert autotune.compare("best.yaml", "best.yaml", budget=QUICK_BUDGET).speedup.median == pytest.approx(1)
 
 

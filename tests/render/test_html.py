@@ -92,52 +92,29 @@ def hostile(make_study, tmp_path, measurement):
 
 
 @pytest.fixture
-def hostile_results(workload, measurement, tmp_path):
-    """What `compare`, `verify` and `diagnose` return, of a model and configs whose names and errors are an attack."""
+def hostile_results(measurement):
+    """What `diagnose` returns, of a model and a config whose names and errors are an attack."""
     environment = measurement.environment.model_copy(update={"processor": HOSTILE, "variables": {"X": HOSTILE}})
-    model = workload.model_copy(update={"model": HOSTILE, "arguments": {"x": HOSTILE}})
-    untuned, first, second = (
-        Side(model, Config({"latency_ms": ms, "text": text})) for ms, text in ((8, "a"), (8, HOSTILE), (2, "a"))
-    )
-    pair = PairedRun(
-        untuned=untuned, first=first, second=second, variables={"X": HOSTILE}, objective=Objective(), tolerance=None,
-        reference_precision="model", reference=tmp_path / "x", folder=tmp_path, noise_floor=0.02,
-    )  # fmt: skip
-    blocks = Proof(Blocks(tuple((0.008 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0))))
-    measured = with_latency(measurement, 0.002, environment=environment)
-    result = ComparisonResult(blocks, second=measured)
-    failure = Failure(reason=Reason.CRASH, stage=Stage.CHECK, error=HOSTILE, evidence=HOSTILE)
-    asked = {"pair": pair, "names": ("_a.yaml", HOSTILE), "command": HOSTILE}
+    config = Config({"latency_ms": 2, "text": HOSTILE})
     given = {"location": HOSTILE, "source": HOSTILE, "reason": HOSTILE, "hint": HOSTILE, "count": 2, "gives_up": True}
     broken = (
         Finding(kind="graph_break", ailment=BreakKind.OTHER, **given),
         Finding(kind="recompile", ailment=BreakKind.CHANGING_SHAPE, **given),
     )
-    promised = Speedup(median=3.9, low=3.8, high=4.0)
     return {
-        "comparison": Comparison(**vars(result), **asked),
-        "failed-comparison": Comparison(None, failure, "second", **asked),
-        "verification": Verification("holds", HOSTILE, promised, result, pair=pair, name=HOSTILE, command=HOSTILE),
-        "wrong": Verification("wrong", HOSTILE, promised, ComparisonResult(None, failure, "second"), pair=pair),
-        "nothing-to-verify": Verification("holds", HOSTILE, None, None, name=HOSTILE),
         "diagnosis": Diagnosed(
-            model=HOSTILE, framework="torch", config=second.config, untuned_s=0.008, compiled_s=0.002, num_graphs=2,
+            model=HOSTILE, framework="torch", config=config, untuned_s=0.008, compiled_s=0.002, num_graphs=2,
             num_kernels=3, num_fused=4, fused={HOSTILE: 2}, unfused={HOSTILE: 1}, note=HOSTILE, findings=broken,
             environment=environment, command=HOSTILE,
         ),
         "refused": Diagnosed(
-            model=HOSTILE, framework="torch", config=second.config, untuned_s=0.008, compiled_s=None, num_graphs=None,
+            model=HOSTILE, framework="torch", config=config, untuned_s=0.008, compiled_s=None, num_graphs=None,
             refusal=HOSTILE, findings=(),
         ),
     }  # fmt: skip
 
 
 PARTS = {
-    "comparison": {"interval", "processes", "settings", "environment"},
-    "failed-comparison": {"settings", "environment"},
-    "verification": {"interval", "processes", "settings", "environment"},
-    "wrong": {"settings", "environment"},
-    "nothing-to-verify": set(),
     "diagnosis": {"breaks", "kernels", "environment"},
     "refused": {"breaks", "environment"},
 }
@@ -146,7 +123,7 @@ PARTS = {
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_result_has_a_page_on_which_hostile_text_stays_text(hostile_results, tmp_path, name):
-    """`report()` of a comparison, a verification and a diagnosis: the same policy, the parts that it has data for."""
+    """`report()` of a diagnosis: the same policy, the parts that it has data for."""
     html = hostile_results[name].report(tmp_path / "r.html").read_text()
     root = parsed(html)
     require_nothing_from_elsewhere(root)
@@ -306,10 +283,9 @@ def test_the_template_is_part_of_the_package():
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_has_nothing_to_complain_about(recorded, hostile, hostile_results, tmp_path, width):
     """It opens the pages, draws them, and says nothing on its console; no hostile text has run."""
-    results = [hostile_results[name] for name in ("comparison", "diagnosis")]
     for name, result in zip(
-        ("earlier", "hostile", "compared", "diagnosed"),
-        (TuneResult(recorded), TuneResult(hostile), *results),
+        ("earlier", "hostile", "diagnosed"),
+        (TuneResult(recorded), TuneResult(hostile), hostile_results["diagnosis"]),
         strict=True,
     ):
         file, picture = result.report(tmp_path / f"{name}.html"), tmp_path / f"{name}.png"

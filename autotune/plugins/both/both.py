@@ -275,7 +275,7 @@ def _compared(
                 found = measure(pair, bench, terms.budget.model_copy(update={"wall_s": left_s}), on_block)
             except SetupError:
                 return None
-    return Comparison(**vars(found), pair=pair, names=(first.name, second.name))
+    return Comparison(**vars(found), names=(first.name, second.name))
 
 
 def _to_use(results: Mapping[str, TuneResult], comparison: Comparison | None) -> str:

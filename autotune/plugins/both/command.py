@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.app import begun, print_json, print_line, say, stop_on_sigterm
 from autotune.cli.compare import say_block
-from autotune.cli.report import write_result
 from autotune.cli.running import interrupted, print_summary, search
 from autotune.question.question import Question
 
@@ -40,8 +39,6 @@ def main(question: Question) -> int:
         except KeyboardInterrupt:
             return interrupted()
         _print_both(found, as_json=question.as_json)
-    if found.comparison is not None:
-        write_result(found.comparison, question.report)
     return 0
 
 

@@ -16,7 +16,6 @@ from autotune.api.given_model import named_model, split_inputs
 from autotune.api.scratch import bench_in, scratch
 from autotune.cli.app import print_result, say
 from autotune.cli.listings import Knobs
-from autotune.cli.report import write_result
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.errors import shown_at_the_call
@@ -94,7 +93,8 @@ def main(question: Question, knob: Knobs = None) -> int:
     """Find graph breaks and recompiles of a model, as `diagnose` of the command line does."""
     found = examine(question, knob or (), lambda step: say(f"  measuring {step.what} ..."))
     print_result(diagnosis_document(found), diagnosis_lines(found), as_json=question.as_json)
-    write_result(found, question.report)
+    if question.report is not None:
+        say(f"report: {found.report(question.report)}")
     return 0
 
 

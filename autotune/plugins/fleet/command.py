@@ -27,7 +27,7 @@ from autotune.cli.flags import (
     option,
     variables_of,
 )
-from autotune.cli.report import require_report
+from autotune.cli.show import require_report
 from autotune.cli.team_defaults import flags_in
 from autotune.command_line import flag, options
 from autotune.doors import USES
