@@ -462,7 +462,7 @@ DRAWING = {"jinja2", "matplotlib"}
         ("autotune.tuned.tuned_config", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
         ("autotune.models", FRAMEWORKS | {"optuna"}),
         ("autotune.tuning.loop", FRAMEWORKS | {"scipy", "typer", "rich"}),
-        ("autotune.api.result, autotune.cli.report", FRAMEWORKS | DRAWING),
+        ("autotune.api.result, autotune.cli.show", FRAMEWORKS | DRAWING),
     ],
 )
 def test_what_an_import_costs(tmp_path: Path, module: str, heavy: set[str]) -> None:

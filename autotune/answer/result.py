@@ -29,7 +29,6 @@ from autotune.study.records import (
     TrialRecord,
     drift,
     fastest,
-    front,
     states_of,
     together_in,
 )
@@ -91,14 +90,9 @@ class StudyResult:
         return self.manifest.space
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The verdict is about the first."""
-        return self.manifest.objectives
-
-    @property
     def objective(self) -> Objective:
         """What the verdict is about."""
-        return self.objectives[0]
+        return self.manifest.objective
 
     @cached_property
     def measured(self) -> list[TrialRecord]:
@@ -163,23 +157,13 @@ class StudyResult:
         """The trial to use: the confirmed winner, the untuned model if nothing is better; before that, the leader."""
         match self.verdict:
             case None:
-                return fastest(self._one_of_each, self.objective.value)
+                measured = (record for record in self.measured if record.state == "measured")
+                return fastest(representatives(measured, self.space), self.objective.value)
             case Verdict.FASTER | Verdict.FEASIBLE:
                 return self.candidate
             case Verdict.INFEASIBLE:
                 return None
         return self.untuned
-
-    @cached_property
-    def _one_of_each(self) -> list[TrialRecord]:
-        """The trials that keep every constraint, one of those that run the same program."""
-        return representatives((record for record in self.measured if record.state == "measured"), self.space)
-
-    @cached_property
-    def front(self) -> list[TrialRecord]:
-        """The Pareto front: trials that keep every constraint, sorted by the first objective."""
-        ordered = sorted(self._one_of_each, key=lambda record: self.space.simplicity(record.config))
-        return front(ordered, self.manifest.values)
 
     @cached_property
     def noise_floor(self) -> NoiseFloor | None:

@@ -67,8 +67,8 @@ def tune(
       cores and memory for. `compile_timeout`, `trial_timeout`: seconds.
     * `on`: `"ray"` or `"ray://HOST:PORT"`: all devices of a Ray cluster run trials side by side
       (docs/many-machines.md); None: this machine.
-    * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
-      several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
+    * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or
+      `"total:CALLS"`. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
       `"float64"`. `space`, `fixed_precision`, `process_settings`, `whole_step`, `instances`, `prior`, `sampler`,
       `seed` and `env`: as the options of the same names of `tune`.

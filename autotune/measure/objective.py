@@ -137,15 +137,3 @@ _VALUES: dict[Goal, Callable[[Measurement], float]] = {
 
 LATENCY = Objective()
 """The median of a call."""
-
-
-def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
-    """From what was given with `--objective`, once or more, separated by commas or not. Raises InputError."""
-    names = [name for text in texts for name in text.split(",")]
-    objectives = tuple(Objective.parse(name) for name in names) or (LATENCY,)
-    twice = next(
-        (objective.name for number, objective in enumerate(objectives) if objective in objectives[:number]), None
-    )
-    if twice is not None:
-        raise InputError(f"{marked('objective', twice)}: given twice")
-    return objectives

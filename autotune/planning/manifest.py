@@ -17,10 +17,9 @@ from autotune.environment import num_usable_cores, usable_cpus
 from autotune.errors import InputError, SetupError, marked
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
-from autotune.measure.objective import parse_objectives
 from autotune.planning.models import digest_of_inputs, make_workload, model_of, require_models, resolve_model
 from autotune.planning.shapes import (
-    objectives_asked,
+    objective_asked,
     shapes_asked,
     with_shapes,
 )
@@ -50,14 +49,14 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     require_models(question.build, question.search_path or Path.cwd())
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
     shapes = shapes_asked(question)
-    objectives = parse_objectives(objectives_asked(question, shapes))
+    objective = objective_asked(question, shapes)
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     sampler = None if question.sampler is None else SAMPLERS.require("optuna").name_of(question.sampler)
-    quantities: dict[str, str] = {objective.quantity: marked("objective", objective.name) for objective in objectives}
+    quantities: dict[str, str] = {objective.quantity: marked("objective", objective.name)}
     quantities |= {bound.quantity: marked("constraints", bound.text) for bound in constraints}
     dimensions = () if shapes is None else shapes.dimensions
     require_allowed(Facts(question, _target(framework, device), quantities, dimensions))
-    workload = with_shapes(_make_workload(question, framework, device), shapes, objectives)
+    workload = with_shapes(_make_workload(question, framework, device), shapes, objective)
     space_file = space_file_of(question.space, framework)
     declared = _read_declaration(workload, question, limits)
     workload = workload.model_copy(update={"imported": declared.imported, "built_once": declared.built_once})
@@ -72,7 +71,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         framework_version=framework_version(framework),
         space_file=str(space_file),
         space=space_of(workload, space_file, question, declared, limits, quantities=quantities),
-        objectives=objectives,
+        objectives=(objective,),
         constraints=constraints,
         tolerance=question.tolerance,
         reference_precision=question.reference,
@@ -102,7 +101,7 @@ def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, 
                 "study": f"{name}-{tier}",
                 "arguments": {**question.arguments, **grade.arguments},
                 "tolerance": grade.tolerance or question.tolerance,
-                "objective": question.objective or ("p99",),
+                "objective": question.objective or "p99",
             }
         )
         for tier, grade in (declared.tiers or {"full": TierSpec()}).items()

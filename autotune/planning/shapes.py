@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autotune.measure.objective import Objective
+from autotune.measure.objective import LATENCY, Objective
 from autotune.question.allows import asks_for_many_shapes
 from autotune.question.question import Question
 from autotune.space.schema import Need
@@ -22,21 +22,19 @@ def shapes_asked(question: Question) -> Traffic | None:
     return parse_shapes(question.shapes) if question.traffic is None else read_traffic(question.traffic)
 
 
-def objectives_asked(question: Question, shapes: Traffic | None) -> tuple[str, ...]:
-    """The texts of the objectives: under traffic the total of a job, unless the question says another."""
-    return tuple(question.objective or (() if shapes is None else (UNDER_TRAFFIC,)))
+def objective_asked(question: Question, shapes: Traffic | None) -> Objective:
+    """Under traffic the total of a job, unless the question says another. Raises InputError."""
+    return Objective.parse(question.objective or (LATENCY.name if shapes is None else UNDER_TRAFFIC))
 
 
-def with_shapes(workload: Workload, shapes: Traffic | None, objectives: Iterable[Objective]) -> Workload:
+def with_shapes(workload: Workload, shapes: Traffic | None, objective: Objective) -> Workload:
     """The workload called with these shapes: its function makes each dimension's largest size, and a trial replays at
     most as many calls as a `total:CALLS` objective has."""
     if shapes is None:
         return workload
-    most = (objective.num_calls for objective in objectives if objective.num_calls is not None)
     arguments = {**workload.arguments, **shapes.largest}
-    return workload.model_copy(
-        update={"arguments": arguments, "traffic": shapes, "stream_calls": min([STREAM_CALLS, *most])}
-    )
+    stream_calls = min(STREAM_CALLS, objective.num_calls or STREAM_CALLS)
+    return workload.model_copy(update={"arguments": arguments, "traffic": shapes, "stream_calls": stream_calls})
 
 
 def known_shapes(workload: Workload, padded: Iterable[str]) -> frozenset[Need]:

@@ -207,11 +207,10 @@ class Question(Record):
         "On a CPU: so many processes call at a time, each on its share of the cores, as workers of a service do. With "
         "objective throughput beside one process with all cores; auto: each number that divides them.",
     )
-    objective: Texts = ask(
-        (),
+    objective: str | None = ask(
+        None,
         "latency (the median), p90, p99, throughput, memory, compile or total:CALLS, of generated text ttft and tpot "
-        "(the first token, each further one); repeatable: the verdict is about the first, the Pareto front about all. "
-        "[latency; with shapes total:1000]",
+        "(the first token, each further one). [latency; with shapes total:1000]",
     )
     constraints: Texts = ask((), 'E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.')
     tolerance: float | None = ask(
@@ -328,7 +327,7 @@ class Asked(AskedAgain, total=False):
     device: str
     framework: str | None
     arguments: Mapping[str, Scalar] | None
-    objective: str | Sequence[str] | None
+    objective: str | None
     constraints: str | Sequence[str]
     study: str | None
     task: str

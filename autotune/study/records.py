@@ -311,8 +311,8 @@ class Tried:
     number: int
     """The trial's."""
     config: Config
-    values: tuple[float, ...] | None
-    """One for each objective, in which a failure counts as the worst; None as long as the trial runs."""
+    value: float | None
+    """What is minimised, in which a failure counts as the worst; None as long as the trial runs."""
     violations: Mapping[str, float]
     """Constraint -> share by which it is missed, 0 or less: kept. Of a failed trial only `OK` says something."""
     is_distrusted: bool = False
@@ -367,28 +367,6 @@ def fastest(records: Iterable[TrialRecord], value: Callable[[Measurement], float
     """The trial with the smallest value among those that keep every constraint; None where there is none."""
     feasible = (record for record in records if record.state == "measured")
     return min(feasible, key=lambda record: value(record.measurement), default=None)
-
-
-def front(records: Iterable[TrialRecord], values: Callable[[Measurement], tuple[float, ...]]) -> list[TrialRecord]:
-    """The Pareto front: trials that keep every constraint and that no other one dominates, by their first value.
-    `values` gives what is minimised, a number for each objective.
-
-    Of trials with the very same values the first given stands for all: they are one answer with several names.
-    """
-    found: dict[tuple[float, ...], TrialRecord] = {}
-    for record in records:
-        if record.state == "measured":
-            found.setdefault(values(record.measurement), record)
-    return [found[mine] for mine in sorted(found) if _is_known(mine) and not any(dominates(o, mine) for o in found)]
-
-
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """At least as small in each value, and smaller in one."""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
-
-
-def _is_known(values: Sequence[float]) -> bool:
-    return all(math.isfinite(value) for value in values)
 
 
 def failures_by_reason(records: Iterable[TrialRecord]) -> Counter[str]:

@@ -84,7 +84,7 @@ class StoredTrials:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._is_timed = any(objective.is_timed for objective in manifest.objectives)
+        self._is_timed = manifest.objective.is_timed
         self._finished: dict[int, TrialRecord] = {}
 
     def record(self, trial: FrozenTrial) -> TrialRecord:
@@ -108,12 +108,13 @@ class StoredTrials:
             return Tried(trial.number, Config(trial.params), None, {})
         record = self.record(trial)
         is_distrusted = self._is_timed and record.disturbed is not None
-        values = tuple(trial.values)
-        return Tried(trial.number, record.config, values, trial.constraints, is_distrusted, record.child_s)
+        value = trial.values[0]
+        return Tried(trial.number, record.config, value, trial.constraints, is_distrusted, record.child_s)
 
     def values(self, outcome: Outcome, earlier: Iterable[FrozenTrial]) -> list[float]:
-        """One value for each objective. A failure has the worst values of the earlier trials, finite and of the usual
-        size, so that they do not distort a model of the values; so has what the framework cannot measure."""
+        """One value for each objective, of which an earlier release took several. A failure has the worst values of the
+        earlier trials, finite and of the usual size, so that they do not distort a model of the values; so has what
+        the framework cannot measure."""
         measured = self._manifest.values(outcome) if isinstance(outcome, Measurement) else None
         if measured is not None and all(map(math.isfinite, measured)):
             return list(measured)

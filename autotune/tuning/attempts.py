@@ -228,7 +228,7 @@ class Attempts:
     def _why_repeat(self, outcome: Outcome) -> str | None:
         if self._repeats_left == 0 or not isinstance(outcome, Measurement):
             return None
-        is_timed = any(objective.is_timed for objective in self._session.study.manifest.objectives)
+        is_timed = self._session.study.manifest.objective.is_timed
         return disturbance_of(outcome) if is_timed else None
 
     def wait_until_quiet(self, spare_s: float = math.inf) -> None:

@@ -120,7 +120,7 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
     request = request.cached_in(place, cold=request.cold)
     if request.untuned:
         return request
-    if any(objective.quantity in ("compile", "total") for objective in study.manifest.objectives):
+    if study.manifest.objective.quantity in ("compile", "total"):
         return request  # The calls that compile are part of what is compared: each trial makes its own from nothing.
     donor = _donor(request.config, study, shelf)
     if donor is None or not shelf.copy(donor.number, place):

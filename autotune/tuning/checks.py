@@ -56,12 +56,12 @@ def require_untuned_works(study: Study, lost: Failure | None = None) -> None:
     if untuned is None:
         return
     if isinstance(untuned.outcome, Measurement):
-        for objective in study.manifest.objectives:
-            if not math.isfinite(objective.value(untuned.outcome)):
-                raise SetupError(
-                    f"{marked('objective', objective.name)}: it cannot be measured here",
-                    tip=f"choose another objective under another {marked('study', 'NAME')}",
-                )
+        objective = study.manifest.objective
+        if not math.isfinite(objective.value(untuned.outcome)):
+            raise SetupError(
+                f"{marked('objective', objective.name)}: it cannot be measured here",
+                tip=f"choose another objective under another {marked('study', 'NAME')}",
+            )
         return
     failure = untuned.outcome
     assert isinstance(failure, Failure)

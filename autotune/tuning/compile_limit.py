@@ -67,15 +67,12 @@ def _beyond_others(median_s: float) -> CompileLimit:
 
 
 def _beyond_hope(study: Study) -> Iterator[CompileLimit]:
-    """Compiles far beyond a bound, or beyond the best config's value where that counts them, cannot win.
-
-    With several objectives a config may compile for long and still be on the front.
-    """
+    """Compiles far beyond a bound, or beyond the best config's value where that counts them, cannot win."""
     manifest = study.manifest
     for bound in manifest.constraints:
         if bound.quantity.partition(":")[0] in _OF_COMPILING and bound.relation == "<=":
             yield _times_best(bound.bound, f"the bound is {bound.text}")
-    if len(manifest.objectives) == 1 and manifest.objective.quantity in _OF_COMPILING:
+    if manifest.objective.quantity in _OF_COMPILING:
         best = fastest(study.records(), manifest.objective.value)
         if best is not None:
             best_s = manifest.objective.value(best.measurement)

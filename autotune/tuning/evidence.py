@@ -147,8 +147,8 @@ class Evidence:
     @cached_property
     def field(self) -> tuple[TrialRecord, ...]:
         """Whom to compare, the most important first: the answer, or the leader; whoever is expected to bring most over
-        it; the simplest of those that are as good; and where there are several objectives the best in each other
-        one. Who took part in the latest block stays as long as anything is expected of it: a look needs several."""
+        it; and the simplest of those that are as good. Who took part in the latest block stays as long as anything is
+        expected of it: a look needs several."""
         first, simplest = self._first, self.simplest
         if first is None or simplest is None:
             return ()
@@ -163,19 +163,11 @@ class Evidence:
             # A small gain takes many blocks: how another config scatters says how much they prove.
             rest = [record for record in self.candidates if record != first]
             chosen += sorted(rest, key=self.gain)[-1:]
-        return tuple({record.number: record for record in [*chosen, *self.others]}.values())
-
-    @cached_property
-    def others(self) -> tuple[TrialRecord, ...]:
-        """The best in each further objective, where there are several: each may be exported, with its own interval."""
-        return tuple(self._best_in(objective) for objective in self.study.manifest.objectives[1:] if self.candidates)
+        return tuple({record.number: record for record in chosen}.values())
 
     def simplicities(self) -> list[tuple[int, bool, float]]:
         """How simple each finalist is, for `winner_of`."""
         return [simplicity(record, self.study.manifest.space) for record in self.finalists]
-
-    def _best_in(self, objective: Objective) -> TrialRecord:
-        return min(self.candidates, key=lambda record: objective.value(record.measurement))
 
     def _value(self, record: TrialRecord) -> float:
         return self.study.manifest.objective.value(record.measurement)

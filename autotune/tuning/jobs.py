@@ -68,8 +68,7 @@ def num_warming(study: Study) -> int:
 def compiles_unobserved(study: Study) -> bool:
     """What compiling costs is not compared."""
     manifest = study.manifest
-    bounded = {constraint.quantity for constraint in manifest.constraints}
-    quantities = bounded.union(objective.quantity for objective in manifest.objectives)
+    quantities = {manifest.objective.quantity, *(constraint.quantity for constraint in manifest.constraints)}
     return not kind_of(manifest.workload).has_many_shapes and quantities.isdisjoint(_OF_COMPILING)
 
 

@@ -219,7 +219,7 @@ class Standing:
     def field(self) -> Sequence[TrialRecord]:
         """Whom a block compares when no config is tried any more; none where nothing came near the untuned model."""
         evidence, most = self.evidence, self.most_finalists
-        if evidence.num_disturbed and len(evidence.study.manifest.objectives) == 1:
+        if evidence.num_disturbed:
             most = 1  # Beside other programs many blocks prove one config, and few blocks of several none.
         return evidence.field[:most] if self.is_within_reach else ()
 

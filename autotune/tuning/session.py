@@ -160,9 +160,8 @@ def sampling_for(study: Study, plan: SamplingPlan) -> SamplingPlan:
     """The plan of a study's trials: where an accelerator's throughput alone is asked for, several calls are handed over
     before it is waited for, as a job does that has more to compute."""
     manifest = study.manifest
-    asked = {objective.quantity for objective in manifest.objectives}
     kept = {constraint.quantity.partition(":")[0] for constraint in manifest.constraints}
-    is_alone = "throughput" in asked and not (asked | kept) & _OF_SINGLE_CALLS
+    is_alone = manifest.objective.quantity == "throughput" and not kept & _OF_SINGLE_CALLS
     if manifest.workload.device == "cpu" or not is_alone or plan.calls_per_sample > 1:
         return plan
     return plan.model_copy(update={"calls_per_sample": PIPELINED_CALLS})

@@ -318,7 +318,7 @@ class TimeLeft:
         num_done = study.num_recorded()
         limits = [limit for limit in (budget.num_trials, study.manifest.space.num_configs) if limit is not None]
         expected: float = min(limits, default=math.inf)
-        if budget.stop_early and len(study.manifest.objectives) == 1:
+        if budget.stop_early:
             values = (
                 self._session.value(record.measurement) if record.state == "measured" else math.inf
                 for record in records

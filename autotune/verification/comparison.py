@@ -76,7 +76,7 @@ def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
         task=wanted.task,
         inputs=None if wanted.inputs is None else Path(wanted.inputs),
     )
-    workload = with_shapes(workload, tuned.traffic, [Objective.parse(wanted.objective)])
+    workload = with_shapes(workload, tuned.traffic, Objective.parse(wanted.objective))
     answer = Side(workload, tuned.config, wanted.signature)
     return replace(answer, config=tuned.untuned), answer
 

@@ -11,12 +11,11 @@ from rich.console import Console
 
 from autotune.answer.export import export, tuned_config
 from autotune.answer.result import StudyResult
-from autotune.answer.sections.pareto import ParetoSection
 from autotune.answer.sections.verdict import headline
 from autotune.config import Config
 from autotune.errors import InputError, SetupError
 from autotune.measure.measurement import Failure, Samples
-from autotune.measure.objective import parse_objectives
+from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
@@ -93,8 +92,8 @@ def space():
 def tuned(make_study, space, measurement):
     """A finished study in which each config runs as it is said; what is not said runs as the last said does."""
 
-    def tune(runs, *objectives, constraints=(), trials=99, notify=lambda _: None):
-        study = make_study(space=space, objectives=parse_objectives(objectives), constraints=constraints)
+    def tune(runs, objective="latency", *, constraints=(), trials=99, notify=lambda _: None):
+        study = make_study(space=space, objectives=(Objective.parse(objective),), constraints=constraints)
         rest = list(runs.values())[-1]
 
         def outcome_of(name, block, config):
@@ -210,7 +209,7 @@ def test_what_is_compared_is_what_was_asked_for(tuned, objective, is_cold, num_t
 def test_what_cannot_be_measured_cannot_be_asked_for(tuned):
     """A framework that does not tell its memory: said after the first trial, nothing is tried in vain."""
     with pytest.raises(SetupError, match="objective='memory': it cannot be measured here"):
-        tuned({UNTUNED: Runs(10, None)}, "latency", "memory")
+        tuned({UNTUNED: Runs(10, None)}, "memory")
     assert len(tuned.trials.requests) == 1
 
 
@@ -362,49 +361,22 @@ def test_every_key_of_the_document_is_documented(tuned):
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
 
 
-class TestSeveralObjectives:
-    """A front for all, a verdict about the first."""
+class TestAnotherTrial:
+    """What `export --trial` gives beside the answer."""
 
-    RUNS = {
-        UNTUNED: Runs(10, 300), A: Runs(5, 400), B: Runs(12, 100), C: Runs(6, 200), D: Runs(7, 500),
-    }  # fmt: skip
+    RUNS = {UNTUNED: Runs(10), B: Runs(2), A: Runs(5), C: Runs(6), D: Runs(7)}
 
     @pytest.fixture
     def study(self, tuned):
-        return tuned(self.RUNS, "latency", "memory")
+        """B is the answer; A, the framework's default, was compared before it."""
+        return tuned(self.RUNS)
 
     def number(self, study, config):
         return next(each.number for each in study.records() if each.config == config)
 
-    def test_the_front_is_shown_with_the_best_of_each(self, study):
-        """The verdict is about the first objective; the untuned model and D are beaten by C in both."""
-        answer = StudyResult(study)
-        assert (answer.verdict, answer.best.config) == (Verdict.FASTER, A)
-        assert [each.config for each in answer.front] == [A, C, B]
-        rows = [" ".join(row).split() for table in ParetoSection(answer).tables() for row in table.rows]
-        assert rows[0][1:6] == ["5", "ms", "best", "400", "MiB"]
-        assert rows[1][1:5] == ["6", "ms", "200", "MiB"]
-        assert rows[2][1:6] == ["12", "ms", "100", "MiB", "best"]
-
-    def test_the_best_in_each_other_objective_is_compared_as_well(self, study):
-        """B, the smallest, though it is slower than the untuned model; C, in the middle, is not."""
-        compared = study.confirmation.compared
-        assert set(compared) == {self.number(study, A), self.number(study, B)}
-        assert compared[self.number(study, B)].median == pytest.approx(10 / 12)
-
-    def test_another_member_can_be_exported(self, study, tmp_path):
-        """With its own speed-up, and as what it is: the user's choice."""
-        number = self.number(study, B)
-        exported = export(study, tmp_path / "small.yaml", number)
-        assert (exported.verdict, exported.config) == (Verdict.CHOSEN, B)
-        assert exported.evidence.best.trial == number
-        assert exported.evidence.speedup.median == pytest.approx(10 / 12)
-        assert load_tuned(tmp_path / "small.yaml") == exported
-        assert not exported.is_untuned
-
     def test_an_export_says_what_its_study_says(self, study, tmp_path):
         """`faster` where the study does, and the interval clears the config's own bar."""
-        number, wide = self.number(study, B), Speedup(median=2.2, low=2.1, high=2.3)
+        number, wide = self.number(study, A), Speedup(median=2.2, low=2.1, high=2.3)
         confirmation = study.confirmation
         others = {each: wide if each == number else found for each, found in confirmation.compared.items()}
         for said, bar, expected in (
@@ -420,7 +392,7 @@ class TestSeveralObjectives:
 
     def test_the_answer_by_its_number_is_the_answer(self, study):
         """`--trial` of the winner changes nothing."""
-        assert tuned_config(study, self.number(study, A)) == tuned_config(study)
+        assert tuned_config(study, self.number(study, B)) == tuned_config(study)
 
     def test_one_that_was_not_compared_is_not_proven(self, study, tmp_path):
         """Who names a trial gets it, whatever the study says of another."""
@@ -431,24 +403,18 @@ class TestSeveralObjectives:
         with pytest.raises(InputError, match="no trial 99"):
             tuned_config(study, 99)
 
-    def test_a_faster_one_that_did_not_win_is_exported_as_faster(self, tuned):
-        """The framework's default was compared too: its own proof stands."""
-        study = tuned({UNTUNED: Runs(10), B: Runs(2), A: Runs(5)})
+    def test_a_faster_one_that_did_not_win_is_exported_as_faster(self, study):
+        """Its own proof stands."""
         exported = tuned_config(study, self.number(study, A))
         assert (exported.verdict, exported.config) == (Verdict.FASTER, A)
         assert exported.evidence.speedup.median == pytest.approx(2)
 
 
-@pytest.mark.parametrize(
-    ("objectives", "constraints"),
-    [((), ("peak_memory <= 150MiB",)), (("latency", "memory"), ())],
-    ids=["constraint", "front"],
-)
-def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, measurement, objectives, constraints):
-    """Opened anew before every trial it asks the same configs, and comes to the same answer and front."""
+def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, measurement):
+    """Opened anew before every trial it asks the same configs, and comes to the same answer."""
     runs = {UNTUNED: Runs(10), A: Runs(9), B: Runs(4, mib=200), C: Runs(6, mib=120), D: Runs(8, mib=90)}
     trials = ScriptedTrials(lambda _name, _block, config: runs[config].measured(measurement))
-    asked = {"space": space, "objectives": parse_objectives(objectives), "constraints": constraints}
+    asked = {"space": space, "constraints": ("peak_memory <= 150MiB",)}
     straight = make_study("straight", **asked)
     studies_dir = straight.folder.parent
     Tuner(straight, Budget(num_trials=5), trials, lambda _: None).run()
@@ -461,8 +427,7 @@ def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, me
     assert [each.config for each in broken.records()] == [each.config for each in straight.records()]
     found, expected = StudyResult(broken), StudyResult(straight)
     assert (found.verdict, found.best.config) == (expected.verdict, expected.best.config)
-    assert [each.number for each in found.front] == [each.number for each in expected.front]
-    assert found.best.config == (C if constraints else B)
+    assert found.best.config == C
 
 
 class TestLater:

@@ -18,6 +18,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
+from autotune.measure.objective import LATENCY
 from autotune.planning.shapes import known_shapes, with_shapes
 from autotune.workload.traffic import Load, Shapes, Traffic
 from autotune.workload.workload import Workload
@@ -248,7 +249,7 @@ def test_what_is_known_of_the_traffic() -> None:
 
     def known(shapes: Traffic | None, padded: str) -> frozenset[str]:
         plain = Workload(model="m", reference="m:f", framework="fake", device="cpu", search_path="/")
-        return known_shapes(with_shapes(plain, shapes, ()), (padded,))
+        return known_shapes(with_shapes(plain, shapes, LATENCY), (padded,))
 
     assert known(None, "seq") == {"one shape"}
     assert known(traffic(), "seq") == {"traffic", "padding"}

@@ -115,7 +115,7 @@ MISTAKES = [
     (["tune", "--model", "a b:c d"], ["--model 'a b:c d'"]),
     (["tune", "--model", "vit", "--framework", "jax"], ["--framework jax", "torch, mindspore"]),
     (["tune", "--model", "vit", "--objective", "beauty"], ["--objective beauty", "throughput"]),
-    (["tune", "--model", "vit", "--objective", "latency,total"], ["--objective total", "total:10000"]),
+    (["tune", "--model", "vit", "--objective", "total"], ["--objective total", "total:10000"]),
     (["tune", "--model", "vit", "--constraint", "throughput <= 3"], ["wanted large", "throughput >= NUMBER"]),
     (["tune", "--model", "vit", "--space", "nope.yaml"], ["nope.yaml", "No such file"]),
     (["tune", "--model", "vit", "--study", "../x"], ["--study '../x'"]),

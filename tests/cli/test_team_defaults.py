@@ -22,7 +22,7 @@ def lines_of(tune_fake):
 
 def test_what_is_typed_counts_most(lines_of, tmp_path, monkeypatch):
     """Flag, then environment variable, then --config; a dry run says where each came from."""
-    (tmp_path / "tune.yaml").write_text("trials: 4\nstudies_dir: configured\njobs: 2\nobjective: [p90]\n")
+    (tmp_path / "tune.yaml").write_text("trials: 4\nstudies_dir: configured\njobs: 2\nobjective: p90\n")
     said = lines_of("--config", "tune.yaml")
     assert said["configs"].endswith("trials: 4 at most")
     assert "--trials from tune.yaml" in said["settings"]

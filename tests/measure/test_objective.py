@@ -13,7 +13,7 @@ from autotune.measure.constraint import QUANTITIES, Constraint
 from autotune.measure.diagnosis import Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.generated import Generated
 from autotune.measure.measurement import Growth, Measurement, Replay, Signature
-from autotune.measure.objective import PAGE_BYTES, Objective, parse_objectives
+from autotune.measure.objective import PAGE_BYTES, Objective
 from autotune.measure.units import UNITS
 from tests.measure.test_measurement import measured
 
@@ -82,7 +82,6 @@ def four_items() -> Signature:
 def test_the_objective_is_the_median_unless_said_otherwise() -> None:
     """Without a word from the operator the median is minimised; other words are refused."""
     assert Objective().value(measurement()) == pytest.approx(51)
-    assert parse_objectives(()) == (Objective(),)
     with pytest.raises(ValidationError):
         Objective(quantity="mean")  # type: ignore[arg-type]
 
@@ -100,38 +99,24 @@ def test_an_objective_that_cannot_be_measured_is_never_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "names"),
-    [
-        (["memory"], ["memory"]),
-        (["latency", "memory"], ["latency", "memory"]),
-        (["latency,total:10000", "p99"], ["latency", "total:10000", "p99"]),
-        ([" p90 , memory"], ["p90", "memory"]),
-    ],
-)
-def test_several_objectives(texts: list[str], names: list[str]) -> None:
-    """Given again and again, or in one word with commas; the order stays, the first is the verdict's."""
-    assert [each.name for each in parse_objectives(texts)] == names
-
-
-@pytest.mark.parametrize(
-    ("texts", "message", "tip"),
+    ("text", "message", "tip"),
     [
         (
-            ["beauty"],
+            "beauty",
             "objective='beauty': unknown",
             "latency, p90, p99, throughput, ttft, tpot, memory, compile, total:10000",
         ),
-        (["total"], "objective='total': how many calls?", "total:10000"),
-        (["total:0"], "how many calls?", "total:10000"),
-        (["total:" + "9" * 400], "how many calls?", "at most 15 digits"),
-        (["latency:5"], "unknown", "total:10000"),
-        (["latency,memory", "latency"], "objective='latency': given twice", ""),
+        ("total", "objective='total': how many calls?", "total:10000"),
+        ("total:0", "how many calls?", "total:10000"),
+        ("total:" + "9" * 400, "how many calls?", "at most 15 digits"),
+        ("latency:5", "unknown", "total:10000"),
+        ("latency,memory", "unknown", "total:10000"),
     ],
 )
-def test_an_objective_that_is_not_understood(texts: list[str], message: str, tip: str) -> None:
+def test_an_objective_that_is_not_understood(text: str, message: str, tip: str) -> None:
     """It is quoted, with what could be said."""
     with pytest.raises(InputError) as caught:
-        parse_objectives(texts)
+        Objective.parse(text)
     assert message in str(caught.value)
     assert tip in str(caught.value.tip)
 

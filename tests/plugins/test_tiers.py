@@ -139,7 +139,7 @@ class TestTheQuestion:
         assert manifests["small"].workload.arguments == {"rows": 2, "wait_ms": 1}
         assert [each.tolerance for each in manifests.values()] == [0.1, 1e-6, 0.1]
         assert {each.objective.name for each in manifests.values()} == {"p99"}
-        assert tier_questions(here(objective=("memory",)))["small"].objective == ("memory",)
+        assert tier_questions(here(objective="memory"))["small"].objective == "memory"
 
     def test_a_model_without_tiers_is_one(self, here):
         """The model itself, under a name made as usual."""

@@ -64,8 +64,7 @@ def hostile(make_study, tmp_path, measurement):
         "untuned: plain, default: plain}\n"
     )
     space = load_space(file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-    objectives = (Objective(), Objective(quantity="memory"))
-    study = make_study("hostile", space=space, variables={"X": HOSTILE}, objectives=objectives)
+    study = make_study("hostile", space=space, variables={"X": HOSTILE})
     broken = GraphBreak(reason=HOSTILE, location=f"{HOSTILE}.py:3", hint=HOSTILE, ailment=BreakKind.OTHER)
 
     def outcome_of(config: Config):

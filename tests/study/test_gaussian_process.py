@@ -136,7 +136,7 @@ def test_a_forecast_leaves_the_cores_to_the_trials(monkeypatch):
     for change, _ in counts:
         change(2)
     try:
-        Forecaster(None).forecast(None, None, None, None)
+        Forecaster(None).forecast(None, None)
         assert seen == [[1] * len(counts)]
         assert [read() for _, read in counts] == [2] * len(counts)
     finally:

@@ -28,10 +28,9 @@ class Search:
 
     space: SearchSpace
     values_of: object
-    """Config -> values of the objectives, None where it fails."""
+    """Config -> what is minimised, None where it fails."""
     violations_of: object = lambda _: {}
     seed: int = 0
-    num_objectives: int = 1
     seconds_of: object = lambda _: None
     """Config -> seconds of its trial."""
     asked: list[Config] = field(default_factory=list)
@@ -50,13 +49,13 @@ class Search:
         return len(self.trials) - 1, config
 
     def tell(self, number, config):
-        values = self.values_of(config)
-        missed = {name: violation if values else 0.0 for name, violation in self.violations_of(config).items()}
+        value = self.values_of(config)
+        missed = {name: violation if value is not None else 0.0 for name, violation in self.violations_of(config).items()}
         self.trials[number] = Tried(
             number,
             config,
-            tuple(values or [1e3] * self.num_objectives),
-            {"ok": -1.0 if values else 1.0, **missed},
+            1e3 if value is None else value,
+            {"ok": -1.0 if value is not None else 1.0, **missed},
             seconds=self.seconds_of(config),
         )
 
@@ -76,8 +75,7 @@ def search_of(table, seed=0, **constraints):
     """Latencies of a table, and bounds as `compile_s=20.0`."""
 
     def values_of(config):
-        latency_s = table.responses[config].latency_s
-        return None if latency_s is None else [latency_s]
+        return table.responses[config].latency_s
 
     def violations_of(config):
         response = table.responses[config]
@@ -135,7 +133,7 @@ def test_what_fails_is_learned_and_avoided():
 
     def values_of(config):
         latency_s = table.responses[config].latency_s
-        return None if latency_s is None or config["precision"] == "bfloat16" else [latency_s]
+        return None if latency_s is None or config["precision"] == "bfloat16" else latency_s
 
     asked = Search(table.space, values_of).run(17)
     assert any(config["precision"] == "bfloat16" for config in asked[:7])
@@ -168,9 +166,7 @@ def test_a_bound_kept_exactly_is_kept_well():
     table = make_table(space, 6)
     search = Search(
         space,
-        lambda config: [
-            (table.responses[config].latency_s or 1.0) * (0.9 if config["layout"] == "contiguous" else 1.0)
-        ],
+        lambda config: (table.responses[config].latency_s or 1.0) * (0.9 if config["layout"] == "contiguous" else 1.0),
         lambda config: {"graph_breaks == 0": 3.0 * (config["layout"] == "contiguous")},
     )
     asked = search.run(30)
@@ -182,7 +178,7 @@ def test_without_anything_feasible_it_looks_for_that():
     space = medium_space()
     search = Search(
         space,
-        lambda config: [1.0 + (config["layout"] == "channels_last")],
+        lambda config: 1.0 + (config["layout"] == "channels_last"),
         lambda config: {"c": 1.0 - 1.5 * (config.get("gemm") == "ALL") - 0.5 * (config["precision"] == "bfloat16")},
     )
     asked = search.run(30)
@@ -295,7 +291,7 @@ def test_of_two_that_promise_the_same_the_cheaper_comes_first():
     """Every config takes the same time a call; those with flag `b` take ten times as long to try."""
     flags = [Knob(name=name, doc="", values=(False, True), when={}, default=False, untuned=False) for name in "abcdef"]
     space = SearchSpace(framework="fake", knobs=tuple(flags), forbid=())
-    search = Search(space, lambda _: [0.01], seconds_of=lambda config: 100.0 if config["b"] else 10.0)
+    search = Search(space, lambda _: 0.01, seconds_of=lambda config: 100.0 if config["b"] else 10.0)
     asked = search.run(30)
     dear = [config["b"] for config in asked[8:]]
     assert sum(dear) < len(dear) / 4
@@ -340,32 +336,6 @@ def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
     assert found <= values[len(values) // 200], "among the best 0.5 %"
 
 
-def test_several_objectives_give_a_front():
-    """With a random weighing at each choice, the front of latency and memory is found, not one of its ends alone."""
-    table = make_table(medium_space(), 4)
-
-    def values_of(config):
-        response = table.responses[config]
-        return None if response.latency_s is None else [response.latency_s, response.peak_memory_bytes]
-
-    search = Search(table.space, values_of, num_objectives=2)
-    search.run(40)
-    works = [values_of(config) for config in table.responses if table.responses[config].latency_s]
-    found = [values for config in search.asked if (values := values_of(config)) is not None]
-    assert hypervolume(found, works) >= 0.9 * hypervolume(works, works)
-
-
-def hypervolume(values, everything):
-    """Area that two objectives dominate below the worst of everything, in logarithms."""
-    logs, worst = np.log(values), np.log(everything).max(axis=0)
-    area, floor = 0.0, worst[1]
-    for first, second in sorted(map(tuple, logs)):
-        if second < floor:
-            area += (worst[0] - first) * (floor - second)
-            floor = second
-    return area
-
-
 def knob(name, *values):
     return Knob(name=name, doc="", values=values, when={}, default=values[0], untuned=values[0])
 
@@ -376,7 +346,7 @@ FLAGS = SearchSpace(framework="fake", knobs=tuple(knob(f"k{number}", False, True
 def test_a_flat_table_soon_looks_bleak():
     """Where all configs take the same time up to noise, it is known before long, not at once, that nothing helps."""
     generator = np.random.default_rng(0)
-    search = Search(FLAGS, lambda _: [math.exp(generator.normal(0, 0.005))])
+    search = Search(FLAGS, lambda _: math.exp(generator.normal(0, 0.005)))
     search.run(11)
     assert not search.forecast().is_negligible
     search.run(13)
@@ -385,7 +355,7 @@ def test_a_flat_table_soon_looks_bleak():
 
 def test_a_late_winner_is_waited_for():
     """Effects that add up promise more until the config that has them all was found, which no early trial was near."""
-    search = Search(FLAGS, lambda config: [math.exp(-0.1 * sum(map(bool, config.root.values())))])
+    search = Search(FLAGS, lambda config: math.exp(-0.1 * sum(map(bool, config.root.values()))))
     winner = Config(dict.fromkeys((knob.name for knob in FLAGS.knobs), True))
     while winner not in search.asked:
         forecast = search.forecast()
@@ -398,7 +368,7 @@ def test_a_winner_that_takes_two_knobs_at_once_is_waited_for():
     """Neither knob alone does anything: the search goes on until it met them together."""
 
     def values_of(config):
-        return [0.6 if config["k2"] and config["k5"] else 1.0 + 0.002 * sum(map(bool, config.root.values()))]
+        return 0.6 if config["k2"] and config["k5"] else 1.0 + 0.002 * sum(map(bool, config.root.values()))
 
     for seed in range(5):
         search = Search(FLAGS, values_of, seed=seed)
@@ -411,14 +381,14 @@ def test_idle_trials_are_those_since_the_last_notable_gain():
     """A trial that is better by less than one per cent does not start the count anew, nor does one that may not win."""
     latencies = iter([1.0, 0.9, 0.895, 0.5, 0.95])
     feasible = iter([True, True, True, False, True])
-    search = Search(FLAGS, lambda _: [next(latencies)], lambda _: {"c": -1.0 if next(feasible) else 1.0})
+    search = Search(FLAGS, lambda _: next(latencies), lambda _: {"c": -1.0 if next(feasible) else 1.0})
     search.run(5)
     assert search.forecast().num_idle == 3
 
 
 def test_there_is_no_outlook_where_nothing_is_forecast():
     """Before the planned configs were tried, and after everything was, there is nothing to tell."""
-    search = Search(SearchSpace(framework="fake", knobs=FLAGS.knobs[:2], forbid=()), lambda _: [1.0])
+    search = Search(SearchSpace(framework="fake", knobs=FLAGS.knobs[:2], forbid=()), lambda _: 1.0)
     assert search.forecast() is None
     search.run(3)
     assert search.forecast().num_untried == 1

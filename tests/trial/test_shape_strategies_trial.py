@@ -41,7 +41,7 @@ def trial(tmp_path, monkeypatch):
     traffic = parse_shapes(("rows=1..8",))
 
     def run(model, **knobs):
-        workload = with_shapes(make_workload(f"net.py:{model}", {}, "fake", "cpu", 0), traffic, [SIXTEEN_CALLS])
+        workload = with_shapes(make_workload(f"net.py:{model}", {}, "fake", "cpu", 0), traffic, SIXTEEN_CALLS)
         with LocalBench({}, preload=True, log=tmp_path / "log.txt") as runner:
             for name, config in (("untuned", {"execution": "eager"}), ("tuned", knobs)):
                 outcome = runner.run(

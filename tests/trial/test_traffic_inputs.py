@@ -12,6 +12,7 @@ from autotune.backends.outputs import output_arrays
 from autotune.backends.registry import load_backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
+from autotune.measure.objective import LATENCY
 from autotune.planning.models import make_workload
 from autotune.planning.shapes import with_shapes
 from autotune.trial.worker.subject import Subject
@@ -148,7 +149,7 @@ def test_the_demonstrations_see_real_traffic(framework: str, model: str, shapes:
     backend.prepare("cpu", 0)
     subject = build_subject(
         with_shapes(
-            make_workload(f"{DEMONSTRATIONS}/{model}.py:{model}", {"dim": 32}, framework, "cpu", 0), traffic, ()
+            make_workload(f"{DEMONSTRATIONS}/{model}.py:{model}", {"dim": 32}, framework, "cpu", 0), traffic, LATENCY
         ),
         backend,
     )

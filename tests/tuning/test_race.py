@@ -248,12 +248,6 @@ class TestField:
         assert self.numbers(found) == [1]
         assert not found.is_decided
 
-    def test_the_best_in_each_other_objective_as_well(self, standing):
-        """It may be what the user takes in the end."""
-        small = {number: {"peak_memory_bytes": 10**9 - 10**8 * number} for number in range(4)}
-        objectives = (Objective(), Objective.parse("memory"))
-        assert self.numbers(standing((10, 5, 8, 9), overrides=small, objectives=objectives)) == [1, 3]
-
 
 class TestDecided:
     """When no further block is measured."""

@@ -168,15 +168,6 @@ class TestAClassIsOneConfig:
         assert best.number > far[0]
         assert space.simplicity(best.config)[0] == 1
 
-    def test_the_front_has_a_program_once(self, study_of, measurement):
-        """Two processes of one program differ by noise: one faster, the other smaller are no choice."""
-        study = study_of(ONE_PROGRAM, objectives=(Objective(), Objective.parse("memory")))
-        for latency_s, peak_bytes in ((0.003, 3000000), (0.002, 2000000), (0.001, 4000000)):
-            asked = ask(study, 1)
-            changes = {"program": "p", "peak_memory_bytes": peak_bytes}
-            study.tell(asked, with_latency(measurement, latency_s, **changes))
-        assert [each.number for each in StudyResult(study).front] == [0], "the untuned model is the simplest name"
-
 
 class TestCaches:
     """A compile that was paid once is not paid again, and cold figures stay cold."""

@@ -54,7 +54,7 @@ class EnvironmentSection(Section):
             ("arguments", " ".join(f"{name}={value}" for name, value in workload.arguments.items()) or "-"),
             (f"{manifest.framework} release", manifest.framework_version),
             ("device", workload.device),
-            ("objectives", ", ".join(objective.name for objective in manifest.objectives)),
+            ("objective", manifest.objective.name),
             ("constraints", ", ".join(constraint.text for constraint in manifest.constraints) or "-"),
             ("seed", str(workload.seed)),
             ("study made", f"{manifest.created}, autotune {manifest.autotune_version}"),

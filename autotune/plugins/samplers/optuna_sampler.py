@@ -78,12 +78,12 @@ class OptunaSampler:
             _make(name, seed=0)
         return name
 
-    def __init__(self, name: str, space: SearchSpace, num_objectives: int, seed: int) -> None:
+    def __init__(self, name: str, space: SearchSpace, seed: int) -> None:
         self._name = name
         self._space = space
         with _explained(name):
             sampler = _make(name, seed)
-            self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * num_objectives)
+            self._study = optuna.create_study(sampler=sampler)
         self._learned: set[int] = set()
         """Numbers of the study's trials."""
         self._proposed: dict[Config, Trial] = {}
@@ -104,7 +104,7 @@ class OptunaSampler:
 
     def _learn(self, trials: Sequence[Tried]) -> None:
         for trial in trials:
-            if trial.values is None or trial.number in self._learned:
+            if trial.value is None or trial.number in self._learned:
                 continue
             self._learned.add(trial.number)
             proposal = self._proposed.pop(trial.config, None)
@@ -120,12 +120,12 @@ class OptunaSampler:
             if knob.name in trial.config.root
         }
         params, constraints = dict(trial.config.root), dict(trial.violations)
-        return create_trial(params=params, distributions=offered, values=trial.values, constraints=constraints)
+        return create_trial(params=params, distributions=offered, value=trial.value, constraints=constraints)
 
     def _answer(self, proposal: Trial, known: Tried | None) -> None:
-        if known is None or known.values is None:
+        if known is None or known.value is None:
             self._study.tell(proposal, state=TrialState.FAIL)
             return
         for name, violation in known.violations.items():
             proposal.set_constraint(name, violation)
-        self._study.tell(proposal, known.values)
+        self._study.tell(proposal, known.value)

@@ -175,7 +175,7 @@ def _ask_for_calls(asked: Asked, watched: Watched, saved: Model, shapes: Counter
         _ask_for_instances(asked, watched)
     elif watched.busy > _SATURATED and _ask_for_instances(asked, watched):
         why = f"throughput: the processes were busy {watched.busy:.0%} of their time"
-        asked.ask("objective", why, objective=["throughput"])
+        asked.ask("objective", why, objective="throughput")
     else:
         asked.ask("objective", "latency: all calls have one shape")
     asked.model["calls"] = _kept_calls(saved, main, main.sizes if len(alike) == 1 else None)
@@ -246,7 +246,7 @@ def _ask_for_shapes(asked: Asked, watched: Watched, alike: Counter[Sizes]) -> No
         asked.ask("objective", f"total:1000: {watched.busy:.0%} of the time was spent in calls, compiling counts")
     else:
         why = f"p99: shapes vary, and {watched.busy:.0%} of the time was spent in calls"
-        asked.ask("objective", why, objective=["p99"])
+        asked.ask("objective", why, objective="p99")
 
 
 def _dimensions(shapes: Sequence[Sizes]) -> dict[str, list[tuple[int, int]]]:

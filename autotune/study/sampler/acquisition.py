@@ -27,14 +27,10 @@ from autotune.study.sampler.gaussian_process import (
 
 MAX_OBSERVATIONS, MAX_TO_FIT = 300, 120
 """More trials are not learned from, nor used to learn which knobs matter: the cost grows with their cube."""
-NUM_DRAWS = 64
-"""Draws of several objectives at each config."""
-TRADE_OFF = 0.05
-"""Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
 
 VALUES, FAILURES = KernelPrior(), KernelPrior(weight=0.1, variance=1.0, noise=0.05)
 PRIORS = VALUES, KernelPrior(weight=0.1), KernelPrior(weight=0.3)
-"""Priors of the objectives, over which the gain is averaged: one that takes effects for additive may be sure, and
+"""Priors of the objective, over which the gain is averaged: one that takes effects for additive may be sure, and
 wrong, that the best config is bad."""
 COST_POWER = 0.5
 """A gain is divided by the seconds of its trial to this power. With 1 the search keeps to what is cheap."""
@@ -54,7 +50,7 @@ class Observations:
     points: Array
     """Shape `(num_trials, num_features)`."""
     values: Array
-    """What is minimised, shape `(num_trials, num_objectives)`; of no meaning where the trial failed."""
+    """What is minimised, shape `(num_trials,)`; of no meaning where the trial failed."""
     failed: npt.NDArray[np.bool_]
     violations: Array
     """Misses of bounds, shape `(num_trials, num_constraints)`: 0 or less where kept; of no meaning if it failed."""
@@ -119,39 +115,25 @@ class Forecaster:
         self._encoding = encoding
         self._kernels: dict[str, tuple[Array, Kernel]] = {}
 
-    def forecast(
-        self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator
-    ) -> Forecast:
-        """Forecast for the configs at `points`; `weights` of the objectives add up to 1."""
+    def forecast(self, observed: Observations, points: Array) -> Forecast:
+        """Forecast for the configs at `points`."""
         with one_blas_thread():
             return Forecast(
                 self._log_feasible(observed, points),
-                self._log_gain(observed, points, weights, generator),
+                self._log_gain(observed, points),
                 self._log_seconds(observed, points),
             )
 
-    def _log_gain(self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator) -> Array:
+    def _log_gain(self, observed: Observations, points: Array) -> Array:
         if not observed.feasible.any():
             return np.zeros(len(points))
-        gains = [self._gain(prior, observed, points, weights, generator) for prior in PRIORS]
+        gains = [self._gain(prior, observed, points) for prior in PRIORS]
         return np.asarray(np.log(np.maximum(np.mean(gains, axis=0), 1e-300)))
 
-    def _gain(
-        self,
-        prior: KernelPrior,
-        observed: Observations,
-        points: Array,
-        weights: Array,
-        generator: np.random.Generator,
-    ) -> Array:
+    def _gain(self, prior: KernelPrior, observed: Observations, points: Array) -> Array:
         measured = ~observed.failed
-        seen, best_seen = observed.points[measured], observed.points[observed.feasible]
-        logs = _logs(observed.values[measured])
-        beliefs = [self._values(k, prior, seen, column, observed.running) for k, column in enumerate(logs.T)]
-        forecasts, known = [belief.at(points) for belief in beliefs], [belief.at(best_seen)[0] for belief in beliefs]
-        if len(beliefs) == 1:
-            return expected_improvement(*forecasts[0], best=known[0].min())
-        return _chebyshev_gain(forecasts, known, logs, weights, generator)
+        belief = self._values(prior, observed.points[measured], _logs(observed.values[measured]), observed.running)
+        return expected_improvement(*belief.at(points), best=belief.at(observed.points[observed.feasible])[0].min())
 
     def _log_seconds(self, observed: Observations, points: Array) -> Array:
         known = np.isfinite(observed.seconds) & (observed.seconds > 0)
@@ -173,8 +155,8 @@ class Forecaster:
             logs += _log_below_zero(belief, points, doubt=DOUBT * belief.scale**2)
         return logs
 
-    def _values(self, number: int, prior: KernelPrior, points: Array, logs: Array, running: Array) -> _Belief:
-        belief = self._believe(f"value {number}, weight {prior.weight}", points, logs, prior, _standard)
+    def _values(self, prior: KernelPrior, points: Array, logs: Array, running: Array) -> _Belief:
+        belief = self._believe(f"value, weight {prior.weight}", points, logs, prior, _standard)
         return _Belief(belief.posterior.believing(running), belief.shift, belief.scale)
 
     def _believe(
@@ -216,9 +198,8 @@ def _as_labels(values: Array) -> tuple[Array, float, float]:
 
 
 def _logs(values: Array) -> Array:
-    """Logarithms of the objectives that are positive throughout: their ratios matter. Others stay as they are."""
-    positive = (values > 0).all(axis=0)
-    return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
+    """Logarithms of values that are positive throughout: their ratios matter. Others stay as they are."""
+    return np.log(values) if (values > 0).all() else values
 
 
 def _margins(violations: Array) -> Array:
@@ -246,24 +227,3 @@ def _telling(values: Array, limit: int) -> Rows:
     lowest = np.argsort(values, kind="stable")[: limit // 2]
     others = np.setdiff1d(np.arange(len(values)), lowest)
     return np.sort(np.concatenate([lowest, others[-(limit - limit // 2) :]]))
-
-
-def _chebyshev_gain(
-    forecasts: list[tuple[Array, Array]],
-    known: list[Array],
-    logs: Array,
-    weights: Array,
-    generator: np.random.Generator,
-) -> Array:
-    """Improvement of the weighted distance from the best of each objective, the mean of draws."""
-    low = logs.min(axis=0)
-    span = np.maximum(logs.max(axis=0) - low, SMALLEST_SPREAD)
-
-    def distance(*objectives: Array) -> Array:
-        parts = [w * (f - a) / b for w, f, a, b in zip(weights, objectives, low, span, strict=True)]
-        return np.asarray(np.max(parts, axis=0) + TRADE_OFF * np.sum(parts, axis=0))
-
-    best = distance(*known).min()
-    normal = generator.standard_normal((len(forecasts), NUM_DRAWS, 1))
-    drawn = [mean + sd * draws for (mean, sd), draws in zip(forecasts, normal, strict=True)]
-    return np.asarray(np.maximum(best - distance(*drawn), 0.0).mean(axis=0))

@@ -44,9 +44,9 @@ class _Seen:
         return self.tried.config
 
     @property
-    def values(self) -> tuple[float, ...] | None:
-        """None as long as the trial runs, and where its values are distrusted: it stays as unknown as one that runs."""
-        return None if self.tried.is_distrusted else self.tried.values
+    def value(self) -> float | None:
+        """None as long as the trial runs, and where its value is distrusted: it stays as unknown as one that runs."""
+        return None if self.tried.is_distrusted else self.tried.value
 
     @property
     def failed(self) -> bool:
@@ -54,7 +54,7 @@ class _Seen:
 
     @property
     def feasible(self) -> bool:
-        return self.values is not None and all(missed <= 0 for missed in self.tried.violations.values())
+        return self.value is not None and all(missed <= 0 for missed in self.tried.violations.values())
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,11 @@ class EnumSampler:
 
     def forecast(self, trials: Iterable[Tried], rule: StopRule = WITHOUT_PORTFOLIO) -> ExpectedGain | None:
         """What the next trial promises, as far as the rule asks. None where no forecast chooses it: at the start, as
-        long as nothing is feasible or something is planned, at the end, and with several objectives, where every config
-        may add to the front.
+        long as nothing is feasible or something is planned, and at the end.
         """
         situation = self._situation(trials)
-        finished = [trial for trial in situation.seen if trial.values is not None]
-        has_one_objective = all(len(trial.values or ()) == 1 for trial in finished)
-        if not has_one_objective or not any(trial.feasible for trial in finished):
+        finished = [trial for trial in situation.seen if trial.value is not None]
+        if not any(trial.feasible for trial in finished):
             return None
         unseen = self._unseen(situation)
         if not unseen.configs or any(True for _ in self._still_planned(situation)):
@@ -125,7 +123,9 @@ class EnumSampler:
             num_trials=len(finished),
             num_untried=None if self._space.listed is None else len(unseen.configs),
             expected_gain=float(np.exp(self._forecast(situation).log_expected_gain.max())) if is_asked else None,
-            num_idle=count_idle(trial.values[0] if trial.values and trial.feasible else math.inf for trial in finished),
+            num_idle=count_idle(
+                trial.value if trial.value is not None and trial.feasible else math.inf for trial in finished
+            ),
             rule=rule,
         )
 
@@ -144,7 +144,7 @@ class EnumSampler:
         if trial.number in self._finished:
             return self._finished[trial.number]
         seen = _Seen(trial, self._encoding.points([trial.config])[0])
-        if trial.values is not None:
+        if trial.value is not None:
             self._finished[trial.number] = seen
         return seen
 
@@ -161,7 +161,7 @@ class EnumSampler:
         return None if configs is None else _Unseen(configs, self._encoding.points(configs))
 
     def _drawn(self, seen: Sequence[_Seen]) -> _Unseen:
-        best = sorted((trial for trial in seen if trial.feasible), key=lambda trial: trial.values or ())[:NUM_BEST]
+        best = sorted((trial for trial in seen if trial.feasible), key=lambda trial: trial.value or 0.0)[:NUM_BEST]
         configs = draw(self._space, self._seed + len(seen), near=[trial.config for trial in best])
         return _Unseen(configs, self._encoding.points(configs))
 
@@ -169,7 +169,7 @@ class EnumSampler:
         unseen = self._unseen(situation)
         if not unseen.configs:
             return None
-        if sum(trial.values is not None and not trial.failed for trial in situation.seen) < NUM_STARTS:
+        if sum(trial.value is not None and not trial.failed for trial in situation.seen) < NUM_STARTS:
             scores = self._distances(situation.seen, unseen)
         else:
             scores = self._forecast(situation).score
@@ -178,17 +178,14 @@ class EnumSampler:
     def _distances(self, seen: Sequence[_Seen], unseen: _Unseen) -> Array:
         """Number of knobs in which a config differs from the nearest one seen; ties are broken by the seed."""
         steps = np.array([((unseen.points - trial.point) ** 2).sum(axis=1) for trial in seen])
-        ties = self._generator(seen).random(len(unseen.configs))
+        ties = np.random.default_rng([self._seed, len(seen)]).random(len(unseen.configs))
         return np.asarray(steps.min(axis=0, initial=np.inf) + 0.1 * ties)
 
     def _forecast(self, situation: _Situation) -> Forecast:
         if situation.forecast is None:
             seen = situation.seen
-            observed = self._observations([trial for trial in seen if trial.values is not None], seen)
-            generator = self._generator(seen)
-            weights = generator.dirichlet(np.ones(observed.values.shape[1]))
-            points = self._unseen(situation).points
-            situation.forecast = self._forecaster.forecast(observed, points, weights, generator)
+            observed = self._observations([trial for trial in seen if trial.value is not None], seen)
+            situation.forecast = self._forecaster.forecast(observed, self._unseen(situation).points)
         return situation.forecast
 
     def _observations(self, finished: Sequence[_Seen], seen: Sequence[_Seen]) -> Observations:
@@ -196,19 +193,15 @@ class EnumSampler:
         violations = [[trial.tried.violations.get(name, 0.0) for name in names] for trial in finished]
         return Observations(
             points=self._stacked(finished),
-            values=np.array([trial.values for trial in finished]),
+            values=np.array([trial.value for trial in finished]),
             failed=np.array([trial.failed for trial in finished]),
             violations=np.array(violations).reshape(len(finished), len(names)),
-            running=self._stacked([trial for trial in seen if trial.values is None]),
+            running=self._stacked([trial for trial in seen if trial.value is None]),
             seconds=np.array([math.nan if trial.tried.seconds is None else trial.tried.seconds for trial in finished]),
         )
 
     def _stacked(self, seen: Sequence[_Seen]) -> Array:
         return np.array([trial.point for trial in seen]).reshape(len(seen), self._encoding.num_features)
-
-    def _generator(self, seen: Sequence[_Seen]) -> np.random.Generator:
-        return np.random.default_rng([self._seed, len(seen)])
-
 
 def draw(space: SearchSpace, seed: int, near: Sequence[Config]) -> list[Config]:
     """Random configs, and all that differ in one setting from one of `near`; each once."""

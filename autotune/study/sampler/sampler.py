@@ -86,11 +86,13 @@ class Sampler:
         study, rule = self._study, self._study.stop_rule
         if study.portfolio is None or study.manifest.objective.quantity != "total":
             return rule
-        tried = [trial for trial in study.tried() if trial.values]
+        tried = [trial for trial in study.tried() if trial.value is not None]
         trials_s = [trial.seconds for trial in tried if trial.seconds is not None]
         if not trials_s:
             return rule
-        return rule.for_job(min(trial.values[0] for trial in tried if trial.values), statistics.fmean(trials_s))
+        return rule.for_job(
+            min(trial.value for trial in tried if trial.value is not None), statistics.fmean(trials_s)
+        )
 
     def _survey(self) -> list[Tried]:
         """What was tried, after an update of what is planned and what is excluded."""
@@ -125,7 +127,7 @@ class Sampler:
         if manifest.sampler is None:
             return None
         make: Callable[..., Given] = SAMPLERS.require("optuna")
-        return make(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
+        return make(manifest.sampler, manifest.space, manifest.workload.seed)
 
 
 def _failed_through_setup(record: TrialRecord) -> bool:
