@@ -23,7 +23,10 @@ from benchmarks.evidence import REPOSITORY, Benchmark, Goal, percent, table
 from benchmarks.processes import Pair, PlainScript, Product, Ratio, alternate, export_in, ratio_over_pairs
 
 PLANNER = f"{REPOSITORY}/examples/models/planner.py:planner"
-MODELS = {name: name for name in ("vit", "resnet18", "bert_small", "yolo_tiny", "tanh_matmul")} | {"planner": PLANNER}
+MODELS = {name: name for name in ("vit", "resnet18", "bert_small")} | {
+    **{name: f"{REPOSITORY}/examples/models/{name}_torch.py:{name}" for name in ("yolo_tiny", "tanh_matmul")},
+    "planner": PLANNER,
+}
 """Name -> what `--model` takes."""
 SEED = 0
 TOLERANCE = 0.03

@@ -75,6 +75,7 @@ TABLES_OF = {
 """Recorded tables of whole spaces, with the kinds of their models."""
 ON_DEVICE = "benchmarks/models/on_device_torch.py"
 KINDS_TORCH, KINDS_MINDSPORE = "benchmarks/models/kinds_torch.py", "benchmarks/models/kinds_mindspore.py"
+EXAMPLES = "examples/models"
 
 Settings = dict[str, Scalar]
 
@@ -128,15 +129,18 @@ MODELS: tuple[Recorded, ...] = (
     _kind("waveform", "signal"),
     _kind("recommender", "recommender"),
     Recorded("bert_small", "attention", "bert_small", arguments={"depth": 2}),
-    Recorded("yolo_tiny", "detection", "yolo_tiny", arguments={"image": 64}),
-    Recorded("planner", "planner", "examples/models/planner.py:planner"),
+    Recorded("yolo_tiny", "detection", f"{EXAMPLES}/yolo_tiny_torch.py:yolo_tiny", arguments={"image": 64}),
+    Recorded("planner", "planner", f"{EXAMPLES}/planner.py:planner"),
     _trained("train_prefill", "decoder", f"{KINDS_TORCH}:train_prefill"),
     _trained("train_mlp", "mlp", f"{KINDS_TORCH}:train_mlp"),
     _trained("train_mixer", "mlp", f"{KINDS_TORCH}:train_mixer"),
     _trained("train_vit_mindspore", "attention", "vit", "mindspore", depth=1, image=32, batch=2),
     _trained("train_bert_mindspore", "attention", "bert_small", "mindspore", depth=1, batch=2),
-    Recorded("yolo_tiny_mindspore", "detection", "yolo_tiny", "mindspore", arguments={"image": 32}),
-    Recorded("tanh_matmul", "mlp", "tanh_matmul", arguments={"size": 128, "repeats": 8}),
+    Recorded(
+        "yolo_tiny_mindspore", "detection", f"{EXAMPLES}/yolo_tiny_mindspore.py:yolo_tiny", "mindspore",
+        arguments={"image": 32},
+    ),  # fmt: skip
+    Recorded("tanh_matmul", "mlp", f"{EXAMPLES}/tanh_matmul_torch.py:tanh_matmul", arguments={"size": 128, "repeats": 8}),
     _written("gpt2", num_hidden_layers=4),
     _written("llama", num_hidden_layers=4),
     _written("t5", "encoder and decoder"),

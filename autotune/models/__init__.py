@@ -55,12 +55,8 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             trains=True,
             has_linears=True,
         ),
-        "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", has_linears=True),
         "resnet18": BundledModel(
             "ResNet-18 with batch norm", None, _BATCH, trains=True, lacks_products=True, load="convolutions"
-        ),
-        "yolo_tiny": BundledModel(
-            "one-stage detector: CSP backbone, feature pyramid, three heads", None, _BATCH, load="convolutions"
         ),
         "bert_small": BundledModel(
             "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler",

@@ -87,9 +87,11 @@ def test_planner_on_torch(cli, no_toolchain, tmp_path):
         assert all(each["reason"] and "planner.py:" in each["location"] for each in breaks)
 
 
+TANH = REPOSITORY / "examples" / "models" / "tanh_matmul"
+"""With the framework's name behind it: a module."""
 MINDSPORE_JOB = """
 import json, sys, mindspore, autotune
-from autotune.models.mindspore.tanh_matmul import tanh_matmul
+from examples.models.tanh_matmul_mindspore import tanh_matmul
 model, inputs = tanh_matmul(size=64, repeats=10)
 expected = model(*inputs).asnumpy()
 tuned = autotune.load(sys.argv[1])
@@ -121,8 +123,9 @@ def test_two_frameworks_end_in_a_job(cli, tmp_path):
     """
     if not {"torch", "mindspore"} <= installed_packages().keys():
         pytest.skip("torch or mindspore is not installed")
-    arguments = ["--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4"]
+    arguments = ["--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4"]
     for framework, knobs in SMALL_SPACES.items():
+        arguments += ["--model", f"{framework}={TANH}_{framework}.py:tanh_matmul"]
         path = tmp_path / f"{framework}.yaml"
         path.write_text(f"schema: 1\nframework: {framework}\nknobs:{knobs}")
         arguments += ["--space", str(path)]
@@ -142,7 +145,7 @@ def test_two_frameworks_end_in_a_job(cli, tmp_path):
 
 TANH_JOB = """
 import json, sys, torch, autotune
-from autotune.models.torch.tanh_matmul import tanh_matmul
+from examples.models.tanh_matmul_torch import tanh_matmul
 model, inputs = tanh_matmul(size=64, repeats=10)
 tuned = autotune.load(sys.argv[1])
 with torch.no_grad():
@@ -157,7 +160,8 @@ def test_a_mindspore_study_ends_in_a_job(cli, tmp_path):
     """PyNative and compiled configs are measured side by side, and the exported answer holds in a fresh job."""
     if "mindspore" not in installed_packages():
         pytest.skip("mindspore is not installed")
-    arguments = ("--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4")
+    model = f"{TANH}_mindspore.py:tanh_matmul"
+    arguments = ("--model", model, "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4")
     document = studied(cli, tmp_path, "--framework", "mindspore", *arguments)
     states = [t["state"] for t in document["trials"]]
     assert states[:2] == ["measured", "measured"]

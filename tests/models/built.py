@@ -17,7 +17,10 @@ from autotune import models
 os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported
 
 DEMONSTRATIONS: dict[str, dict[str, str]] = {
-    "swiglu": {framework: f"examples.models.swiglu_{framework}" for framework in models.FRAMEWORKS},
+    **{
+        name: {framework: f"examples.models.{name}_{framework}" for framework in models.FRAMEWORKS}
+        for name in ("swiglu", "yolo_tiny", "tanh_matmul")
+    },
     **{
         name: {"torch": f"examples.models.{name}"}
         for name in ("planner", "intersection", "temporal_decision", "branching")

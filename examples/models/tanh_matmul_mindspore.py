@@ -1,6 +1,6 @@
 """A chain of matrix products and tanh: the smallest workload in which fusing the elementwise part can pay.
 
-The weight is filled at the edge of chaos, see `autotune.models.torch.tanh_matmul`.
+The weight is filled at the edge of chaos, see `tanh_matmul_torch.py`.
 """
 
 from __future__ import annotations
