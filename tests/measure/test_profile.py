@@ -22,7 +22,7 @@ BROKEN_CALL = [
 def test_a_break_costs_the_time_between_its_graphs():
     """From the end of the graph before the break to the start of the next one, whatever runs in between."""
     pytest.importorskip("torch")
-    from autotune.backends.torch.profile import between_graphs
+    from autotune.backends.torch.counters import between_graphs
 
     resumed = {"1/0": "m.py:5", "2/0": "m.py:9"}
     assert between_graphs(BROKEN_CALL, resumed) == {"m.py:5": 2.5, "m.py:9": 2.25}
@@ -37,7 +37,7 @@ def test_a_break_costs_the_time_between_its_graphs():
 def test_what_is_given_up_costs_the_time_after_the_last_graph():
     """Of each call, until what was compiled first is left; a call without any graph counts from its start."""
     pytest.importorskip("torch")
-    from autotune.backends.torch.profile import after_the_last_graph
+    from autotune.backends.torch.counters import after_the_last_graph
 
     assert after_the_last_graph(BROKEN_CALL) == 1.0
     second = [("Torch-Compiled Region: 0/0", 20.0, 23.0)]

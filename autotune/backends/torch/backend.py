@@ -69,7 +69,6 @@ from autotune.backends.torch.instruments import (
 from autotune.backends.torch.isa_probes import answered
 from autotune.backends.torch.knobs import process_knobs, require_option, settings_of
 from autotune.backends.torch.pipelines import PipelineModel, watch_components
-from autotune.backends.torch.profile import break_costs
 from autotune.backends.torch.recompiles import watching
 from autotune.backends.torch.rehearsal import rehearse
 from autotune.backends.torch.tensors import (
@@ -358,7 +357,7 @@ class TorchBackend(Backend):
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
 
-    profile = staticmethod(break_costs)
+    profile = staticmethod(counters.break_costs)
 
     def program(self, model: Any, config: Config) -> str | None:
         return program(model, settings_of(config))
