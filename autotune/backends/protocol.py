@@ -18,7 +18,7 @@ from autotune.backends.contracts.compiler import Compiler
 from autotune.backends.contracts.models import Models
 from autotune.backends.contracts.runtime import Runtime
 from autotune.backends.contracts.values import Values
-from autotune.measure.diagnosis import BreakKind, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, GraphBreak
 
 
 class Backend(Runtime, Values, Models, Compiler, Offers, Protocol):
@@ -50,9 +50,6 @@ class Reports(Protocol):
 
     def breaks(self, text: str) -> tuple[GraphBreak, ...]:
         """Graph breaks that stand in no record of the process; empty where all do."""
-
-    def recompiles(self, text: str) -> tuple[Recompile, ...]:
-        """Recompiles that stand in no record of the process."""
 
     def refusal(self, text: str) -> GraphBreak | None:
         """The place that made the framework refuse to compile, from the traceback of the process."""

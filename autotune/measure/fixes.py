@@ -125,11 +125,6 @@ _TORCH: dict[BreakKind, Fix] = {
 }
 
 _MINDSPORE: dict[BreakKind, Fix] = {
-    BreakKind.BRANCH: Fix(
-        "compute both sides and choose with ops.where; capture `ast` takes the branch as it is",
-        ("if y.sum() > 0:", "    y = y + 1"),
-        ("y = ops.where(y.sum() > 0, y + 1, y)",),
-    ),
     BreakKind.SCALAR: Fix(
         "keep it a tensor: a 0-d tensor computes like a number",
         ("scale = float(x.mean())", "return x * scale"),
@@ -152,18 +147,13 @@ _MINDSPORE: dict[BreakKind, Fix] = {
     ),
     BreakKind.FOREIGN_CALL: Fix(
         "do it outside of construct and pass the result in",
-        ("y = x * 2", 'os.stat(".")'),
-        ("y = x * 2", "# os.stat moved to the caller"),
+        ("kept = copy.deepcopy(y)", "return y + kept"),
+        ("return y + y",),
     ),
     BreakKind.CONTAINER: Fix(
         "use a list, a tuple or a dict: other containers are not taken",
         ("names = {1, 2}", "return y * len(names)"),
         ("names = (1, 2)", "return y * len(names)"),
-    ),
-    BreakKind.OPERATOR: Fix(
-        "use another operator, or capture `ast`, which takes more: `bytecode` fails in itself at a mask as an index",
-        ("return y[y > 0].sum()",),
-        ("return ops.where(y > 0, y, 0.0).sum()",),
     ),
     BreakKind.CONTEXT: Fix(
         "put the `with` around the call of the model instead of into construct",
@@ -179,16 +169,6 @@ _MINDSPORE: dict[BreakKind, Fix] = {
         "check beforehand instead of catching",
         ("try: y = table[key]", "except KeyError: y = x"),
         ("if key in table: y = table[key]", "else: y = x"),
-    ),
-    BreakKind.CHANGING_VALUE: Fix(
-        "make it a Parameter or a tensor argument: a Python number is a constant of the graph",
-        ("self.calls = 0", "self.calls = self.calls + 1"),
-        ("self.calls = Parameter(Tensor(0.0))", "self.calls += 1"),
-    ),
-    BreakKind.CHANGING_SHAPE: Fix(
-        "pad it to a few sizes, or use capture `ast`, which takes set_inputs: `bytecode` compiles each shape",
-        ("net(x)", ""),
-        ("x = ops.concat([x, ops.zeros((64 - len(x), 4))])", "net(x)"),
     ),
     BreakKind.CHANGING_INPUT: Fix(
         "for a changing shape say which dimensions change; give changing Python numbers as tensors",

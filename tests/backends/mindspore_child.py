@@ -15,8 +15,6 @@ PYNATIVE = {"execution": "pynative"}
 GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
 AST = {"execution": "jit", "capture": "ast", "jit_level": "O0", "enable_graph_kernel": False, "fullgraph": False}
 WHOLE = AST | {"fullgraph": True}
-TRACE = {"execution": "jit", "capture": "trace", "jit_level": "O0", "enable_graph_kernel": False}
-BYTECODE = AST | {"capture": "bytecode"}
 FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
 
 

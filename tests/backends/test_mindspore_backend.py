@@ -35,18 +35,16 @@ from autotune.backends.mindspore import backend  # noqa: E402
 from autotune.backends.mindspore.backend import MindSporeBackend  # noqa: E402
 from tests.backends.mindspore_child import (  # noqa: E402
     AST,
-    BYTECODE,
     FUSION,
     GRAPH,
     PYNATIVE,
-    TRACE,
     WHOLE,
     printed_by,
 )
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-COMPILED = {"graph": GRAPH, "ast": AST, "ast-fullgraph": WHOLE, "trace": TRACE, "bytecode": BYTECODE}
+COMPILED = {"graph": GRAPH, "ast": AST, "ast-fullgraph": WHOLE}
 
 
 class Mlp(nn.Cell):
@@ -211,7 +209,7 @@ def test_pynative_leaves_the_model_alone(run):
     assert (said["half"], said["ranks"]) == ("float32", [0, 0, 2])
 
 
-@pytest.mark.parametrize("config", [AST | FUSION, GRAPH | FUSION, TRACE | FUSION], ids=["ast", "graph", "trace"])
+@pytest.mark.parametrize("config", [AST | FUSION, GRAPH | FUSION], ids=["ast", "graph"])
 @pytest.mark.slow
 def test_fusion_works_on_cpu(run, config):
     """With graph-kernel fusion on, kernels are generated, and the result stays right but for their tanh."""
@@ -227,28 +225,6 @@ def test_fusion_of_a_long_chain_ends(run):
     """The size of fused kernels is limited on CPU: unlimited, this one compiles for minutes."""
     pytest.importorskip("decorator")
     assert max(run("Chain", AST | FUSION)["errors"]) < 1e-3
-
-
-@pytest.mark.slow
-def test_bytecode_that_never_compiled_says_so(run):
-    """Indexing a tensor makes capture bytecode give up without a word (2.10): `compiled` must not claim otherwise."""
-    said = run("Indexing", BYTECODE)
-    assert said["errors"] == [0, 0]
-    if said["diagnosis"]["compiled"]:
-        pytest.skip(f"MindSpore {ms.__version__} captures indexing")
-    assert said["diagnosis"]["num_graphs"] == 0
-    assert said["diagnosis"]["note"] == "capture bytecode never compiled: ran as PyNative"
-
-
-@pytest.mark.slow
-def test_bytecode_break_has_its_line(run):
-    """A data-dependent branch cuts the capture, and the break points at the `if`."""
-    said = run("Branching", BYTECODE)
-    assert said["errors"] == [0, 0]
-    (graph_break,) = said["diagnosis"]["graph_breaks"]
-    file, _, line = graph_break["location"].rpartition(":")
-    assert file == __file__
-    assert "# BRANCH" in inspect.getsource(sys.modules[__name__]).splitlines()[int(line) - 1]
 
 
 @pytest.mark.slow

@@ -54,8 +54,6 @@ PIPELINED = (
 NO_PIPELINE = AST | {"fullgraph": True, "graph_pipeline": False}
 MANY_THREADS = GRAPH | {"dispatch_threads": 2, "onednn_isa": "AVX512_CORE", "kernel_threads": 1}
 HALF = AST | {"amp_level": "O3", "dispatch_threads": 2, "kernel_threads": 1}
-TRACE = {"execution": "jit", "capture": "trace"}
-BYTECODE = {"execution": "jit", "capture": "bytecode", "fullgraph": False}
 FUSIONS = {
     "default": FUSED | {"graph_kernel_opt_level": 2, "graph_kernel_limit": 6},
     "limit 3": FUSED | {"graph_kernel_limit": 3},
@@ -65,7 +63,7 @@ FUSIONS = {
     "norms": FUSED | {"graph_kernel_transpose": True, "graph_kernel_expand": "norms"},
     "none": FUSED | {"graph_kernel_expand": "none"},
 }
-ALONE = (PYNATIVE, AST, BLOCKING, HALF_EAGER, PIPELINED, NO_PIPELINE, MANY_THREADS, HALF, TRACE, BYTECODE)
+ALONE = (PYNATIVE, AST, BLOCKING, HALF_EAGER, PIPELINED, NO_PIPELINE, MANY_THREADS, HALF)
 
 
 class Block(nn.Cell):
@@ -81,13 +79,6 @@ class Block(nn.Cell):
         y = self.narrow(ops.gelu(self.widen(self.norm(x)), approximate="tanh"))
         y = y.reshape((4, 2, 8)).swapaxes(0, 1) * 0.5 + 1.0
         return ops.softmax(y * y - 0.25 * y).swapaxes(0, 1).reshape((4, 16)) + x
-
-
-class Indexing(nn.Cell):
-    """Capture bytecode gives up on it without a word."""
-
-    def construct(self, x):
-        return x[0] + 1
 
 
 def block(seed=0):
@@ -254,15 +245,6 @@ def test_programs_that_differ_have_other_digests(one):
 def test_a_whole_graph_without_its_pipeline_is_the_graph(one):
     """fullgraph only asks for more than was needed, and the pipeline that it switches on is off: the same program."""
     assert one(NO_PIPELINE)["program"] == one(AST)["program"]
-
-
-@pytest.mark.slow
-def test_capture_bytecode_that_gives_up_is_pynative(one):
-    """The same class as PyNative under the same settings, so it never counts as jit."""
-    gave_up = one(BYTECODE, cell="Indexing")
-    if gave_up["diagnosis"]["compiled"]:
-        pytest.skip(f"MindSpore {ms.__version__} captures indexing")
-    assert gave_up["program"] == one(PYNATIVE, cell="Indexing")["program"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Chosen Cells compiled by ms.jit inside PyNative: a process for each capture, as in a trial."""
+"""Chosen Cells compiled by ms.jit inside PyNative: in a process of its own, as in a trial."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(**settings):
 
 
 EACH_BLOCK = """
-said, program = run(capture={capture!r}, region="blocks.*")
+said, program = run(region="blocks.*")
 print(said.compiled, said.num_graphs, len(said.recompiles), program is not None)
 """
 REFUSED = """
@@ -90,19 +90,12 @@ def in_process(folder, code):
 @pytest.fixture(scope="module")
 def by_ast(tmp_path_factory):
     """What one process says of the blocks, and of what it refuses."""
-    return in_process(tmp_path_factory.mktemp("ast"), EACH_BLOCK.format(capture="ast") + REFUSED)
+    return in_process(tmp_path_factory.mktemp("ast"), EACH_BLOCK + REFUSED)
 
 
 def test_each_block_is_compiled(by_ast):
     """One graph for each block, none of which is a recompile, and the model computes as before."""
     assert by_ast[:4] == ["True", "3", "0", "True"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("capture", ["bytecode", "trace"])
-def test_each_block_is_compiled_by_other_captures(tmp_path, capture):
-    """The same, whichever way a graph is captured."""
-    assert in_process(tmp_path, EACH_BLOCK.format(capture=capture)) == ["True", "3", "0", "True"]
 
 
 @pytest.mark.slow
@@ -112,7 +105,7 @@ def test_regions_are_told_apart(tmp_path):
 from autotune.backends.mindspore import counters
 programs = []
 for region in ("whole", "blocks.*", "blocks.0", "blocks.0, blocks.1", "blocks.[01]", "head"):
-    programs.append(run(capture="ast", region=region)[1])
+    programs.append(run(region=region)[1])
     counters._AST_PHASES.clear()
 print(len(set(programs)), programs[3] == programs[4], None in programs)
 """

@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_spaces
 from autotune.space.load import Circumstances, load_space, read_space_file
-from tests.backends.mindspore_child import AST, BYTECODE, FUSION, GRAPH, PYNATIVE, TRACE, WHOLE
+from tests.backends.mindspore_child import AST, FUSION, GRAPH, PYNATIVE, WHOLE
 
 RELEASES = ["2.3.0", "2.5.0", "2.6.0", "2.8.0", "2.9.0", "2.10.0"]
 DEVICES = ["cpu", "gpu", "ascend"]
@@ -53,9 +53,8 @@ each_place = pytest.mark.parametrize(
         ),
         (AST, "2.9.0", "ascend", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": False}, {}),
         (WHOLE, "2.6.0", "gpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": True}, {}),
-        (TRACE, "2.7.0", "cpu", PROCESS, {"capture_mode": "trace", "jit_level": "O0", "fullgraph": False}, {}),
         (WHOLE, "2.5.0", "cpu", PROCESS, {"mode": "PSJit"}, {"jit_level": "O0", "jit_syntax_level": "STRICT"}),
-        (BYTECODE, "2.3.1", "cpu", PROCESS, {"mode": "PIJit"}, {"jit_level": "O0", "jit_syntax_level": "LAX"}),
+        (AST, "2.3.1", "cpu", PROCESS, {"mode": "PSJit"}, {"jit_level": "O0", "jit_syntax_level": "LAX"}),
         (
             GRAPH | FUSION,
             "2.10.0",
@@ -85,16 +84,13 @@ def test_what_a_config_hands_to_mindspore(config, version, device, context, jit,
     [
         ({}, "2.10.0", "cpu", "execution: is missing"),
         (PYNATIVE | {"backend": "GE"}, "2.10.0", "cpu", "backend: unknown"),
-        (AST | {"capture": "dynamo"}, "2.10.0", "cpu", "'dynamo' is none"),
-        (TRACE, "2.5.0", "cpu", "came with MindSpore 2.6"),
+        (AST | {"capture": "bytecode"}, "2.10.0", "cpu", "'bytecode' is none"),
         (AST | {"jit_level": "O2"}, "2.8.0", "ascend", "needs execution graph"),
         (GRAPH | {"jit_level": "O2"}, "2.8.0", "cpu", "CANN"),
         (GRAPH | {"jit_level": "O2"}, "2.10.0", "ascend", "deprecated since 2.9"),
-        (TRACE | {"fullgraph": True}, "2.10.0", "cpu", "means nothing"),
         (PYNATIVE | {"shapes": "static"}, "2.10.0", "cpu", "no code for a shape"),
         (GRAPH | {"shapes": "automatic"}, "2.10.0", "cpu", "a setting of ms.jit"),
         (AST | {"shapes": "automatic"}, "2.5.0", "cpu", "'automatic' came with MindSpore 2.6"),
-        (BYTECODE | {"shapes": "marked"}, "2.10.0", "cpu", "compiles for each shape"),
         (PYNATIVE | {"enable_graph_kernel": True}, "2.10.0", "cpu", "nothing to fuse"),
         (PYNATIVE | {"amp_level": "O1"}, "2.10.0", "cpu", "writes the model's class anew"),
         (PYNATIVE | {"kernel_threads": 0}, "2.10.0", "cpu", "0 is neither null nor a whole number"),

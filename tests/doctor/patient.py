@@ -38,14 +38,14 @@ def torch_cases():
             yield name, cured, {"said": said, "refusal": refusal, "outputs": outputs}
 
 
-def mindspore_cases(capture: str):
+def mindspore_cases():
     from tests.doctor.mindspore_patterns import PATTERNS, pattern
 
     backend = load_backend("mindspore")
     backend.prepare("cpu", seed=0)
-    config = Config({"execution": "jit", "capture": capture})
+    config = Config({"execution": "jit"})
     num_graphs = 0  # Of the process so far: that is what is told.
-    for name in (name for each, name in PATTERNS if each == capture):
+    for name in PATTERNS:
         for cured in (False, True):
             # Its stderr is one for all patterns: marked, to be told apart.
             sys.stderr.write(f"\n=== {name} {cured}\n")
@@ -58,13 +58,13 @@ def mindspore_cases(capture: str):
                 traceback.print_exc()
             num_before, num_graphs = num_graphs, backend.diagnose(model, config).num_graphs
             if not cured:
-                # Refused, or wrong (asnumpy under capture bytecode, measured): PyNative knows what is meant.
+                # It may be refused: PyNative knows what is meant.
                 outputs = [output_arrays(backend, pattern(name, cured)[0](each)) for each in inputs]
             yield name, cured, {"outputs": outputs, "num_graphs": num_graphs - num_before}
 
 
-def main(framework: str, *capture: str) -> None:
-    cases = torch_cases() if framework == "torch" else mindspore_cases(*capture)
+def main(framework: str) -> None:
+    cases = torch_cases() if framework == "torch" else mindspore_cases()
     told = {}
     for name, cured, case in cases:
         case["outputs"] = [[array.tolist() for array in arrays] for arrays in case["outputs"]]

@@ -45,10 +45,7 @@ def torch_told(tmp_path_factory):
 @pytest.fixture(scope="module")
 def mindspore_told(tmp_path_factory):
     pytest.importorskip("mindspore")
-    return {
-        capture: run_patient(tmp_path_factory.mktemp(capture), "mindspore", capture, **mindspore_break_kinds.VARIABLES)
-        for capture in ("ast", "bytecode")
-    }
+    return run_patient(tmp_path_factory.mktemp("mindspore"), "mindspore", **mindspore_break_kinds.VARIABLES)
 
 
 def table(framework: str) -> dict:
@@ -96,23 +93,23 @@ def test_torch_breaks_are_found_named_and_cured(torch_told, name):
     assert_same_outputs(torch_told[f"{name} broken"]["outputs"], torch_told[f"{name} cured"]["outputs"])
 
 
-@pytest.mark.parametrize(("capture", "name"), table("mindspore"))
+@pytest.mark.parametrize("name", table("mindspore"))
 @pytest.mark.slow
-def test_mindspore_breaks_are_found_named_and_cured(mindspore_told, capture, name):
+def test_mindspore_breaks_are_found_named_and_cured(mindspore_told, name):
     """The same from MindSpore's reports on stderr, and from the error of a model that it refuses."""
-    told, stderr = mindspore_told[capture]
+    told, stderr = mindspore_told
     texts = dict(re.findall(r"=== (\w+ \w+)\n(.*?)(?=\n=== |\Z)", stderr, re.DOTALL))
 
     def found(cured: bool) -> set:
         text = texts[f"{name} {cured}"] + "\n"
         refused = mindspore_break_kinds.refusal(text)
-        each_found = (*mindspore_break_kinds.breaks(text), *mindspore_break_kinds.recompiles(text))
-        if capture == "ast" and told[f"{name} {'cured' if cured else 'broken'}"]["num_graphs"] > 1:
+        each_found = mindspore_break_kinds.breaks(text)
+        if told[f"{name} {'cured' if cured else 'broken'}"]["num_graphs"] > 1:
             # The only sign of it, and what a diagnosis makes of it.
             each_found = (*each_found, Recompile(reason="", ailment=BreakKind.CHANGING_INPUT))
         return {(each.location, each.ailment) for each in (*each_found, *([refused] if refused else []))}
 
-    assert (marked_line("mindspore", f"{name}Broken"), table("mindspore")[capture, name]) in found(cured=False)
+    assert (marked_line("mindspore", f"{name}Broken"), table("mindspore")[name]) in found(cured=False)
     assert found(cured=True) == set()
     assert_same_outputs(told[f"{name} broken"]["outputs"], told[f"{name} cured"]["outputs"])
 

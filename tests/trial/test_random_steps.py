@@ -262,7 +262,7 @@ def parts(share=0.3, name="loss"):
     }
 """
 PYNATIVE = {"execution": "pynative"}
-JIT = {"execution": "jit", "capture": "bytecode", "scope": "model", "jit_level": "O1"}
+JIT = {"execution": "jit", "scope": "model", "jit_level": "O1"}
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,10 @@ def as_variables(value: Any) -> Any:
 
 
 class CallValues:
-    """The values that one compiled Cell was called with, in containers too. `by_identity`: see the module; code that
-    was captured from bytecode goes by equality."""
+    """The values that one compiled Cell was called with, in containers too."""
 
-    def __init__(self, cell: ms.nn.Cell, *, by_identity: bool) -> None:
+    def __init__(self, cell: ms.nn.Cell) -> None:
         self._names = _argument_names(type(cell).construct)
-        self._by_identity = by_identity
         self._known: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         """Since the last call that was let through."""
@@ -57,8 +55,6 @@ class CallValues:
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as they are given to compiled code."""
-        if not self._by_identity:
-            return args, kwargs
         return tuple(map(as_variables, args)), {name: as_variables(value) for name, value in kwargs.items()}
 
     def refusal(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnsuitableCallError | None:
@@ -83,10 +79,7 @@ class CallValues:
 
     def _is_stale(self, constant: Any) -> bool:
         known = self._constants.get(id(constant))
-        if known is None:
-            # Code that was captured from bytecode goes on with the first array, whichever comes (measured).
-            return not self._by_identity and isinstance(constant, np.ndarray) and bool(self._constants)
-        return not known.holds()
+        return known is not None and not known.holds()
 
     def _one_too_many(self, values: Hashable) -> UnsuitableCallError:
         """For good, where as many others came in a row."""
@@ -114,8 +107,8 @@ class CallValues:
 
     def _key_of_container(self, value: Any, constants: list[Any]) -> Hashable | None:
         parts = [part for pair in value.items() for part in pair] if isinstance(value, dict) else value
-        keys = tuple(self._key(part, constants, is_within=self._by_identity) for part in parts)
-        if self._by_identity and isinstance(value, list):
+        keys = tuple(self._key(part, constants, is_within=True) for part in parts)
+        if isinstance(value, list):
             return object()
         return keys if any(key is not None for key in keys) else None
 
@@ -131,12 +124,10 @@ class CallValues:
         yield from kwargs.items()
 
 
-def bounded(
-    cell: ms.nn.Cell, compiled: Callable[..., Any], warn: Callable[[str], None], *, by_identity: bool
-) -> Callable[..., Any]:
+def bounded(cell: ms.nn.Cell, compiled: Callable[..., Any], warn: Callable[[str], None]) -> Callable[..., Any]:
     """What is compiled of one Cell inside of others: it runs in Python for values that are too many. A method of the
     Cell, as MindSpore's parser wants it."""
-    values, plain = CallValues(cell, by_identity=by_identity), cell.construct
+    values, plain = CallValues(cell), cell.construct
 
     @functools.wraps(compiled)
     def construct(_: ms.nn.Cell, *args: Any, **kwargs: Any) -> Any:

@@ -8,14 +8,11 @@ in compiled ones, a graph does not set again, so that calls which do so each tim
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import mindspore as ms
@@ -46,9 +43,7 @@ class CompiledCell:
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._states: list[_State] = []
         self._num_made = 0
-        self._values = (
-            CallValues(model, by_identity=_goes_by_identity(arguments)) if _compiles_whole(arguments) else None
-        )
+        self._values = CallValues(model) if _compiles_whole(arguments) else None
         self._set_last: list[str] = []
         """What the latest call has set in compiled Cells."""
         self._refusal: str | None = None
@@ -81,14 +76,8 @@ class CompiledCell:
                 args, kwargs = self._values.given(args, kwargs)
                 if (refusal := self._values.refusal(args, kwargs)) is not None:
                     raise refusal
-            with self._current.tracing() as read:
-                result, left = self._current.call(args, kwargs)
+            result, left = self._current.call(args, kwargs)
             self._after(left)
-            if read:
-                self._refusal = (
-                    f"the {type(self._model).__name__} goes by values of tensors ({', '.join(sorted(read))}), and a "
-                    "traced graph keeps the way that its first call took"
-                )
             return result
 
     def _after(self, left: list[str]) -> None:
@@ -151,7 +140,6 @@ class _State:
         if not self._compiled:
             self.seen.leave_out_buffers()
         self._was_called = False
-        self._is_traced = arguments.jit is not None and arguments.jit.get("capture_mode") == "trace"
         if arguments.mixed_precision is not None:
             level, dtype = arguments.mixed_precision
             # O2 and O3 put a Cell around it.
@@ -160,8 +148,7 @@ class _State:
             # `ms.jit(cell)` is a bound method. As the shadow's own `construct` it shows which Cells are compiled.
             for cell in cells_of(self.cell, arguments.region):
                 compiled = jitted(cell, arguments)
-                is_inner, by_identity = not arguments.region.is_whole, _goes_by_identity(arguments)
-                cell.construct = bounded(cell, compiled, warn, by_identity=by_identity) if is_inner else compiled
+                cell.construct = compiled if arguments.region.is_whole else bounded(cell, compiled, warn)
         elif arguments.jit_config:
             self.cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
         entry = whole_graph(self.cell) if arguments.whole_graph else self.cell
@@ -176,10 +163,6 @@ class _State:
             self.seen.note_live_buffers()
         return result, self._mirror.bring_back()
 
-    def tracing(self) -> AbstractContextManager[set[str]]:
-        """Around a call: the lines of the author's that read values while it is traced."""
-        return values_read() if self._is_traced and not self._was_called else nullcontext(set())
-
     def compiles(self, name: str) -> bool:
         """An attribute, given with its Cell's path, is set by compiled code."""
         return any(name.startswith(prefix) for prefix in self._compiled)
@@ -187,11 +170,6 @@ class _State:
 
 def _compiles_whole(arguments: CompileArguments) -> bool:
     return arguments.whole_graph or (arguments.jit is not None and arguments.region.is_whole)
-
-
-def _goes_by_identity(arguments: CompileArguments) -> bool:
-    """See `call_values`."""
-    return arguments.jit is None or arguments.jit.get("capture_mode", arguments.jit.get("mode")) in ("ast", "PSJit")
 
 
 def _compiled_parts(model: ms.nn.Cell, arguments: CompileArguments) -> list[str]:
@@ -202,36 +180,6 @@ def _compiled_parts(model: ms.nn.Cell, arguments: CompileArguments) -> list[str]
         return []
     compiled = {id(cell) for cell in cells_of(model, arguments.region)}
     return [f"{path}." for path, cell in model.cells_and_names() if id(cell) in compiled]
-
-
-_READERS = ("__bool__", "__int__", "__float__", "__index__", "__contains__", "asnumpy", "item", "tolist")
-"""Methods of a Tensor that make values of Python of it."""
-_OWN = f"{os.sep}mindspore{os.sep}"
-
-
-@contextmanager
-def values_read() -> Iterator[set[str]]:
-    """Within: the lines of other code than MindSpore's that make values of Python of a Tensor's, `file.py, line 12`."""
-    found: set[str] = set()
-    before = {name: vars(ms.Tensor)[name] for name in _READERS if name in vars(ms.Tensor)}
-
-    def noting(read: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(read)
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
-            if _OWN not in frame.f_code.co_filename:
-                found.add(f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}")
-            return read(*args, **kwargs)
-
-        return noted
-
-    try:
-        for name, read in before.items():
-            setattr(ms.Tensor, name, noting(read))
-        yield found
-    finally:
-        for name, read in before.items():
-            setattr(ms.Tensor, name, read)
 
 
 def whole_graph(cell: ms.nn.Cell) -> Callable[..., Any]:

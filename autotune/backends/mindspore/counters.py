@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import CodeType
 from typing import Any
 
 import mindspore as ms
 from packaging.version import Version
 
 from autotune.backends.mindspore.moved_names import first
-from autotune.backends.mindspore.regions import compiled_paths, modules
+from autotune.backends.mindspore.regions import compiled_paths
 from autotune.config import Config
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.findings import EVERYWHERE
@@ -28,16 +27,12 @@ from autotune.measure.findings import EVERYWHERE
 _JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
 _GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")
 _DUMP_GRAPH = first("mindspore._c_expression:dump_func_graph")
-_CODE_EXTRA = first("mindspore._c_expression:get_code_extra")
 _AST_PHASES = first("mindspore.graph.api:ms_compile_cache", "mindspore.common.api:ms_compile_cache")
-_TRACE_PHASES = first(
-    "mindspore.graph.jit_trace:_trace_compile_cache", "mindspore.common.jit_trace:_trace_compile_cache"
-)
 
 
 def execution_mode(config: Config) -> str:
-    """How the model runs: `pynative`, `graph`, or the capture of ms.jit."""
-    return str(config.get("capture", "ast") if config["execution"] == "jit" else config["execution"])
+    """How the model runs: `pynative`, `graph`, or the capture of ms.jit, `ast`."""
+    return "ast" if config["execution"] == "jit" else str(config["execution"])
 
 
 def phases(model: Any, config: Config) -> Collection[str] | None:
@@ -45,22 +40,15 @@ def phases(model: Any, config: Config) -> Collection[str] | None:
     way = execution_mode(config)
     if way == "pynative":
         return ()
-    if way == "bytecode":
-        return None if _CODE_EXTRA is None else _bytecode_phases(model)
-    found: Collection[str] | None
-    found = {"graph": getattr(model, "compile_cache", None), "ast": _AST_PHASES, "trace": _TRACE_PHASES}[way]
+    found: Collection[str] | None = getattr(model, "compile_cache", None) if way == "graph" else _AST_PHASES
     return found
 
 
 def diagnose(model: Any, config: Config) -> Diagnosis:
     """See `Backend.diagnose`."""
-    way = execution_mode(config)
-    if way == "pynative":
+    if execution_mode(config) == "pynative":
         return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=())
-    num_cells = len(compiled_paths(model)) or 1
-    said = (
-        _diagnose_bytecode(model) if way == "bytecode" else _diagnose_phases(phases(model, config), num_cells=num_cells)
-    )
+    said = _diagnose_phases(phases(model, config), num_cells=len(compiled_paths(model)) or 1)
     kernels = kernel_graphs() if said.compiled else None
     if kernels is None:
         return said
@@ -71,16 +59,9 @@ def diagnose(model: Any, config: Config) -> Diagnosis:
 
 
 def compilations(model: Any, config: Config) -> Compilations | None:
-    """See `Backend.compilations`. What cannot be compiled is an error in every way but `bytecode`."""
-    way = execution_mode(config)
-    if way == "bytecode":
-        num_graphs = None if _CODE_EXTRA is None else _diagnose_bytecode(model).num_graphs
-    else:
-        names = phases(model, config)
-        num_graphs = None if names is None else len(names)
-    if num_graphs is None:
-        return None
-    return Compilations(num_graphs=num_graphs, num_given_up=None if way == "bytecode" else 0)
+    """See `Backend.compilations`. What cannot be compiled is an error."""
+    names = phases(model, config)
+    return None if names is None else Compilations(num_graphs=len(names), num_given_up=0)
 
 
 def _diagnose_phases(names: Collection[str] | None, *, num_cells: int) -> Diagnosis:
@@ -129,79 +110,6 @@ def _interpreted_scopes(text: str) -> Iterator[str]:
         elif inside and "# Scope: " in line:
             inside = False
             yield line.partition("# Scope: ")[2].strip("()")
-
-
-def _diagnose_bytecode(model: Any) -> Diagnosis:
-    """Capture hangs its state on code objects: those of `construct` and of the pieces that it was cut into.
-
-    A piece that was compiled again shows its newest graph only, so each further compilation counts as one graph more.
-    It is a recompile unless it is that of another Cell with the same code.
-    """
-    if _CODE_EXTRA is None:
-        return Diagnosis(compiled=None, note="this release does not tell what it compiled")
-    pieces = [piece for code in _codes(model) for piece in _pieces(code)]
-    num_further = sum(max(extra.get("compile_count_", 0) - 1, 0) for _, extra in pieces)
-    num_graphs = sum("phase_" in extra.get("code", ()) for _, extra in pieces)
-    others = Counter(_codes_of_cells(model))
-    num_recompiles = sum(max(extra.get("compile_count_", 0) - max(others[code], 1), 0) for code, extra in pieces)
-    return Diagnosis(
-        compiled=num_graphs > 0,
-        num_graphs=num_graphs + num_further if num_graphs else 0,
-        graph_breaks=_breaks(pieces),
-        recompiles=(Recompile(reason="a guard failed; MS_JIT_BYTECODE_LOGS=recompiles prints it"),) * num_recompiles,
-        note=None if num_graphs else "capture bytecode never compiled: ran as PyNative",
-    )
-
-
-def _bytecode_phases(model: Any) -> tuple[str, ...]:
-    extras = (extra.get("code", {}) for whole in _codes(model) for _, extra in _pieces(whole))
-    return tuple(dict.fromkeys(str(code["phase_"]) for code in extras if "phase_" in code))
-
-
-def _codes_of_cells(model: Any) -> list[CodeType]:
-    """The code of each compiled Cell: one class's Cells have one code."""
-    cells = modules(model)
-    return [type(cells[path]).construct.__code__ for path in compiled_paths(model)]
-
-
-def _codes(model: Any) -> list[CodeType]:
-    return list(dict.fromkeys(_codes_of_cells(model)))
-
-
-def _pieces(code: CodeType) -> Iterator[tuple[CodeType, dict[str, Any]]]:
-    """`code` and all code that was generated from it, each with what MindSpore knows of it."""
-    waiting, seen = [code], set()
-    while waiting:
-        current = waiting.pop(0)
-        extra = _CODE_EXTRA(current)
-        if current in seen or not extra:
-            continue
-        seen.add(current)
-        yield current, extra
-        waiting.extend(_generated(extra))
-
-
-def _generated(extra: dict[str, Any]) -> list[CodeType]:
-    compiled = extra.get("code", {}).get("compiled_code_")
-    constants = compiled.co_consts if compiled is not None else ()
-    codes = [getattr(constant, "__code__", constant) for constant in constants]
-    return [code for code in codes if isinstance(code, CodeType)]
-
-
-def _breaks(pieces: list[tuple[CodeType, dict[str, Any]]]) -> tuple[GraphBreak, ...]:
-    counts: Counter[str | None] = Counter()
-    for code, extra in pieces:
-        counts[_break_line(code, extra)] += extra.get("break_count_", 0)
-    reason = "capture bytecode stopped; MS_JIT_BYTECODE_LOGS=graph_break prints why"
-    return tuple(GraphBreak(reason=reason, location=place, count=n) for place, n in counts.items() if n)
-
-
-def _break_line(code: CodeType, extra: dict[str, Any]) -> str | None:
-    """Where `code` was cut. Its rest is named like `16I.46B.construct`: it starts at code unit 46 (measured)."""
-    rests = [re.match(r"\d+I\.(\d+)B\.", piece.co_name) for piece in _generated(extra)]
-    starts = [2 * int(rest[1]) for rest in rests if rest is not None]
-    lines = [line for first, end, line in code.co_lines() if starts and first < min(starts) <= end]
-    return f"{code.co_filename}:{lines[0]}" if lines and lines[0] else None
 
 
 # The kernels that MindSpore launches, from the dump of the graphs that its compiler hands to the runtime.

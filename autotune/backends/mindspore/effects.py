@@ -1,8 +1,7 @@
 """What an untuned call of a Cell leaves behind that a graph would not: what it writes to its inputs, and to what the
 Cell holds besides Parameters and buffers.
 
-A graph sets Parameters and buffers at each call; one that was captured from bytecode does not set Parameters either.
-Writes to a part of an input, to containers and to arrays are lost, without a trace in the Cell that was compiled
+A graph sets Parameters and buffers at each call. Writes to a part of an input, to containers and to arrays are lost, without a trace in the Cell that was compiled
 (measured on MindSpore 2.10), so that only an untuned call shows them. One is looked at where the code of the model's
 author could write at all.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends.mindspore.regions import cells_of
-from autotune.backends.mindspore.state import REGISTERS, Content, Snapshot, bytes_of, is_authors
+from autotune.backends.mindspore.state import REGISTERS, Content, Snapshot, is_authors
 from autotune.config import Config
 from autotune.workload.regions import Region
 
@@ -34,7 +33,6 @@ _WRITERS = frozenset(
 """Names of functions and methods that write to what they are given."""
 _IN_PLACE = re.compile(r"\w*[^_]_")
 """Methods of tensors such as `add_`."""
-_ASSIGNING = frozenset({"assign", "assign_add", "assign_sub", "assign_value", "set_data"})
 _MAX_VALUES = 50_000
 """Values that are looked at for functions of the author's."""
 
@@ -42,24 +40,15 @@ _MAX_VALUES = 50_000
 class Effects:
     """What one untuned call changes."""
 
-    def __init__(
-        self,
-        cells: dict[str, ms.nn.Cell],
-        parameters: list[ms.Parameter],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Before the call. `cells` are the compiled ones, by their paths, `parameters` those that a graph does not
-        set."""
+    def __init__(self, cells: dict[str, ms.nn.Cell], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the call. `cells` are the compiled ones, by their paths."""
         self._cells = cells
-        self._parameters = [(parameter, bytes_of(parameter)) for parameter in parameters]
         self._before = Snapshot(*cells.values())
         self._inputs = Content([*args, *kwargs.values()])
 
     def found(self) -> str | None:
         """After it: what has changed, in words."""
         found = [] if self._inputs.holds() else ["its inputs"]
-        found += [parameter.name for parameter, then in self._parameters if bytes_of(parameter) != then]
         found += [f"{path}.{name}" if path else name for path, name in self._attributes()]
         if not self._before.constants_hold():
             found.append("a tensor or an array that it holds")
@@ -78,21 +67,19 @@ def effects_of(model: ms.nn.Cell, config: Config) -> Callable[[tuple[Any, ...], 
     if config["execution"] == "pynative":
         return None
     compiled = cells_of(model, Region.of(config))
-    keeps_parameters = config.get("capture", "ast") == "ast"
-    writers = _WRITERS if keeps_parameters else _WRITERS | _ASSIGNING
-    if not any(_writes(function, writers) for function in _functions(compiled)):
+    if not any(map(_writes, _functions(compiled))):
         return None
     within = {id(inner) for cell in compiled for _, inner in cell.cells_and_names()}
     cells = {path: cell for path, cell in model.cells_and_names() if id(cell) in within}
-    return partial(Effects, cells, [] if keeps_parameters else list(model.get_parameters()))
+    return partial(Effects, cells)
 
 
-def _writes(function: FunctionType, writers: Set[str]) -> bool:
+def _writes(function: FunctionType) -> bool:
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return any(
-        any(name in writers or _IN_PLACE.fullmatch(name) for name in code.co_names)
+        any(name in _WRITERS or _IN_PLACE.fullmatch(name) for name in code.co_names)
         or any(map(_is_writing, dis.get_instructions(code)))
         for code in codes
     )

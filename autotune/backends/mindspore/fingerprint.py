@@ -31,7 +31,6 @@ def program(model: Any, config: Config) -> str | None:
     names = phases(model, config)
     if names is None:
         return None
-    # Capture bytecode that never compiled is PyNative by another name.
     way = execution_mode(config) if names else "pynative"
     texts = [graph_text(name) for name in sorted(names)]
     if any(text is None for text in texts):
@@ -77,7 +76,7 @@ def _in_force(config: Config, way: str) -> Iterator[tuple[str, Any]]:
     on_cpu = ms.get_context("device_target") == "CPU"
     yield "onednn_isa", (effective_isa() if on_cpu else None) or config.get("onednn_isa")
     yield "kernel_threads", ms.get_context("runtime_num_threads")
-    if way in ("pynative", "bytecode") or not Region.of(config).is_whole:
+    if way == "pynative" or not Region.of(config).is_whole:
         yield "launch_blocking", config.get("launch_blocking", False) and is_launch_blocking()
     if way != "pynative":
         yield "dispatch_threads", ms.get_context("inter_op_parallel_num")

@@ -82,7 +82,7 @@ _GRAPHS, _KERNELS, _READ = Shows.IN_GRAPHS_ONLY, Shows.IN_KERNELS, Shows.READ_BA
 KNOBS: dict[str, Knob] = {
     "execution": Knob(("pynative", "graph", "jit"), Goes.OTHER),
     "scope": Knob(("step", "gradients", "model"), Goes.OTHER, shows=_GRAPHS),
-    "capture": Knob(("ast", "bytecode", "trace"), Goes.JIT, since={"2.6": ("trace",)}),
+    "capture": Knob(("ast",), Goes.JIT),
     "shapes": Knob(("static", "automatic", "marked", "bounded", "bucketed"), Goes.JIT, since={"2.6": ("automatic",)}),
     "jit_level": Knob(("O0", "O1", "O2"), Goes.JIT, shows=_GRAPHS),
     "fullgraph": Knob(_SWITCH, Goes.JIT, shows=_GRAPHS),
@@ -176,11 +176,6 @@ REFUSED = (
     ),
     Unsupported({"execution": "graph", "shapes": "automatic"}, "dynamic is a setting of ms.jit"),
     Unsupported(
-        {"shapes": ["automatic", "marked", "bounded"], "capture": ["bytecode", "trace"]},
-        "this capture compiles for each shape, whatever it is told (measured)",
-    ),
-    Unsupported({"capture": "trace", "fullgraph": True}, "fullgraph means nothing to capture trace"),
-    Unsupported(
         {"execution": "jit", "jit_level": "O2"}, "ms.jit takes O0 and O1; O2 needs execution graph", versions=">=2.6"
     ),
     Unsupported({"jit_level": "O2"}, "O2 compiles whole graphs with CANN's GE", devices=("cpu", "gpu")),
@@ -205,8 +200,6 @@ CPU_KERNEL_LIMIT = 6
 the limit, within the noise (measured; with 7 the chains hang again)."""
 PYNATIVE_FUSION = "MS_DEV_PYNATIVE_FUSION_FLAGS"
 """Read once, at the first operator that could be fused."""
-_OLD_CAPTURE = {"ast": "PSJit", "bytecode": "PIJit"}
-"""`ms.jit(mode=...)` of releases before 2.6, which have no `capture_mode`."""
 _EXPAND = {"default": "", "norms": "--enable_expand_ops=LayerNorm,Softmax", "none": "--disable_expand_ops=GeLU,BiasAdd"}
 
 
@@ -251,13 +244,13 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
     if execution == "graph":
         boost = {"infer_boost": "on"} if config.get("infer_boost", False) else {}
         return replace(process, whole_graph=True, jit_config={"jit_level": level, **boost})
-    capture, fullgraph = str(config.get("capture", "ast")), config.get("fullgraph", False)
+    fullgraph = config.get("fullgraph", False)
     if _within(version, "<2.6"):
         syntax = {"jit_level": level, "jit_syntax_level": "STRICT" if fullgraph else "LAX"}
-        return replace(process, jit={"mode": _OLD_CAPTURE[capture]}, jit_config=syntax)
+        return replace(process, jit={"mode": "PSJit"}, jit_config=syntax)
     # Without it CANN's GE compiles on the Atlas training series, to which O0 and O1 mean nothing.
     backend = {"backend": "ms_backend"} if device == "ascend" and _within(version, "<2.9") else {}
-    options = {"capture_mode": capture, "jit_level": level, "fullgraph": fullgraph, **backend, **_jit_options(config)}
+    options = {"capture_mode": "ast", "jit_level": level, "fullgraph": fullgraph, **backend, **_jit_options(config)}
     return replace(process, jit=options)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from autotune.measure.diagnosis import BreakKind, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, GraphBreak
 
 _BY_TYPE: dict[str, BreakKind] = {
     "Data-dependent branching": BreakKind.BRANCH,
@@ -146,11 +146,6 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 
 
 def breaks(text: str) -> tuple[GraphBreak, ...]:
-    """None: the counters have them."""
-    return ()
-
-
-def recompiles(text: str) -> tuple[Recompile, ...]:
     """None: the counters have them."""
     return ()
 

@@ -153,12 +153,7 @@ class Diagnoser:
         said = outcome.diagnosis
         if reports is None:
             return said
-        return said.model_copy(
-            update={
-                "graph_breaks": reports.breaks(text) or said.graph_breaks,
-                "recompiles": reports.recompiles(text) or said.recompiles,
-            }
-        )
+        return said.model_copy(update={"graph_breaks": reports.breaks(text) or said.graph_breaks})
 
     def _capturable(self, findings: list[Finding]) -> list[BreakKind]:
         found = {finding.ailment for finding in findings if finding.kind == "graph_break"}
