@@ -1,25 +1,17 @@
-"""What a run will cost, known before it starts: how many configs, and how long, by an earlier study of the model."""
+"""The most that a run may cost, known before it starts: how many configs, and how long."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
-from autotune.answer.format import about, as_budget, count, seconds
-from autotune.errors import AutotuneError, marked
-from autotune.measure.early_look import EARLY_GAINS
+from autotune.answer.format import count, seconds
+from autotune.errors import marked
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
-from autotune.study.study import Studies, Study
-from autotune.tuning.estimate import confirmation_times, trial_s, typical_trial_s
+from autotune.study.study import Studies
 from autotune.tuning.events import MachineBusy
-from autotune.tuning.time_budget import SAFETY
-from autotune.workload.workload import Workload
-
-QUICK_BLOCKS = 2
-QUICK_GAIN = EARLY_GAINS[QUICK_BLOCKS]
-"""The gain that so few blocks prove."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +27,6 @@ class ExpectedCost:
     longest_trial_s: float
     wall_s: float | None
     """The time of the run, if it has one."""
-    based_on: str | None = None
-    """The study that the following figures come from."""
-    trial_s: float | None = None
-    blocks_s: float | None = None
-    """What the blocks take in all."""
-    answer_s: float | None = None
-    """Until two blocks have proven the first config, where it gains enough for that."""
-
-    @property
-    def expected_s(self) -> float | None:
-        """The whole run; no more than its time."""
-        if self.trial_s is None or self.blocks_s is None or self.num_trials is None:
-            return self.wall_s
-        total_s = self.num_trials * self.trial_s + self.blocks_s
-        return total_s if self.wall_s is None else min(total_s, self.wall_s)
 
     @property
     def trials_at_most_s(self) -> float | None:
@@ -57,102 +34,39 @@ class ExpectedCost:
         return None if self.num_trials is None else self.num_trials * self.longest_trial_s
 
 
-def expected_cost(manifest: Manifest, study: Study | None, budget: Budget, studies: Studies) -> ExpectedCost:
-    """Cost of a run of a study, which need not exist yet; nothing is written."""
+def expected_cost(manifest: Manifest, budget: Budget, studies: Studies) -> ExpectedCost:
+    """Cost of a run of a study, which need not exist yet; nothing is written.
+
+    Raises StoreError if a study of this name was made with other settings.
+    """
     num_configs = manifest.space.num_configs
-    num_done = 0 if study is None else study.num_recorded()
+    num_done = _num_done(manifest, studies)
     wanted = [number for number in (budget.num_trials, num_configs) if number is not None]
-    known = ExpectedCost(
+    return ExpectedCost(
         num_configs=num_configs,
         num_done=num_done,
         num_trials=max(min(wanted) - num_done, 0) if wanted else None,
         longest_trial_s=budget.limits.total,
         wall_s=budget.wall_s,
     )
-    found = None if study is None else _from(study, budget, known)
-    return found or _by_another(manifest, budget, studies, known) or known
 
 
-def study_of(manifest: Manifest, studies: Studies) -> Study | None:
-    """The study of this name, if one is there that goes on. Raises StoreError if it was made with other settings."""
+def _num_done(manifest: Manifest, studies: Studies) -> int:
     if manifest.name not in studies.names():
-        return None
-    with ExitStack() as stack:
-        study = stack.enter_context(closing(studies.open(manifest.name)))
+        return 0
+    with closing(studies.open(manifest.name)) as study:
         if not study.has_evidence():
-            return None
+            return 0
         study.manifest.require_same(manifest)
-        stack.pop_all()  # It stays open.
-        return study
-
-
-def _by_another(manifest: Manifest, budget: Budget, studies: Studies, known: ExpectedCost) -> ExpectedCost | None:
-    """With the figures of the newest other study of the model that has some."""
-    for name in _alike(manifest, studies):
-        with suppress(AutotuneError):
-            with closing(studies.open(name)) as study:
-                found = _from(study, budget, known)
-            if found is not None:
-                return found
-    return None
-
-
-def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | None:
-    """With the figures of this study; None if it has no two measurements."""
-    untuned = study.untuned_record()
-    measured = [record for record in study.records() if record.state == "measured"]
-    if untuned is None or untuned not in measured or len(measured) < 2:
-        return None
-    objective = study.manifest.objective
-    others = sorted((record for record in measured if record != untuned), key=lambda r: objective.value(r.measurement))
-    plan, floor = budget.confirmation.fit_for(objective), study.noise_floor
-    times, first = (confirmation_times([untuned, *others[:number]], floor, objective, budget) for number in (2, 1))
-    typical_s = typical_trial_s(study.records())
-    return replace(
-        known,
-        based_on=study.name,
-        trial_s=typical_s,
-        blocks_s=SAFETY * times.of(plan.first_look),
-        answer_s=trial_s(untuned) + typical_s + SAFETY * first.of(QUICK_BLOCKS),
-    )
-
-
-def _alike(manifest: Manifest, studies: Studies) -> list[str]:
-    """Other studies of the same model and device: those with the same arguments first, newest first."""
-    found = []
-    for other in studies.manifests():
-        if other.name != manifest.name and _are_alike(other.workload, manifest.workload):
-            same_arguments = other.workload.arguments == manifest.workload.arguments
-            found.append((same_arguments, other.created, other.name))
-    return [name for *_, name in sorted(found, reverse=True)]
-
-
-def _are_alike(one: Workload, other: Workload) -> bool:
-    same_place = (one.device, one.task, one.shapes) == (other.device, other.task, other.shapes)
-    return same_place and one.is_of_same_model(other)
+        return study.num_recorded()
 
 
 def cost_lines(cost: ExpectedCost) -> list[str]:
-    """How many configs, what a trial is expected to take, and the whole."""
+    """How many configs, and the most time."""
     space = "too many to list" if cost.num_configs is None else count(cost.num_configs)
     trials = "as many as there is time for" if cost.num_trials is None else f"{count(cost.num_trials)} at most"
     done = f", {count(cost.num_done)} recorded" if cost.num_done else ""
-    lines = [f"configs     {space}; trials: {trials}{done}"]
-    if cost.trial_s is None or cost.blocks_s is None or cost.answer_s is None:
-        lines.append("expected    not known for a first study; a small model on a CPU takes one to five minutes")
-    else:
-        whole = "" if cost.expected_s is None else f"{seconds(cost.expected_s)} in all: "
-        rates = f"{seconds(cost.trial_s)} a trial, {seconds(cost.blocks_s)} for blocks"
-        lines.append(f"expected    {whole}{rates} (by study {cost.based_on}); a search may stop early")
-        lines.append(f"answer      {_until_an_answer(cost.answer_s, cost.wall_s)}")
-    return [*lines, f"at most     {_at_most(cost)}"]
-
-
-def _until_an_answer(answer_s: float, wall_s: float | None) -> str:
-    first = f"after about {about(answer_s)}, where a config gains {QUICK_GAIN:.3g}x"
-    if wall_s is not None and answer_s > wall_s:
-        return f"{first}: later than the run's end, so that {marked('budget', as_budget(answer_s))} would be needed"
-    return f"{first}; then the search goes on"
+    return [f"configs     {space}; trials: {trials}{done}", f"at most     {_at_most(cost)}"]
 
 
 def plan_lines(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | None) -> list[str]:
@@ -173,11 +87,6 @@ def plan_document(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | No
         "num_configs": cost.num_configs,
         "num_done": cost.num_done,
         "num_trials": cost.num_trials,
-        "based_on": cost.based_on,
-        "trial_s": cost.trial_s,
-        "blocks_s": cost.blocks_s,
-        "answer_s": cost.answer_s,
-        "expected_s": cost.expected_s,
         "trials_at_most_s": cost.trials_at_most_s,
         "wall_s": cost.wall_s,
         "cores_taken": busy and busy.taken,

@@ -13,7 +13,6 @@ from autotune.cli.app import (
     begun,
     print_line,
     print_result,
-    say,
     with_exit_status,
 )
 from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, asks, examples
@@ -27,7 +26,7 @@ from autotune.question.question import Question
 if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.manifest import Manifest
-    from autotune.study.study import Studies, Study
+    from autotune.study.study import Studies
 
 
 _PROCESSES = "processes"
@@ -82,32 +81,15 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
                 print_line(said)
             _say_plan(manifest, terms.budget, studies, as_json=question.as_json)
             return 0
-        study = studies.open_or_create(manifest)
-        if not question.quiet:
-            _say_cost(study, terms.budget)
-        return run_study(study, terms, question)
-
-
-def _say_cost(study: Study, budget: Budget) -> None:
-    """In lines on stderr, of a study that is about to be run."""
-    from autotune.answer.expected_cost import cost_lines, expected_cost
-
-    for line in cost_lines(expected_cost(study.manifest, study, budget, study.studies))[1:]:
-        say(line)
+        return run_study(studies.open_or_create(manifest), terms, question)
 
 
 def _say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: bool) -> None:
     """The answer to `--dry-run`. Nothing is written."""
-    from autotune.answer.expected_cost import expected_cost, plan_document, plan_lines, study_of
+    from autotune.answer.expected_cost import expected_cost, plan_document, plan_lines
     from autotune.tuning.attempts import how_busy
 
-    study = study_of(manifest, studies)
-    try:
-        cost = expected_cost(manifest, study, budget, studies)
-    finally:
-        if study is not None:
-            study.close()
-    busy = how_busy(budget.quiet)
+    cost, busy = expected_cost(manifest, budget, studies), how_busy(budget.quiet)
     print_result(plan_document(manifest, cost, busy), plan_lines(manifest, cost, busy), as_json=as_json)
 
 

@@ -238,7 +238,7 @@ class Question(Record):
     report: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None, "At the end, write the report as this HTML file."
     )
-    dry_run: bool = ask(False, "Print what the run is expected to take, and at most, then exit.", by="nobody")
+    dry_run: bool = ask(False, "Print what the run takes at most, then exit.", by="nobody")
     budget: Any = ask(
         None,
         "Time for the whole command, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure.",

@@ -1,8 +1,8 @@
 """What the parts of a run take, estimated from what its trials took. Pure.
 
 One estimate for all who ask: the time budget, which stops trying configs in time for the confirmation (`time_budget`),
-the time that a run says it will still take (`TimeLeft`), and `--dry-run`. Nothing else knows what a trial, a block or a
-confirmation takes.
+and the time that a run says it will still take (`TimeLeft`). Nothing else knows what a trial, a block or a confirmation
+takes.
 
 A *trial* takes what its child counted. A *block* of a confirmation starts a process for each contestant, which compiles
 and checks as its trial did and warms up; then they take their turns. A process that finds the caches of an earlier one
