@@ -17,7 +17,6 @@ from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.early_stop import ExpectedGain
 from autotune.study.equivalence import representatives
-from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.records import (
     AnswerStep,
     BlockRow,
@@ -266,8 +265,3 @@ class StudyResult:
         """The best config's compile cache, if it is what was exported last."""
         exported, best = EXPORTED_CACHE.read(self), self.best
         return exported.artifact if exported and best and exported.trial == best.number else None
-
-    @cached_property
-    def effects(self) -> list[Effect]:
-        """The effect of each knob on the programs of the trials."""
-        return effects_of(self.records, self.space)

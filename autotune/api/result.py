@@ -51,7 +51,7 @@ class TuneResult:
 
     @property
     def answer(self) -> StudyResult:
-        """All that is derived from the study's records: confirmation, noise floor, effects of knobs."""
+        """All that is derived from the study's records: confirmation, noise floor and search."""
         return self._answer
 
     @property

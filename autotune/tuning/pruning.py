@@ -8,14 +8,15 @@ comes out must have been measured itself: `simpler_config` names a config that w
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from autotune.config import Config, Scalar
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
-from autotune.study.knob_effects import pairs_of
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord
 
@@ -159,7 +160,7 @@ def _told(
     """By pairs of undisturbed trials, whatever else they set: one has the setting, the other has it put back."""
     back, value = _start(config, manifest.space)[name], manifest.objective.value
     gains = []
-    for pair in pairs_of(name, [record for record in measured if record.disturbed is None], manifest.space):
+    for pair in _pairs(name, [record for record in measured if record.disturbed is None], manifest.space):
         having = [record for record in pair if record.config.matches({name: config[name]})]
         lacking = [record for record in pair if record.config.matches({name: back})]
         if having and lacking:
@@ -168,6 +169,26 @@ def _told(
     if not gains:
         return "unknown"
     return "matters" if statistics.median(gains) > 1 + equal else "idle"
+
+
+def _pairs(name: str, records: Sequence[TrialRecord], space: SearchSpace) -> list[tuple[TrialRecord, TrialRecord]]:
+    """Trials that both have the knob and differ in it alone, apart from knobs at their default that it switches on.
+
+    They are grouped by all their other knobs, so that few have to be compared. A knob that another value switches on
+    counts as equal where it stands at its default: nobody asked anything of it.
+    """
+    groups: dict[tuple[Scalar | type, ...], list[TrialRecord]] = defaultdict(list)
+    for record in records:
+        if name in record.config.root:
+            groups[_others(record.config, name, space)].append(record)
+    pairs = (pair for group in groups.values() for pair in combinations(group, 2))
+    return [(one, other) for one, other in pairs if one.config != other.config]
+
+
+def _others(config: Config, name: str, space: SearchSpace) -> tuple[Scalar | type, ...]:
+    """All knobs but this one, inactive ones at their default; with types, since True and 1 are not the same."""
+    values = (config.get(knob.name, knob.default) for knob in space.knobs if knob.name != name)
+    return tuple(part for value in values for part in (type(value), value))
 
 
 def _helpfulness(name: str, config: Config, measured: Sequence[TrialRecord], manifest: Manifest) -> float:

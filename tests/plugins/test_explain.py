@@ -23,7 +23,6 @@ from autotune.plugins.explain import importance
 from autotune.plugins.explain.explanation import Explanation, explain
 from autotune.plugins.explain.importance import FEWEST_TRIALS, importances
 from autotune.plugins.explain.lines import explanation
-from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, TrialRecord
 from tests.asking import ask
 from tests.conftest import trial_record, with_latency
@@ -74,26 +73,6 @@ def test_a_group_tells_by_how_much_its_best_trial_lost(told):
     """`latency_ms=6` takes 3 ms where the untuned model takes 8: a speed-up over the untuned model, as everywhere."""
     group = next(g for g in explain(StudyResult(told)).groups if (g.knob, g.value) == ("latency_ms", 6))
     assert group.best_speedup == pytest.approx(8 / 3)
-
-
-def measured(number, config, measurement, latency_s=0.01):
-    return trial_record(with_latency(measurement, latency_s), number, Config(config))
-
-
-@pytest.mark.parametrize(
-    ("other", "is_pair"),
-    [
-        ({"execution": "compile", "behaviour": "right", "latency_ms": 8}, True),
-        ({"execution": "compile", "behaviour": "breaks", "latency_ms": 8}, False),
-        ({"execution": "compile", "behaviour": "right", "latency_ms": 6}, False),
-        ({"execution": "eager", "latency_ms": 8}, False),
-    ],
-)
-def test_a_knob_that_another_switches_on_must_stand_at_its_default(space, measurement, other, is_pair):
-    """Eager against compile with `breaks` differs in two things, against compile with the default in one."""
-    eager = measured(0, {"execution": "eager", "latency_ms": 8}, measurement)
-    records = [eager, measured(1, other, measurement)]
-    assert pairs_of("execution", records, space) == ([tuple(records)] if is_pair else [])
 
 
 def test_equal_programs_do_not_differ_in_a_call(make_study, measurement):

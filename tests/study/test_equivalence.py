@@ -1,4 +1,4 @@
-"""Classes of trials by program, and what they say about knobs: pure rules on records."""
+"""Classes of trials by program: pure rules on records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from autotune.study.equivalence import (
     run_same_program,
     simplest,
 )
-from autotune.study.knob_effects import Effect, effects_of
 from tests.conftest import fake_space, trial_record, with_latency
 
 SPACE = """
@@ -112,56 +111,3 @@ class TestAsOne:
         other = record(config(mode="c"), "q", latency_s=2.0)
         assert representatives([far, other, near], space) == [near, other]
         assert representative_of([far, near], space) is near
-
-
-BOTH = config(mode="b", flag=True)
-EFFECTS = {
-    "same program in pairs that differ in one knob": (
-        [(config(mode=mode), "p") for mode in "abc"], {"mode": "no effect"},
-    ),
-    "one pair with two programs is an effect": (
-        [(DEFAULT, "p"), (config(mode="b"), "p"), (config(mode="c"), "q")],
-        {"mode": "changes the program"},
-    ),
-    "knobs that change together prove no effect of either": (
-        [(DEFAULT, "p"), (BOTH, "q")], {"mode": "not compared", "flag": "not compared"},
-    ),
-    "knobs that change together and change nothing": (
-        [(DEFAULT, "p"), (BOTH, "p")], {"mode": "no effect", "flag": "no effect"},
-    ),
-    "a capture that compiles nothing": (
-        [(UNTUNED, "p"), (DEFAULT, "p")], {"execution": "no effect"},
-    ),
-    "failures, and frameworks that do not tell": (
-        [(DEFAULT, "fails"), (config(mode="b"), None), (UNTUNED, None)],
-        dict.fromkeys(("execution", "backend", "mode", "flag"), "not compared"),
-    ),
-    "true and one are two values": (
-        [(config(flag=True), "p"), (Config({**config(mode="b").root, "flag": 1}), "q")], {"mode": "not compared"},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("trials", "expected"), EFFECTS.values(), ids=EFFECTS)
-def test_what_programs_say_of_a_knob(record, space, trials, expected):
-    """Pairs that differ in one knob alone are compared; else classes in which a knob has several values."""
-    found = {effect.knob: effect for effect in effects_of([record(*trial) for trial in trials], space)}
-    assert {name: found[name].verdict for name in expected} == expected
-
-
-class TestEffects:
-    """What the programs say about each knob."""
-
-    def effects(self, space, *records):
-        return {each.knob: each for each in effects_of(records, space)}
-
-    def test_inactive_knobs_count_as_their_default(self, record, space):
-        """`backend: y` has no mode: it is compared with `backend: x` under the default mode, and with no other."""
-        records = [record(DEFAULT, "p"), record(config(mode="b"), "q"), record(config(backend="y"), "r")]
-        found = self.effects(space, *records)
-        assert found["backend"] == Effect("backend", num_same=0, num_different=1, num_classes=0)
-        assert found["mode"].num_different == 1
-
-    def test_a_knob_with_one_value_is_not_listed(self, record, space):
-        """Nobody could set it otherwise."""
-        assert set(self.effects(space)) == {"execution", "backend", "mode", "flag"}
