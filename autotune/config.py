@@ -12,6 +12,10 @@ from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictFloat, Stri
 
 Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 
+VARIANT = "variant."
+"""Prefix of knobs of variants, alternative implementations of parts of a model that compute the same, declared by its
+author: `variant.attention` is the knob of the variant `attention`."""
+
 
 class Config(RootModel[dict[str, Scalar]]):
     """Knob name -> value, active knobs only. Two configs that say the same have the same fingerprint."""

@@ -222,7 +222,7 @@ FOLLOWS: dict[str, str] = {
     "plugins/hubs/hubs.py": "a folder that the user names",
     "api/given_model.py": "the file of a function that was imported",
     "backends/mindspore/ascend.py": "the toolkit's folder",
-    "doctor/machine.py": "the disk that studies are on",
+    "doctor/__init__.py": "the disk that studies are on",
     "user_folders.py": "whether a folder is one that the user trusts",
 }
 """File -> what it may follow links to, or remove without `own_folders`."""

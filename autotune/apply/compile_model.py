@@ -20,12 +20,11 @@ from autotune.apply.shape_strategies import Step, StrategyContext
 from autotune.backends.capabilities import Versions, require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.config import Config
+from autotune.config import Config, VARIANT
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload.build import MODEL_FILE, Apply, Variants
 from autotune.workload.components import configs_of, held_at, pipeline_of, put_at
 from autotune.workload.traffic import Shapes
-from autotune.workload.variants import PREFIX
 
 Places = Mapping[str, str | None]
 """Variant -> `package.module:function` of the value that a config has, for people to read; None: it has no name."""
@@ -102,7 +101,7 @@ def declared_functions(config: Config, variants: Variants) -> list[Apply]:
     functions = []
     for name, value in ConfigParts.of(config).variants.items():
         if value not in variants.get(name, {}):
-            raise InvalidConfigError(f"knob {PREFIX}{name}: the model declares no variant {value!r}")
+            raise InvalidConfigError(f"knob {VARIANT}{name}: the model declares no variant {value!r}")
         function = variants[name][value]
         if function is not None:
             functions.append(function)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autotune.config import Config, Scalar
+from autotune.config import Config, Scalar, VARIANT
 from autotune.workload.process_start import ProcessStart
 from autotune.workload.regions import Region
-from autotune.workload.variants import PREFIX
 
 SHAPES = "shapes"
 """The knob that chooses a shape strategy: the strategy goes by it, and so does the framework's compiler."""
@@ -46,8 +45,8 @@ class ConfigParts:
         variants: dict[str, str] = {}
         numbers: dict[str, Scalar] = {}
         for name, value in knobs.items():
-            if name.startswith(PREFIX):
-                variants[name.removeprefix(PREFIX)] = str(value)
+            if name.startswith(VARIANT):
+                variants[name.removeprefix(VARIANT)] = str(value)
             elif name in STRATEGY_NUMBERS:
                 numbers[name] = value
             else:

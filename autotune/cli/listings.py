@@ -109,7 +109,7 @@ def doctor(
 
     Frameworks, devices and compilers.
     """
-    from autotune.doctor.machine import examine
+    from autotune.doctor import examine
 
     findings = examine(studies_dir, on)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.config import Scalar
+from autotune.config import Scalar, VARIANT
 from autotune.errors import InputError
 from autotune.measure.measurement import Component
 from autotune.schema import Record
@@ -14,7 +14,6 @@ from autotune.space.space import Knob, SearchSpace
 from autotune.workload.components import regions_of
 from autotune.workload.regions import KNOB, WHOLE, Region
 from autotune.workload.tiers import TierSpec
-from autotune.workload.variants import PREFIX
 
 DOC = "docs/regions-and-variants.md"
 
@@ -66,7 +65,7 @@ def with_declared_knobs(
     a space that never has them gets no such knob. `found_too`: a region that nobody declared is tried as well.
     """
     regions = declared.regions_to_try(found_too=found_too)
-    added = [_knob(f"{PREFIX}{name}", tuple(values), {}) for name, values in declared.variants.items()]
+    added = [_knob(f"{VARIANT}{name}", tuple(values), {}) for name, values in declared.variants.items()]
     forbid = space.forbid
     if regions and _offers(space, compiled):
         whole = () if declared.components else (WHOLE,)

@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from autotune.doctor.machine import examine
+from autotune.doctor import examine
 from autotune.workload.workload import Device
 from benchmarks.on_device.records import Machine
 from benchmarks.on_device.session import Session

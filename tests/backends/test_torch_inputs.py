@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
-from autotune.trial.worker.calls.kinds import calls_for  # noqa: E402
+from autotune.trial.worker.calls import calls_for  # noqa: E402
 from autotune.trial.worker.subjects import build_subject  # noqa: E402
 from autotune.workload.workload import Workload  # noqa: E402
 

@@ -394,10 +394,10 @@ class TestAFullDisk:
             def fails(*_: object, number: int = number) -> None:
                 raise OSError(number, os.strerror(number), "studies/s/trials/0001/request.json")
 
-            monkeypatch.setattr("autotune.doctor.machine.examine", fails)
+            monkeypatch.setattr("autotune.doctor.examine", fails)
             verb = "use" if number == errno.ENAMETOOLONG else "write"
             refused(command("doctor"), f"cannot {verb} studies/s/trials/0001/request.json", words)
-        monkeypatch.setattr("autotune.doctor.machine.examine", lambda *_: os.stat("/nowhere"))
+        monkeypatch.setattr("autotune.doctor.examine", lambda *_: os.stat("/nowhere"))
         assert isinstance(command("doctor").exception, FileNotFoundError)
 
     def test_a_limit_of_file_sizes(self, make_study, measurement: Measurement, tmp_path: Path) -> None:

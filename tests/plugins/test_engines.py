@@ -12,7 +12,7 @@ import pytest
 from autotune.answer.result import StudyResult
 from autotune.answer.sections.engines import EnginesSection
 from autotune.backends.engine import ENGINES, engines_for
-from autotune.doctor import machine
+from autotune import doctor
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
@@ -148,7 +148,7 @@ def test_one_that_is_not_installed(abacus, tune, monkeypatch, tmp_path):
     assert "Abacus could be timed beside the answer: pip install" in line
     assert "[backends]" in line
     monkeypatch.setattr(machine, "framework_names", lambda: ("fake",))
-    (found,) = (one for one in machine.examine(tmp_path) if one.what == "Abacus for fake on cpu")
+    (found,) = (one for one in doctor.examine(tmp_path) if one.what == "Abacus for fake on cpu")
     assert (found.ok, found.found, found.cure) == (False, "not installed", line.partition("answer: ")[2])
 
 

@@ -275,10 +275,10 @@ def test_a_cluster_is_reached_by_ray_client(client_address, model_file, space_fi
 @pytest.mark.usefixtures("three_nodes")
 def test_doctor_lists_the_devices_of_the_cluster(monkeypatch):
     """One finding for each worker, with versions; equal workers do not differ."""
-    from autotune.doctor import machine
+    from autotune import doctor
 
     monkeypatch.setattr(on_ray, "_versions_here", lambda: {"fake": "0"})
-    findings = machine.examine(Path(), "ray")
+    findings = doctor.examine(Path(), "ray")
     assert len(findings) == 3
     assert all(each.ok and "fake 0" in each.found and "differs" not in each.found for each in findings)
 

@@ -15,7 +15,7 @@ from autotune.measure.accuracy import default_tolerance
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import Knob, SearchSpace
 from autotune.trial.worker.accuracy_check import WrongResultError
-from autotune.trial.worker.calls.kinds import calls_for
+from autotune.trial.worker.calls import calls_for
 from autotune.trial.worker.subjects import build_subject
 from tests.dynamo_backends import registered
 

@@ -16,7 +16,7 @@ from autotune.config import Config
 from autotune.measure.limits import InputLimits, Span
 from autotune.measure.measurement import Measurement
 from autotune.trial.folder import TrialFolder
-from autotune.trial.worker.calls.kinds import calls_for
+from autotune.trial.worker.calls import calls_for
 from autotune.trial.worker.input_limits import look_for_limits
 from autotune.trial.worker.subjects import build_subject
 from autotune.workload.traffic import parse_shapes
