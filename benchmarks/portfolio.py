@@ -137,10 +137,18 @@ MODELS: tuple[Recorded, ...] = (
     _trained("train_vit_mindspore", "attention", "vit", "mindspore", depth=1, image=32, batch=2),
     _trained("train_bert_mindspore", "attention", "bert_small", "mindspore", depth=1, batch=2),
     Recorded(
-        "yolo_tiny_mindspore", "detection", f"{EXAMPLES}/yolo_tiny_mindspore.py:yolo_tiny", "mindspore",
+        "yolo_tiny_mindspore",
+        "detection",
+        f"{EXAMPLES}/yolo_tiny_mindspore.py:yolo_tiny",
+        "mindspore",
         arguments={"image": 32},
-    ),  # fmt: skip
-    Recorded("tanh_matmul", "mlp", f"{EXAMPLES}/tanh_matmul_torch.py:tanh_matmul", arguments={"size": 128, "repeats": 8}),
+    ),
+    Recorded(
+        "tanh_matmul",
+        "mlp",
+        f"{EXAMPLES}/tanh_matmul_torch.py:tanh_matmul",
+        arguments={"size": 128, "repeats": 8},
+    ),
     _written("gpt2", num_hidden_layers=4),
     _written("llama", num_hidden_layers=4),
     _written("t5", "encoder and decoder"),

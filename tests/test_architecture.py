@@ -166,7 +166,6 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "api/result.py",
             "cli/running.py",
-            "cli/show.py",
             "cli/studies.py",
             "plugins/diagnose/page.py",
             "plugins/explain/",
@@ -462,7 +461,7 @@ DRAWING = {"jinja2", "matplotlib"}
         ("autotune.tuned.tuned_config", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
         ("autotune.models", FRAMEWORKS | {"optuna"}),
         ("autotune.tuning.loop", FRAMEWORKS | {"scipy", "typer", "rich"}),
-        ("autotune.api.result, autotune.cli.show", FRAMEWORKS | DRAWING),
+        ("autotune.api.result, autotune.cli.studies", FRAMEWORKS | DRAWING),
     ],
 )
 def test_what_an_import_costs(tmp_path: Path, module: str, heavy: set[str]) -> None:

@@ -20,7 +20,7 @@ from autotune.apply.shape_strategies import Step, StrategyContext
 from autotune.backends.capabilities import Versions, require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.config import Config, VARIANT
+from autotune.config import VARIANT, Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload.build import MODEL_FILE, Apply, Variants
 from autotune.workload.components import configs_of, held_at, pipeline_of, put_at

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autotune.config import Config, Scalar, VARIANT
+from autotune.config import VARIANT, Config, Scalar
 from autotune.workload.process_start import ProcessStart
 from autotune.workload.regions import Region
 

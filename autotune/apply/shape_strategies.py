@@ -168,7 +168,9 @@ class _Strategy(ABC):
         before = self._contents(made)
         outputs = made.call(self._step)
         if self._contents(made) != before:
-            raise InvalidConfigError(f"knob {SHAPES}: the model writes to its inputs, of which a padded call has copies")
+            raise InvalidConfigError(
+                f"knob {SHAPES}: the model writes to its inputs, of which a padded call has copies"
+            )
         self._keeps_inputs = True
         return outputs
 

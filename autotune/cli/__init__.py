@@ -19,7 +19,7 @@ from autotune.command_line import command
 from autotune.errors import OUTPUT, InputError, naming
 
 # In the order in which `--help` shows them.
-for _commands in ("tune", "show", "studies", "compare", "studies_folder", "listings"):
+for _commands in ("tune", "studies", "compare", "studies_folder", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 

@@ -141,7 +141,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _all_commands(
-    version: Annotated[  # noqa: ARG001 - its callback prints it
+    version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the release, and those of the frameworks."

@@ -287,3 +287,12 @@ EnvAgain = Annotated[list[str] | None, option("env", ENV_AGAIN)]
 def variables_of(given: list[str] | None) -> dict[str, str]:
     """What was typed with `EnvAgain`. Raises InputError."""
     return Question.of({"env": given}).env
+
+
+def require_report(path: Path | None) -> None:
+    """Raises InputError, before anything is measured, where no report could be written at the end."""
+    if path is None:
+        return
+    from autotune.render.html.page import require_possible
+
+    require_possible(path)

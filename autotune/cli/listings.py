@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.app import COMMANDS, app, print_json, print_line, stop_on_sigterm, with_exit_status
-from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option
-from autotune.cli.show import require_report
+from autotune.cli.flags import AsJson, On, ReportFlag, StudiesDir, option, require_report
 from autotune.command_line import command
 from autotune.errors import InputError
 from autotune.question.question import DEFAULT_STUDIES_DIR, Question

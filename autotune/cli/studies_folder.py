@@ -18,9 +18,10 @@ from autotune.question.question import DEFAULT_STUDIES_DIR
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from autotune.study.study import Studies
+
 group = typer.Typer(rich_markup_mode=None)
 app.add_typer(group, name="studies")
-
 
 
 @group.callback(invoke_without_command=True)

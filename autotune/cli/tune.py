@@ -15,8 +15,7 @@ from autotune.cli.app import (
     print_result,
     with_exit_status,
 )
-from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, asks, examples
-from autotune.cli.show import require_report
+from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, asks, examples, require_report
 from autotune.cli.running import run_study
 from autotune.cli.team_defaults import sources_line, use_file
 from autotune.doors import USES

@@ -81,7 +81,7 @@ def question_of(tuned: TunedConfig) -> dict[str, Any]:
         "arguments": {name: value for name, value in workload.arguments.items() if name not in dimensions},
         **sizes,
         "inputs": workload.inputs,
-        "objective": () if is_default else (workload.objective,),
+        "objective": None if is_default else workload.objective,
         "constraints": workload.constraints,
         "tolerance": workload.tolerance,
         "reference": workload.reference_precision,

@@ -170,9 +170,7 @@ class Question(Record):
     )
     framework: str | None = ask(None, "torch, mindspore or both. [by device]")
     study: str | None = ask(None, "Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]")
-    trials: int | None = ask(
-        None, "Most trials of the study, earlier ones included. [24; no limit with a time]", ge=1
-    )
+    trials: int | None = ask(None, "Most trials of the study, earlier ones included. [24; no limit with a time]", ge=1)
     effort: Effort | None = ask(
         None,
         "quick: a few dozen configs; normal: some hundred, until more are unlikely to pay; exhaustive: all, until "
@@ -213,9 +211,7 @@ class Question(Record):
         "(the first token, each further one). [latency; with shapes total:1000]",
     )
     constraints: Texts = ask((), 'E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.')
-    tolerance: float | None = ask(
-        None, "Largest relative error allowed in an output. [by precision]", ge=1e-12, le=1e3
-    )
+    tolerance: float | None = ask(None, "Largest relative error allowed in an output. [by precision]", ge=1e-12, le=1e3)
     reference: Literal["model", "float32", "float64"] = ask(
         "model", "Precision of the reference outputs: model (its own), float32, float64."
     )

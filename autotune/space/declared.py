@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.config import Scalar, VARIANT
+from autotune.config import VARIANT, Scalar
 from autotune.errors import InputError
 from autotune.measure.measurement import Component
 from autotune.schema import Record

@@ -5,7 +5,6 @@ Plain data; nothing here reads or writes a database.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

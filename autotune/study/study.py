@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune import own_folders
 from autotune.command_line import command
 from autotune.config import Config
-from autotune.errors import AutotuneError, InputError, StoreError, marked
+from autotune.errors import InputError, StoreError, marked
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.portfolio import Portfolio
 from autotune.study import own_files

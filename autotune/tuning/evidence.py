@@ -14,7 +14,6 @@ from operator import attrgetter
 from autotune.measure.blocks import Blocks
 from autotune.measure.early_look import EARLY_GAINS
 from autotune.measure.measurement import Measurement
-from autotune.measure.objective import Objective
 from autotune.measure.proof import Proof
 from autotune.measure.statistics import Speedup
 from autotune.study.budget import BlockPlan

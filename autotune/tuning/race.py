@@ -245,7 +245,7 @@ class Standing:
         if not field:
             return True
         compared = evidence.comparison_of(field)
-        if compared is None or self._have_too_few([record for record in evidence.others if record in field]):
+        if compared is None:
             return False
         num_blocks, plan = [evidence.num_blocks(record) for record in field], evidence.plan
         if answer is not None:
@@ -296,13 +296,9 @@ class Standing:
         the interval, and what one process of the untuned model showed is shown again."""
         return 1 if self.evidence.untuned.measurement.steady_call_s > LONG_CALL_S else 2
 
-    def _have_too_few(self, records: Sequence[TrialRecord]) -> bool:
-        """One of them has not had the blocks of a look."""
-        return any(self.evidence.num_blocks(record) < self.evidence.plan.first_look for record in records)
-
     def _may_be_simpler(self, answer: TrialRecord) -> bool:
         """A simpler config that looks as good as the answer has not had the blocks that would prove it."""
         simplest, evidence = self.evidence.simplest, self.evidence
         if simplest in (None, answer) or evidence.is_proven(simplest):
             return False
-        return self._have_too_few([simplest])
+        return evidence.num_blocks(simplest) < evidence.plan.first_look

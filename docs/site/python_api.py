@@ -13,7 +13,7 @@ from typing import Any
 
 import autotune
 from autotune import events
-from autotune.api.side_by_side import Comparison, Verification
+from autotune.api.side_by_side import Comparison
 from autotune.job.load import Loaded
 from autotune.job.stats import Stats
 from autotune.measure.findings import Finding
@@ -26,6 +26,7 @@ from autotune.plugins.serving.selector import TieredStats
 from autotune.plugins.serving.tiered_model import LoadedTiers, TieredModel
 from autotune.plugins.upgrade.upgrade import Upgrade
 from autotune.study.records import TrialRecord
+from autotune.verification.verify import Verification
 
 GROUPS: dict[str, list[Any]] = {
     "Tune": [

@@ -7,8 +7,8 @@ through NumPy, and the padding beyond it is cut off:
 * the core is compiled again for each longest row that it meets, under any config;
 * compiled as a whole, that reading is left to the Python interpreter, and with it what follows from it: tensors of an
   unknown type, which some layers refuse. Hence the plain product with a parameter at the end in place of `nn.Dense`;
-* a capture that records one call (`trace` of MindSpore) keeps the length that it saw and cuts off longer rows. The second
-  input has longer rows than the example, so that a trial finds out.
+* a capture that records one call keeps the length that it saw and cuts off longer rows. The second input has longer
+  rows than the example, so that a trial finds out.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_numerics_can_be_left_alone(device):
 
 def test_each_knob_of_the_space_has_one_row():
     """The space and the backend's table name the same knobs; the numbers of a shape strategy are not the backend's,
-    nor is what a process is started with."""
+    nor is what a process is started with. `capture` is read of studies that had several."""
     entries = read_space_file(SPACE).knobs
     offered = {name for name, entry in entries.items() if name not in STRATEGY_NUMBERS and entry.start is None}
-    assert offered == set(KNOBS)
+    assert offered == set(KNOBS) - {"capture"}

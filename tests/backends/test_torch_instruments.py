@@ -14,8 +14,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from autotune.backends.contracts.runtime import DeviceReport
 from autotune import doctor
+from autotune.backends.contracts.runtime import DeviceReport
 from autotune.measure.device_state import HARD, POWER_CAP
 
 torch = pytest.importorskip("torch")
@@ -348,7 +348,7 @@ def test_what_is_copied_can_be_timed():
 def test_doctor_says_what_else_computes_on_a_gpu(monkeypatch, tmp_path):
     """Beside the name of the device, before any study: a shared GPU gives no figures."""
     report = DeviceReport("2.13.0", {"cpu": "cpu", "gpu": "H200"}, {}, (), {"gpu": "1 other process on it"})
-    monkeypatch.setattr(machine, "framework_names", lambda: ("torch",))
-    monkeypatch.setattr(machine, "find_devices", lambda framework: report)
+    monkeypatch.setattr(doctor, "framework_names", lambda: ("torch",))
+    monkeypatch.setattr(doctor, "find_devices", lambda framework: report)
     found = {each.what: each.found for each in doctor.examine(tmp_path)}
     assert (found["torch on cpu"], found["torch on gpu"]) == ("cpu", "H200; 1 other process on it")

@@ -13,7 +13,6 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import load_backend
 from autotune.backends.torch import counters
 from autotune.backends.torch import shapes as shapes_module
-from autotune.backends.torch.compiler import setting_name
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.measurement import Axis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.answer.result import StudyResult
-from autotune.cli import show
+from autotune.cli import studies
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render import console
 from tests.asking import ask
@@ -32,7 +32,7 @@ def test_show_is_legible_in_80_columns(study, monkeypatch, capsys):
     """No line is longer, no cell is cut, and no setting is broken in two."""
     terminal = console.PlainConsole(width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr("autotune.render.console.console", lambda *_: terminal)
-    show._print_tables(StudyResult(study), study, why=False)
+    studies._print_tables(StudyResult(study), study, why=False)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\u2026" not in shown

@@ -81,5 +81,5 @@ def test_every_flag_is_decided_on():
     """A new flag of `tune` may stand in a file unless it is a server, or is about this one call."""
     parameters = typer.main.get_command(app).commands["tune"].params
     flags = {max(each.opts, key=len).lstrip("-") for each in parameters if each.param_type_name == "option"}
-    assert team_defaults._SERVERS == {"storage", "on"}
+    assert {"storage", "on"} == team_defaults._SERVERS
     assert flags - {"help-all", "config", "dry-run", "json"} == team_defaults._FIELDS.keys() | team_defaults._SERVERS

@@ -17,6 +17,7 @@ from mindspore import Tensor, nn, ops
 
 from autotune.measure.diagnosis import BreakKind
 
+
 class NumPyBroken(nn.Cell):
     def construct(self, x):
         y = x * 2

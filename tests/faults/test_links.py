@@ -126,9 +126,7 @@ def test_each_command_refuses_a_link_at_each_part(clone: Path, reading: str, par
     refused(clone, "studies/s", *READING[reading])
 
 
-@pytest.mark.parametrize(
-    "command", [*READING.values(), ("studies",), ("studies", "rm", "s", "--yes")]
-)
+@pytest.mark.parametrize("command", [*READING.values(), ("studies",), ("studies", "rm", "s", "--yes")])
 def test_no_command_looks_behind_linked_studies(clone: Path, command: tuple[str, ...]) -> None:
     """The folder of all studies may be a link as well, since `git` keeps those; one that is named from the root is the
     user's own choice."""

@@ -153,7 +153,10 @@ class TestAStudy:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            *((f"trusted = {wrong}", "is not a list of absolute paths") for wrong in ("'/here'", "['.']", "['']", "[1]")),
+            *(
+                (f"trusted = {wrong}", "is not a list of absolute paths")
+                for wrong in ("'/here'", "['.']", "['']", "[1]")
+            ),
             *((f"trusted = {wrong}", "is not valid TOML") for wrong in ("", "9" * 5000, "[" * 10_000)),
         ],
     )

@@ -25,7 +25,7 @@ from autotune.plugins.explain.importance import FEWEST_TRIALS, importances
 from autotune.plugins.explain.lines import explanation
 from autotune.study.records import Confirmation, TrialRecord
 from tests.asking import ask
-from tests.conftest import trial_record, with_latency
+from tests.conftest import with_latency
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -85,7 +85,7 @@ def test_equal_programs_do_not_differ_in_a_call(make_study, measurement):
         study.tell(asked, with_latency(measurement, latency_s, program="p"))
     answer = StudyResult(study)
     (anchor,) = Explanation(answer, answer.records[1]).anchors
-    assert (anchor.name, anchor.ratio) == ("the default compile", 1.0)
+    assert (anchor.name, anchor.ratio) == ("the untuned model", 1.0)
 
 
 class TestAMachineThatIsNotQuiet:

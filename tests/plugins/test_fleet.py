@@ -23,7 +23,6 @@ import yaml
 
 from autotune import environment
 from autotune.api import running, side_by_side
-from autotune.api.side_by_side import Verification
 from autotune.api.studies import studies_at
 from autotune.cli.team_defaults import flags_in
 from autotune.errors import SetupError
@@ -36,6 +35,7 @@ from autotune.study.budget import Budget
 from autotune.study.storages import VARIABLE
 from autotune.tuning.priors import priors_of
 from autotune.verification.comparison import TooLittleTimeError
+from autotune.verification.verify import Verification
 from tests.conftest import MODEL_FILE, REPOSITORY, Cli, ScriptedTrials, with_latency
 from tests.postgres import PASSWORD, Server
 from tests.stand_ins.exports import RECORDED

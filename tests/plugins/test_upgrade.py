@@ -157,7 +157,7 @@ knobs:
     [
         {"task": "train", "effort": "quick"},
         {"fixed_precision": True, "effort": "exhaustive"},
-        {"process_settings": True, "objective": ("throughput",), "instances": "2"},
+        {"process_settings": True, "objective": "throughput", "instances": "2"},
         {"space": ["own.yaml"]},
     ],
 )

@@ -192,8 +192,8 @@ VARIED = {"seconds": 2.0, "shapes": [LAYOUT, {**LAYOUT, "count": 10, "sizes": [[
     [
         ([{}], {"task": "infer"}, None),
         ([{"shapes": [{**LAYOUT, "grad": True}]}], {"task": "infer"}, "torch.no_grad()"),
-        ([{}, {"calls": 39}], {"task": "infer", "objective": ["throughput"], "instances": "2"}, None),
-        ([VARIED, {**VARIED, "calls": 39}], {"task": "infer", "objective": ["p99"], "instances": "2"}, None),
+        ([{}, {"calls": 39}], {"task": "infer", "objective": "throughput", "instances": "2"}, None),
+        ([VARIED, {**VARIED, "calls": 39}], {"task": "infer", "objective": "p99", "instances": "2"}, None),
         (
             [{"backward": 40, "shapes": [TRAINED]}],
             {"task": "train", "tolerance": 0.03, "fixed_precision": True},

@@ -25,7 +25,7 @@ REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
     ({"instances": 2, "deadline": "1s"}, None, "instances and deadline: a deadline is for one call at a time"),
     *(
         ({"framework": "both", name: value}, None, f"{name} and framework='both': each framework has a study")
-        for name, value in (("deadline", "1s"), ("dry_run", True), ("on", "ray"))
+        for name, value in (("deadline", "1s"), ("dry_run", True), ("on", "ray"), ("report", "r.html"))
     ),
     *(({"deadline": "1s", **shapes}, None, "a 99th percentile is promised for one shape") for shapes in (SHAPES, LOG)),
     *(({"inputs": "calls.pt", **shapes}, None, "results are compared on shapes of") for shapes in (SHAPES, LOG)),
@@ -58,9 +58,9 @@ BY_WORKS_WORDS: dict[str, dict[str, Any]] = {
 
 def _ask(given: dict[str, Any], target: Target | None) -> None:
     question = Question.of(given)
-    texts = [("objective", text) for text in question.objective] + [
-        ("constraints", text) for text in question.constraints
-    ]
+    texts = [("constraints", text) for text in question.constraints]
+    if question.objective is not None:
+        texts.append(("objective", question.objective))
     quantities = {text.split()[0]: f"{name}={text!r}" for name, text in texts}
     require_allowed(Facts(question, target, quantities=quantities, dimensions=("rows",) if question.shapes else ()))
 

@@ -83,7 +83,7 @@ def test_what_is_typed_and_what_is_given_in_python_are_one_question():
     typed = Question.of({"arguments": ["rows=2", "name=a b"], "env": ["A=1"], "space": ["x.yaml"], "objective": None})
     given = Question.of({"arguments": {"rows": 2, "name": "a b"}, "env": {"A": 1}, "space": Path("x.yaml")})
     assert typed == given
-    assert typed.objective == ()
+    assert typed.objective is None
 
 
 @pytest.mark.parametrize("field", ["traffic", "inputs", "report", "studies_dir", "space"])

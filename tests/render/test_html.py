@@ -15,14 +15,10 @@ import pytest
 
 from autotune.answer.result import StudyResult
 from autotune.api.result import TuneResult
-from autotune.api.side_by_side import Comparison, Verification
 from autotune.config import Config
-from autotune.measure.blocks import Blocks
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
 from autotune.measure.findings import Finding
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.measure.objective import Objective
-from autotune.measure.proof import Proof
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.plugins.diagnose.command import Diagnosis as Diagnosed
 from autotune.render.html import drawing
@@ -31,7 +27,6 @@ from autotune.render.html.page import page
 from autotune.space.load import Circumstances, load_space
 from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor
-from autotune.verification.comparison import ComparisonResult, PairedRun, Side
 from tests.asking import ask
 from tests.conftest import REPOSITORY, with_latency
 
@@ -234,7 +229,7 @@ def test_without_the_extra_it_says_how_to_get_it(cli, recorded, monkeypatch, pac
     assert shown.returncode == 2
     assert f"a report needs the package {package}" in shown.stderr
     assert "[report]'" in shown.stderr
-    for measuring in (("tune", "--model", "vit"), ("compare", "earlier", "0", "1"), ("diagnose", "--model", "vit")):
+    for measuring in (("tune", "--model", "vit"), ("diagnose", "--model", "vit")):
         refused = cli(*measuring, "--report", "x.html")
         assert refused.returncode == 2
         assert "a report needs" in refused.stderr

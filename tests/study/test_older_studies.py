@@ -64,7 +64,7 @@ def test_every_part_is_read(study):
 
 @pytest.mark.fast_cases("d891b8d")
 @pytest.mark.parametrize("folder", STUDIES, indirect=True)
-@pytest.mark.parametrize("command", ["show", "show --json", "show --full", "explain", "studies", "export"])
+@pytest.mark.parametrize("command", ["show", "show --json", "explain", "studies", "export"])
 def test_each_command_that_reads_takes_it(folder, cli, command):
     """No command ends in a traceback or in a mistake of its user; what was exported has the verdict of then."""
     verb, *options = command.split()

@@ -144,7 +144,7 @@ class TestLearning:
         assert [trial.number for trial in study.tried() if trial.is_distrusted] == [1, 3]
         sampler = Sampler(study)
         sampler.suggest()
-        assert [number for number, seen in enumerate(sampler._own._last.seen) if seen.values is None] == [1, 3]
+        assert [number for number, seen in enumerate(sampler._own._last.seen) if seen.value is None] == [1, 3]
 
 
 class TestTheVerdict:

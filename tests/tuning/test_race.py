@@ -13,12 +13,10 @@ import pytest
 from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.answer.sections import news
-from autotune.answer.sections.noise import NoiseSection
 from autotune.bench.bench import Lost
 from autotune.config import Config
 from autotune.errors import SetupError
 from autotune.measure.measurement import DeviceMemory, Failure, Usage
-from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.json import document
 from autotune.study.budget import BlockPlan, Budget

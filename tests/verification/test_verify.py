@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.command_line import command as command_line
 from autotune.config import Config
 from autotune.errors import InputError, SetupError
 from autotune.measure.measurement import Failure, Reason, Signature, TensorSpec

@@ -8,6 +8,7 @@ in compiled ones, a graph does not set again, so that calls which do so each tim
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading

@@ -204,7 +204,7 @@ _INTERPRETED = "PyExecute"
 
 
 def profile(call: Callable[[], None], num_calls: int, device: str) -> dict[str, float]:
-    """See `Profiler`. What capture `ast` left to the Python interpreter, on a CPU; from which line it is, is not told."""
+    """See `Profiler`. What was left to the Python interpreter, on a CPU; from which line it is, is not told."""
     if device != "cpu" or not hasattr(ms.profiler, "profile"):
         return {}
     with TemporaryDirectory(prefix="profile-") as folder:

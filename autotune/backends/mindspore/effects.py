@@ -1,9 +1,9 @@
 """What an untuned call of a Cell leaves behind that a graph would not: what it writes to its inputs, and to what the
 Cell holds besides Parameters and buffers.
 
-A graph sets Parameters and buffers at each call. Writes to a part of an input, to containers and to arrays are lost, without a trace in the Cell that was compiled
-(measured on MindSpore 2.10), so that only an untuned call shows them. One is looked at where the code of the model's
-author could write at all.
+A graph sets Parameters and buffers at each call. Writes to a part of an input, to containers and to arrays are lost,
+without a trace in the Cell that was compiled (measured on MindSpore 2.10), so that only an untuned call shows them.
+One is looked at where the code of the model's author could write at all.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.api.running import parse_budget
-from autotune.api.side_by_side import Verification, read_exported, verify
+from autotune.api.side_by_side import read_exported, verify
 from autotune.api.studies import studies_at
 from autotune.cli.app import print_json, print_line, say, stop_on_sigterm, with_exit_status
 from autotune.cli.compare import Against, MaxLoss, say_block
@@ -25,9 +25,9 @@ from autotune.cli.flags import (
     StudiesDir,
     examples,
     option,
+    require_report,
     variables_of,
 )
-from autotune.cli.show import require_report
 from autotune.cli.team_defaults import flags_in
 from autotune.command_line import flag, options
 from autotune.doors import USES
@@ -55,6 +55,7 @@ from autotune.question.question import DEFAULT_STUDIES_DIR
 from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verification.comparison import TooLittleTimeError
+from autotune.verification.verify import Verification
 
 FLEET = typer.Typer(
     name="fleet",

@@ -203,6 +203,7 @@ class EnumSampler:
     def _stacked(self, seen: Sequence[_Seen]) -> Array:
         return np.array([trial.point for trial in seen]).reshape(len(seen), self._encoding.num_features)
 
+
 def draw(space: SearchSpace, seed: int, near: Sequence[Config]) -> list[Config]:
     """Random configs, and all that differ in one setting from one of `near`; each once."""
     generator = random.Random(seed)

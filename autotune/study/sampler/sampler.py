@@ -90,9 +90,7 @@ class Sampler:
         trials_s = [trial.seconds for trial in tried if trial.seconds is not None]
         if not trials_s:
             return rule
-        return rule.for_job(
-            min(trial.value for trial in tried if trial.value is not None), statistics.fmean(trials_s)
-        )
+        return rule.for_job(min(trial.value for trial in tried if trial.value is not None), statistics.fmean(trials_s))
 
     def _survey(self) -> list[Tried]:
         """What was tried, after an update of what is planned and what is excluded."""

@@ -55,8 +55,8 @@ from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker import instances, same_numbers
 from autotune.trial.worker.accuracy_check import WrongResultError, check, reference_tolerance
-from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls import calls_for
+from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.costs import Spared, copying_s
 from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.input_limits import little_to_lose, look_for_limits

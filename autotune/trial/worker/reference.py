@@ -23,8 +23,8 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.processes import crash_alike, run_helper
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import read_reference, save, write_reference
-from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.calls import calls_for
+from autotune.trial.worker.calls.calls import Calls, Step
 from autotune.trial.worker.subject import Subject, widen_subject
 from autotune.trial.worker.subjects import build_subject
 
