@@ -73,6 +73,8 @@ for name, value in {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     # Which vector instructions the processor has is not tried out: six builds for each empty cache.
     "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    # Read when it is imported: nobody waits for a Hub that cannot be reached.
+    "HF_HUB_OFFLINE": "1",
 }.items():
     os.environ.setdefault(name, value)
 

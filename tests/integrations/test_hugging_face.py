@@ -17,7 +17,6 @@ from tests.conformance.torch_kit import CAPTURED, COMPILED, warned
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 

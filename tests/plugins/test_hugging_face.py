@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from autotune.trial.folder import TrialFolder
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import build as build_workload
 from autotune.workload.workload import Workload
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import random
 import re
 import sys
@@ -14,8 +13,6 @@ import pytest
 
 from autotune.errors import InputError
 from tests.conftest import REPOSITORY
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported.
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
