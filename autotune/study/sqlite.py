@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -160,6 +161,9 @@ def storage_errors(path: Path) -> Iterator[None]:
         # Without room for its index SQLite speaks of an error of the disk.
         if what == _SENTENCES["SQLITE_IOERR"][0] and _is_full(path):
             what, tip = _SENTENCES["SQLITE_FULL"]
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if what == _SENTENCES["SQLITE_IOERR"][0] and most != resource.RLIM_INFINITY:
+            what, tip = f"cannot grow: a file may have {most:,} bytes here", "raise the limit (ulimit -f)"
         raise StoreError(f"{path} {what}", tip=tip) from error
 
 
