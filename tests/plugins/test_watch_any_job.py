@@ -340,6 +340,12 @@ def compiled_by_the_job(net):
         return [function(X) for _ in range(3)] + [net(X), net(X)]
 
 
+def tensors_of_other_kinds(net):
+    nested = torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(3, 6)], layout=torch.jagged)
+    with torch.no_grad():
+        return [net(nested).values(), net(X), net(X[:1].expand(4000, 6).to_sparse().to_dense()), net(X)]
+
+
 def replaced(net):
     with torch.no_grad():
         found = [net(X), net(X)]
@@ -369,6 +375,7 @@ JOBS = [
     (threads_at_once, {"Net": 12}),
     (states_within_each_other, {"Net": 3}),
     (compiled_by_the_job, {"Net": 2}),
+    (tensors_of_other_kinds, {"Net": 4}),
     (replaced, {"Net": 4}),
     (shared, {"Net": 3, "Sequential": 3}),
 ]

@@ -15,16 +15,23 @@ _LONGEST_TEXT, _MOST_PARTS = 64, 256
 def layout_of(value: Any, tensor: type) -> Any:
     """One argument's. `tensor`: the framework's class."""
     if isinstance(value, tensor):
-        return value.shape, value.dtype  # type: ignore[attr-defined]
+        shape: Any = value.shape  # type: ignore[attr-defined]
+        if type(value) is not tensor and not all(isinstance(size, int) for size in shape):
+            return type(value).__name__  # A nested tensor has a size that is no number, and differs for each.
+        return shape, value.dtype  # type: ignore[attr-defined]
     if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT):
         return value
-    if isinstance(value, (list, tuple, Mapping)) and len(value) > _MOST_PARTS:
+    if isinstance(value, (list, tuple, Mapping)):
+        return _of_parts(value, tensor)
+    return type(value).__name__
+
+
+def _of_parts(value: Any, tensor: type) -> Any:
+    if len(value) > _MOST_PARTS:
         return f"{type(value).__name__} of {len(value)}"
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *(layout_of(each, tensor) for each in value))
     if isinstance(value, Mapping):
         return ("dict", *((_name_of(key), layout_of(each, tensor)) for key, each in value.items()))
-    return type(value).__name__
+    return (type(value).__name__, *(layout_of(each, tensor) for each in value))
 
 
 def _name_of(key: Any) -> Any:
