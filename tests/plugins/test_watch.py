@@ -19,6 +19,7 @@ from autotune.plugins.watch.command import _shared, chosen
 from autotune.plugins.watch.folder import read
 from autotune.plugins.watch.question import question_of
 from tests.conftest import REPOSITORY, cli_command, cli_environment
+from tests.plugins.test_try import NET
 from tests.stand_ins.exports import export
 from tests.test_documentation import blocks, name_of
 
@@ -369,6 +370,51 @@ def test_no_call_fails_because_its_module_is_looked_at(tmp_path):
         "autotune: a Net stays untuned, since it cannot be looked at: RuntimeError: no parameters here",
         *["(2, 4) 0"] * 4, *["(2, 3) 0"] * 2, "(2, 4) 0", "(2, 4) 1",
     ], done.stderr  # fmt: skip
+
+
+OWN_JOB = """
+import logging, sys
+import torch
+import autotune
+from net import Net
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+seen = []
+
+def backend(graph, inputs):
+    seen.append("compiled")
+    return graph
+
+torch.manual_seed(0)
+x, how = torch.ones(2, 16), sys.argv[1:]
+with torch.no_grad():
+    if "another" in how:
+        Net().eval()(x)
+    net = Net().eval()
+    net = torch.compile(net, backend=backend) if "compiled" in how else autotune.load("best.yaml").apply(net)
+    print([round(float(net(x).sum()), 4) for _ in range(3)], seen)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.fast_cases("how1")
+@pytest.mark.parametrize("how", [("compiled",), ("compiled", "another"), ("line", "another")])
+def test_a_model_that_the_job_compiles_or_has_a_line_for(tmp_path, how):
+    """Is left to that, also where another of its class is tuned; where it alone is there, the log says so."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(NET)
+    body = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    config = {"execution": "compile", "backend": "eager"}
+    path = export(tmp_path / "best.yaml", "torch", config, torch.nn.ModuleDict({"body": body}), [torch.ones(2, 16)])
+    path.write_text(path.read_text().replace("model_class: builtins.function", "model_class: mine.Net"))
+    (tmp_path / "job.py").write_text(OWN_JOB)
+    job = [sys.executable, "job.py", *how]
+    plain, done = run(job, tmp_path), run([*cli_command("launch", "best.yaml", "--apply", "--"), *job], tmp_path)
+    own, *said = done.stdout.splitlines()
+    (expected,) = plain.stdout.splitlines()
+    assert own == expected, done.stderr
+    assert len(said) == ("another" not in how), said
+    assert all("the job compiles its Net by itself, and the config is not used" in line for line in said)
 
 
 GENERAL_JOB = """

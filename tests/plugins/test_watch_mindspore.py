@@ -109,11 +109,15 @@ def test_calls_in_a_block(tmp_path):
     compiled so that nothing can be kept of it has its sentence."""
     net, trained, jitted = Net().set_train(False), Net(3).set_train(), Jitted()
     step = nn.TrainOneStepCell(nn.WithLossCell(trained, nn.MSELoss()), nn.SGD(trained.trainable_params(), 0.1))
+    alone = Net(3).set_train()  # It is itself what the step takes gradients of.
+    bare = nn.TrainOneStepCell(alone, nn.SGD(alone.trainable_params(), 0.1))
     before = nn.Cell.__call__
     with autotune.watch(tmp_path / "net"):
         outputs = [net(ones(1 + number % 2, 16), scale=0.5) for number in range(6)]
     with autotune.watch(tmp_path / "step"):
         [step(ones(2, 16), ones(2, 3)) for _ in range(3)]
+    with autotune.watch(tmp_path / "bare"):
+        [bare(ones(2, 16)) for _ in range(3)]
     with autotune.watch(tmp_path / "jitted"):
         [jitted(ones(2, 16)) for _ in range(2)]
 
@@ -142,7 +146,7 @@ def test_calls_in_a_block(tmp_path):
     assert kwargs == {"scale": 0.5}
     assert same([cell(*args, **kwargs)], [outputs[1]])
     asked = question_of(training)
-    assert asked.values["task"] == "train"
+    assert asked.values["task"] == question_of(*read(tmp_path / "bare")).values["task"] == "train"
     made = built(asked)
     assert float(made["loss"](made["model"], *made["inputs"][0])) > 0
     with pytest.raises(InputError, match=r"it is a Jitted whose construct is wrapped by ms\.jit already"):
@@ -336,9 +340,19 @@ class WithLoss(nn.Cell):
     def construct(self, x):
         return self.model(x).square().mean()
 
+class Own(Net):
+    def construct(self, x):
+        return self.body(x).square().mean()
+
+Own.__name__ = "Trained"
 how, step = sys.argv[1], ms.value_and_grad(loss, None, weights)
 if how == "Model.train":
     fit(WithLoss(), ms.dataset.GeneratorDataset(batches, ["x"], shuffle=False))
+elif how == "the network itself":
+    trained = Own(3).set_train()
+    weights = trained.trainable_params()
+    optimizer = nn.Adam(weights, 1e-2)
+    fit(trained, ms.dataset.GeneratorDataset(batches, ["x"], shuffle=False))
 elif how != "calls":
     held = None
     for number, (x,) in enumerate(batches(), 1):
@@ -367,6 +381,7 @@ print([f"{{float(each):.4f}}" for each in losses], [f"{{float(each.asnumpy().sum
         ("train.yaml", "optimizer", 60),
         ("train.yaml", "assigned", 60),
         ("train.yaml", "Model.train", 180),
+        ("train.yaml", "the network itself", 180),
         ("whole.yaml", "optimizer", 0),
     ],
 )

@@ -16,6 +16,7 @@ from autotune.errors import quoted
 from autotune.job.components import application_of, parts_of
 from autotune.job.load import load
 from autotune.job.policy import LoadedFile, Policy
+from autotune.job.stats import recorder_of
 from autotune.measure.measurement import structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
 
@@ -80,6 +81,14 @@ class AppliedFiles:
     def found(self, model: Any, answer: TunedConfig) -> None:
         """A file is for this model."""
 
+    def note_compiled(self, model: Any) -> None:
+        """The job compiles this model by itself, or has a line for it."""
+        name = type(model).__name__
+        if recorder_of(model) is None:
+            self.compiled.add(name)
+        else:
+            self.applied |= {path for path, each in self.files.items() if each.answer and class_of(each.answer) == name}
+
     def say_what_was_not_found(self) -> None:
         """For the end of the job."""
         for path in self.files.keys() - self.applied:
@@ -115,6 +124,8 @@ class AppliedFiles:
                 continue
             if answer.workload.signature.structure_sha256 == structure:
                 self.applied.add(path)
+                if recorder_of(model) is not None:  # The job has a line for it.
+                    return None
                 self.found(model, answer)
                 given = self.use(loaded, model)
                 return None if given is model else given

@@ -62,7 +62,7 @@ def _alternating(trying: Trying, loaded: LoadedFile, cell: Any) -> Any:
         return cell
     num_compiled = partial(shapes.compilations, cell, ConfigParts.of(tuned.config).settings)
     turns = CallTurns(trying, model, recorder, backend.synchronise, num_compiled)
-    return take_turns(turns, cell, (backend.proxies.direct(cell), given))
+    return take_turns(turns, cell, (backend.proxies.direct(cell), applied.marked(cell, given)))
 
 
 class _Calls:

@@ -11,7 +11,7 @@ from typing import Any
 import mindspore as ms
 
 from autotune.job.policy import LoadedFile
-from autotune.plugins.watch.applying import AppliedFiles, class_of
+from autotune.plugins.watch.applying import AppliedFiles, apply, class_of
 from autotune.plugins.watch.mindspore.calls import ORIGINAL, is_traced
 
 _Cell = ms.nn.Cell
@@ -30,6 +30,30 @@ class _Applying:
 def use_with(use: Callable[[LoadedFile, Any], Any]) -> None:
     """Call something else in place of a Cell than what `load(FILE).apply(cell)` gives."""
     _Applying.here.use = use
+
+
+def marked(cell: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call in place of the Cell's, of which gradients can be taken as of the Cell's own: MindSpore has such a call
+    marked by the very Cell (measured)."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if not cell.requires_grad:
+            return call(*args, **kwargs)
+        cell._call_pre_process(*args, **kwargs)
+        cell.requires_grad = False  # What is called shares the Cell's attributes, and would mark it once more.
+        try:
+            output = call(*args, **kwargs)
+        finally:
+            cell.requires_grad = True
+        cell._call_post_process(output, *args, **kwargs)
+        return output
+
+    return called
+
+
+def _applied(loaded: LoadedFile, cell: Any) -> Any:
+    given = apply(loaded, cell)
+    return cell if given is cell else marked(cell, given)
 
 
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,6 +80,7 @@ def _is_replaceable(cell: Any) -> bool:
 def hook(wanted: Mapping[str, Any]) -> None:
     """Apply the files from now on."""
     applying = _Applying.here = AppliedFiles("mindspore", wanted["files"])
+    applying.use = _applied
     _Applying.classes = frozenset(map(class_of, applying.answers))
     if applying.files:
         _Cell.__call__ = _called

@@ -117,7 +117,8 @@ def _met(cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met | None
         seen = _watching.by_id.get(id(cell)) or recorder.take_in(cell, _watching.by_id)
         if seen is None:
             return None
-        key = (layouts_of(args, kwargs, ms.Tensor), records_gradients(), cell.training, None)
+        is_recorded = records_gradients() or bool(cell.training and cell.requires_grad)  # Within the call.
+        key = (layouts_of(args, kwargs, ms.Tensor), is_recorded, cell.training, None)
     except Exception as problem:  # Whatever the job's objects raise when they are looked at.
         _watching.say(problem)
         return None

@@ -90,7 +90,7 @@ def _looked_for(module: Any, own: Callable[[], Any]) -> Any:
     """What is called in place of a module that is not known yet; None: its own call, which `own` gives."""
     _Applying.here.has_calls = True
     if "_orig_mod" in vars(module).get("_modules", ()):  # The job compiles it.
-        _Applying.here.compiled.add(type(module._orig_mod).__name__)
+        _Applying.here.note_compiled(module._orig_mod)
         return own().__get__(module)
     is_free = _tracing_state() is None and not calls.is_looked_into()
     is_wanted = type(module).__name__ in _Applying.classes and is_free
@@ -146,6 +146,9 @@ def _tuned(module: Any) -> Any:
         return known[1]
     compiling = calls.set_compiler(None)
     try:
+        if callable(compiling):  # The call comes from code that the job compiles, whose compiler gets the module next.
+            _Applying.here.note_compiled(module)
+            return None
         return _Applying.here.instead_of(module)
     finally:
         calls.set_compiler(compiling)
@@ -160,7 +163,7 @@ def hook(wanted: Mapping[str, Any]) -> None:
         return
     if _Applying.text_classes:
         _Module.__init_subclass__ = classmethod(_class_is_defined)  # type: ignore[assignment]
-    for function in (_called, _looked_for, own_call, _original, calls.is_looked_into):
+    for function in (_called, _looked_for, _tuned, own_call, _original, calls.is_looked_into):
         calls.pass_over(function)
     calls.stand_ins.append(_called)
     _Module.__call__ = _called  # type: ignore[method-assign]
