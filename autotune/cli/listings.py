@@ -56,16 +56,17 @@ def models(as_json: AsJson = False) -> None:
             json.dumps({name: {"about": m.description, "frameworks": FRAMEWORKS} for name, m in BUNDLED.items()})
         )
         return
-    width = max(map(len, BUNDLED))
+    hubs = {name: f"{name}:NAME" for name in HUBS.names()}
+    width = max(map(len, (*BUNDLED, *hubs.values())))
     for name, bundled in BUNDLED.items():
         print_line(f"{name:<{width}} {', '.join(FRAMEWORKS):<18} {bundled.description}")
-    for name in HUBS.names():
+    for name, of_hub in hubs.items():
         try:
             hub = HUBS.require(name)
         except InputError as error:  # Somebody else's, which must not hide the others.
-            print_line(f"{f'{name}:NAME':<{width}} {error}")
+            print_line(f"{of_hub:<{width}} {error}")
         else:
-            print_line(f"{f'{name}:NAME':<{width}} {hub.framework:<18} {hub.about}")
+            print_line(f"{of_hub:<{width}} {hub.framework:<18} {hub.about}")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 
