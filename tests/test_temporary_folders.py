@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.scratch import scratch
 from autotune.own_folders import TemporaryFolder
+from autotune.trial.folder import REQUEST_FILE, TrialFolder
 from autotune.trial.processes import package_path
 
 MAKER = """
@@ -75,3 +77,14 @@ def test_a_folder_that_holds_a_link_is_removed_without_what_is_behind_it(home, t
     TemporaryFolder("test").remove()
     assert not abandoned.path.exists()
     assert (elsewhere / "file").exists()
+
+
+def test_what_instances_leave_is_no_evidence(home, measurement):
+    """A trial of several processes has one outcome, and where that is right nothing is kept."""
+    with scratch() as folder:
+        trial = TrialFolder(folder / "first")
+        for each in (trial.path, trial.path / "instance-1"):
+            each.mkdir()
+            (each / REQUEST_FILE).touch()
+        trial.write_outcome(measurement)
+    assert list(home.iterdir()) == []

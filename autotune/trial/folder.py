@@ -166,8 +166,9 @@ class TrialFolder:
 
 
 def failed_trials(folder: Path) -> list[TrialFolder]:
-    """Trials anywhere below a folder that left a failure or no outcome."""
-    trials = [TrialFolder(path.parent) for path in folder.rglob(REQUEST_FILE)]
+    """Trials anywhere below a folder that left a failure or no outcome. What an instance did is in its trial's."""
+    requests = list(folder.rglob(REQUEST_FILE))
+    trials = [TrialFolder(path.parent) for path in requests if path.parent.with_name(REQUEST_FILE) not in requests]
     return [trial for trial in trials if not isinstance(trial.read_outcome(), Measurement)]
 
 

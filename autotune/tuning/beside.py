@@ -10,8 +10,8 @@ start would take the time of a trial.
 A reading is kept as a drift check, in multiples of the first one: this process may be a little slower or faster than
 the one of the untuned model's trial, for life, and only what changes in it is the machine's; but for a reading that is
 slower since the process gives back more memory than at first, which is left out. Where a study goes on, on another day
-perhaps, the machine may have changed by more than that: then the unit is the trial itself, and the first
-reading is a drift check too.
+perhaps, or where one of the two met other programs, the machine has changed by more than that: then the unit is the
+trial itself, and the first reading is a drift check too.
 
 `SecondBeside` is one of the second baseline: the untuned model with what an informed user would set for nothing, such
 as to keep memory in the process. It takes its turns in each block, so that whatever the machine does at that minute is
@@ -35,6 +35,8 @@ from autotune.tuning.attempts import may_be_random
 from autotune.tuning.jobs import holds_another
 from autotune.tuning.session import Session, trial_request
 
+FOR_LIFE = 2.0
+"""Two processes of one config whose calls differ by more than this factor differ by what the machine did meanwhile."""
 TURN_SHARE = 0.05
 """Share of the time since its last turn that a turn may take: a model of seconds a call is timed less often."""
 
@@ -93,9 +95,11 @@ class UntunedBeside(_Beside):
             if not isinstance(failure, Failure):
                 self._first = self._take_turn()
                 if self._first is not None:
-                    self._unit_s = self._untuned_s if is_later_run else self._first.latency_s
-                    if is_later_run:
-                        session.note_drift(self._first.latency_s)
+                    first_s, trial_s = self._first.latency_s, self._untuned_s
+                    is_machine = is_later_run or not 1 / FOR_LIFE < first_s / trial_s < FOR_LIFE
+                    self._unit_s = trial_s if is_machine else first_s
+                    if is_machine:
+                        session.note_drift(first_s)
                 return None
             if failure.reason is Reason.OUT_OF_MEMORY or session.deadline.left_s() <= 0:
                 return None

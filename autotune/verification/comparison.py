@@ -11,7 +11,7 @@ from autotune.bench.bench import Bench
 from autotune.config import Config
 from autotune.errors import SetupError, marked
 from autotune.measure.accuracy import ReferencePrecision
-from autotune.measure.measurement import Failure, Measurement, Outcome, Signature
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.proof import Proof
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
@@ -27,6 +27,7 @@ from autotune.trial.request import TrialRequest
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.tuning.attempts import run_through_crashes
 from autotune.tuning.blocks import BlockedRun, Contestant
+from autotune.tuning.checks import wrong_again
 from autotune.workload.workload import Workload
 
 OnBlock = Callable[[float, float], None]
@@ -170,11 +171,14 @@ def measure(
 ) -> ComparisonResult:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
-    Raises SetupError for another model than the one whose signature a side names, and for too little time.
+    Raises SetupError for another model than the one whose signature a side names, or whose outputs the study keeps, and
+    for too little time.
     """
     deadline = Deadline.after(budget.wall_s)
     untuned = untuned_outcome(pair, bench, budget, deadline, "untuned")
     if isinstance(untuned, Failure):
+        if untuned.reason is Reason.WRONG_RESULT:
+            raise wrong_again(untuned, is_later_run=True)
         return ComparisonResult(None, failure=untuned, failed="untuned")
     contest = BlockedRun(
         bench,

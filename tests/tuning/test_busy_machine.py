@@ -26,7 +26,7 @@ from autotune.tuning.loop import Tuner
 from autotune.tuning.race import Standing
 from autotune.tuning.session import Session, trial_request
 from tests.asking import ask
-from tests.conftest import QUICK_BUDGET, ScriptedTrials, fake_space, printed, summary_of, with_latency
+from tests.conftest import QUICK_BUDGET, ScriptedLive, ScriptedTrials, fake_space, printed, summary_of, with_latency
 from tests.measure.test_disturbance import timed
 
 pytestmark = pytest.mark.usefixtures("in_memory")
@@ -267,6 +267,24 @@ class TestBeforeTheStart:
             display(MachineBusy(event.taken, 2, 3.25))
         told = "this machine is busy: 1.0 of 2 cores are used by other programs (load average 3.2)"
         assert f"{told}; timings will be noisy" in captured.get()
+
+
+@pytest.mark.parametrize("first_s", [20.0, 1e-5])
+def test_a_first_reading_of_another_machine_is_no_unit(tune, monkeypatch, first_s):
+    """A process that stays, and whose first turn met other programs, or whose trial did: later readings are what they
+    are, and no trial is set against a model that was never so fast or so slow."""
+    read = ScriptedLive.turn
+
+    def turn(live):
+        reading = read(live)
+        is_first = reading is not None and live.num_turns == 1
+        return reading._replace(latency_s=first_s) if is_first else reading
+
+    monkeypatch.setattr(ScriptedLive, "turn", turn)
+    tune()
+    checks = tune.study.drift_checks
+    assert (checks[0].after, checks[0].latency_s) == (0, first_s)
+    assert {check.latency_s for check in checks[1:]} == {0.010}
 
 
 class TestAnotherMachine:

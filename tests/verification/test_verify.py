@@ -291,8 +291,8 @@ class TestCompare:
         assert len(document["blocks"]) == num_blocks
 
     @pytest.mark.parametrize(
-        ("failing", "who"), [({"first": failure()}, "one"), ({"second": failure()}, "two"),
-                             ({"untuned": failure()}, "the untuned model")],
+        ("failing", "who"), [({"first": failure("run_error")}, "one"), ({"second": failure("run_error")}, "two"),
+                             ({"untuned": failure("run_error")}, "the untuned model")],
     )  # fmt: skip
     def test_a_failure_is_told_with_its_owner(self, tmp_path, export, scripted, failing, who):
         """Which of the two failed, or the untuned model whose outputs both are compared with; and why."""
@@ -300,8 +300,14 @@ class TestCompare:
         trials = scripted(**{"first": 8, "second": 2, **failing})
         result = measure(paired_run_with_untuned(tuned, tmp_path), trials, Budget())
         assert result.comparison is result.verdict is None
-        assert comparison_lines(result, ("one", "two")) == [f"{who} fails (wrong_result at check): relative error 3"]
+        assert comparison_lines(result, ("one", "two")) == [f"{who} fails (run_error at check): relative error 3"]
         assert comparison_document(result, ("one", "two"))["failed"] == next(iter(failing))
+
+    def test_a_model_that_has_changed_since_its_study_is_no_failure_of_it(self, tmp_path, export, scripted):
+        """The outputs that a study keeps are those of another model then, and say nothing of either config."""
+        pair = paired_run_with_untuned(load_tuned(export()), tmp_path)
+        with pytest.raises(SetupError, match="does not give what it gave when the study began: relative error 3"):
+            measure(pair, scripted(8, 2, untuned=failure()), Budget())
 
     CHANGES = [
         (lambda c: c["workload"].update(model="other.py:f"), "model"),

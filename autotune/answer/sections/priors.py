@@ -25,7 +25,7 @@ class PriorsSection(Section):
     def news(cls, event: Event) -> Iterator[str]:
         if isinstance(event, PriorsGiven):
             for name, number in event.num_configs.items():
-                yield f"prior {name}: {number or 'no'} new configs, tried first"
+                yield f"prior {name}: " + (f"{number} new configs, tried first" if number else "nothing new here")
         elif isinstance(event, PriorsOffered):
             first, names = event.studies[0], ", ".join(event.studies[:_MAX_OFFERED])
             noun = "study" if len(event.studies) == 1 else "studies"
