@@ -3,8 +3,8 @@
 The order is the product's own: its tuner decides what starts, what is waited for and how many blocks a proof takes, on
 figures that scatter, and it is asked whether a declaration is a fork and compilers begin before the driver. The seconds
 are those of a small decode step on an H200 (docs/decisions/0064-on-a-gpu.md), or with a build of 30 s, which is made by
-each process, or once, so that each moves its copy to the device. A run in which a sample is taken while anything else
-is at work fails. It prints a table of docs/benchmarks.md, in two minutes.
+each process, or once, so that each moves its copy to the device; who reads what the model declares begins no driver. A
+run in which a sample is taken while anything else is at work fails. It prints a table of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def study_of(
 ) -> tuple[Device, float]:
     """A study on the device, and the second of the command in which a config was first proven; infinite: in none."""
     device, own_s = Device(gain, seed, build_s), 0.0 if probe.is_forked("torch", "gpu") else PYTHON_S + IMPORT_S
-    begun_s = device.machine.clock_s = COMMAND_S + own_s + IMPORT_S + DRIVER_S + build_s + END_S + STORE_S
+    begun_s = device.machine.clock_s = COMMAND_S + own_s + IMPORT_S + build_s + END_S + STORE_S
     manifest = simulated.manifest_of(simulated.space_of_variants(num_configs), seed)
     workload = manifest.workload.model_copy(update={"device": "gpu", "built_once": built_once})
     manifest = manifest.model_copy(update={"workload": workload})

@@ -159,6 +159,19 @@ def nvml(monkeypatch):
     return install
 
 
+def test_a_device_is_selected_without_its_driver(monkeypatch):
+    """Beginning it takes seconds, and whoever reads what a model declares has no use for it. Instruments ask for it."""
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1")
+    monkeypatch.setattr(backend.CudaInstruments, "own", lambda: "of the device")
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: pytest.fail("it begins the driver"))
+    selected = backend.TorchBackend()
+    selected.prepare("gpu", 0)
+    assert selected.instruments == "of the device"
+    selected.prepare("cpu", 0)
+    assert selected.instruments is None
+
+
 def test_a_reading_is_in_the_units_of_the_record(nvml):
     """NVML speaks of milliwatts and of bits."""
     nvml(reasons=0x4 | 0x40)

@@ -45,6 +45,7 @@ def gpu(monkeypatch, tmp_path):
     entry = BACKENDS["torch"]
     monkeypatch.setitem(BACKENDS, "torch", dataclasses.replace(entry, preload="tests.stand_ins.gpu"))
     monkeypatch.setenv("STAND_IN_GPU", str(tmp_path / "gpu"))
+    (tmp_path / "gpu").touch()
 
     def done():
         said = [line.split() for line in (tmp_path / "gpu").read_text().splitlines()]
@@ -80,20 +81,21 @@ def untuned(workload, folder):
 
 
 @pytest.mark.parametrize(
-    ("then", "num", "num_builds", "why"),
+    ("then", "num", "num_builds", "num_drivers", "why"),
     [
-        ("pass", 2**18, 1, None),
-        ("torch.cuda.init()", 2**18, 3, "its build begins the device's driver"),
-        ("pass", 2**10, 3, None),
+        ("pass", 2**18, 1, 2, None),
+        ("torch.cuda.init()", 2**18, 3, 3, "its build begins the device's driver"),
+        ("pass", 2**10, 3, 2, None),
     ],
     ids=["held", "driver", "small"],
 )
-def test_a_large_model_is_built_once(asked, gpu, tmp_path, then, num, num_builds, why):
-    """For the declaration, a trial and a live process. Whoever builds a model that is forked has no driver; each fork
-    begins it, once, and moves its own copy. A small model, and one whose build begins the driver, each builds."""
+def test_a_large_model_is_built_once(asked, gpu, tmp_path, then, num, num_builds, num_drivers, why):
+    """For the declaration, a trial and a live process. Whoever builds a model that is forked has no driver, nor has who
+    reads a declaration; each fork that measures begins it, once, and moves its own copy. A small model, and one whose
+    build begins the driver, each builds."""
     workload = asked(then, num)
     assert workload.built_once is (num == 2**18)
-    assert gpu().total() == 2  # One build, and the driver of the process that answered.
+    assert gpu().total() == num_drivers - 1  # One build, and the driver that it may begin.
     request = untuned(workload, tmp_path)
     with LocalBench(VARIABLES, preload=True, log=tmp_path / "supervisor.log") as bench:
         trial = bench.run(TrialFolder(tmp_path / "trial"), request)
@@ -105,9 +107,9 @@ def test_a_large_model_is_built_once(asked, gpu, tmp_path, then, num, num_builds
             assert isinstance(outcome, Measurement), outcome
         assert why in (bench.built_apart or "") if why else bench.built_apart is None
     done = {what: {pid for each, pid in gpu() if each == what} for what in ("build", "driver", "model")}
-    assert {what: len(pids) for what, pids in done.items()} == {"build": num_builds, "driver": 3, "model": 2}
+    assert {what: len(pids) for what, pids in done.items()} == {"build": num_builds, "driver": num_drivers, "model": 2}
     assert set(gpu().values()) == {1}
-    assert done["model"] < done["driver"]
+    assert done["model"] <= done["driver"]
     if num_builds == 1:
         assert not done["build"] & done["driver"]
 

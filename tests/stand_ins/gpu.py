@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from autotune.backends.torch.backend import TorchBackend
+from autotune.backends.torch.instruments import require_found
 from autotune.trial.worker import subjects
 from autotune.workload.workload import Device
 
@@ -41,12 +42,13 @@ _prepare, _place = TorchBackend.prepare, TorchBackend.place
 
 
 def _prepare_here(self: TorchBackend, device: Device, seed: int) -> None:
-    _prepare(self, "cpu", seed)
     if device != "cpu":
-        begin_driver()
+        require_found(device, "cuda")
+    _prepare(self, "cpu", seed)
 
 
 def _place_here(self: TorchBackend, value: Any) -> Any:
+    begin_driver()
     if not isinstance(value, torch.nn.Module):
         return value.clone() if isinstance(value, torch.Tensor) else value
     _note("model")

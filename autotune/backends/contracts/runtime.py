@@ -39,8 +39,10 @@ class Runtime(Protocol):
     clock: Clock = time.perf_counter
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
-    instruments: Instruments | None = None
-    """What can be read of the selected accelerator, after `prepare`. None: there is none, or nothing can be read."""
+    @property
+    def instruments(self) -> Instruments | None:
+        """What can be read of the selected accelerator, after `prepare`; None: nothing, or there is none."""
+        return None
 
     def find(self) -> DeviceReport:
         """Look for devices and compilers, quietly: absent hardware is data, not an error."""

@@ -86,7 +86,6 @@ from autotune.backends.torch.training import hint
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
-from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import DeviceMemory, Reason, TensorSpec
@@ -142,6 +141,11 @@ class TorchBackend(Backend):
     def __init__(self) -> None:
         self._device = torch.device("cpu")
 
+    @property
+    def instruments(self) -> CudaInstruments | None:
+        """Made when they are asked for, which begins the driver: `prepare` does not."""
+        return CudaInstruments.own() if self._device.type == "cuda" else None
+
     def find(self) -> DeviceReport:
         devices: dict[Device, str] = {"cpu": "cpu"}
         shared: dict[Device, str] = {}
@@ -165,14 +169,9 @@ class TorchBackend(Backend):
         name = _TORCH_DEVICE[device]
         if device == "ascend":
             npu.prepare_trial()
-            if not npu.import_npu():
-                raise MissingDeviceError(
-                    "torch runs on Ascend through torch_npu, which is not installed", tip=npu.INSTALL
-                )
         if device != "cpu":
             require_found(device, name)
         self._device = torch.device(name)
-        self.instruments = CudaInstruments(torch.cuda) if name == "cuda" else None
         self.seed(seed)
         counters.clear()
 

@@ -33,16 +33,15 @@ import torch
 
 from autotune.backends.protocol import variables_set
 from autotune.backends.torch.compile_cache import cache_variables
-from autotune.backends.torch.instruments import require_found
+from autotune.backends.torch.instruments import ASKS_NVML, require_found
 from autotune.errors import SetupError
 from autotune.own_folders import TemporaryFolder
 from autotune.workload.workload import Device
 
 _MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 """What `torch.compile` imports in its first call, with all that these import."""
-_FIT_FOR_FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
-"""Inductor asks at import whether there is a GPU. So torch answers without initialising the driver, which no fork would
-survive: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#poison-fork-in-multiprocessing
+_FIT_FOR_FORKS = {**ASKS_NVML, "TORCH_WARM_POOL": "0"}
+"""Inductor asks at import whether there is a GPU, and no fork would survive an initialised driver.
 Where Triton is installed, older releases start inductor's pool of compilers at import, with a thread; a fork starts its
 own when it compiles."""
 _NOT_INITIALISED = 3
@@ -50,7 +49,7 @@ _NOT_INITIALISED = 3
 
 Replace = Callable[[str], None]
 T = TypeVar("T")
-_SETTERS = "set_num_threads"
+_SETTERS, _CACHE = "set_num_threads", "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True)
@@ -194,10 +193,20 @@ def built_once(device: Device, build: Callable[[], T]) -> tuple[T, Callable[[], 
     openmp = _openmp()
     num_threads = torch.get_num_threads()  # The first question makes torch look how many there are.
     openmp.omp_set_num_threads(1)
-    with variables_set(_FIT_FOR_FORKS), _refusing_threads():
-        if device == "gpu":
-            require_found(device, "cuda")
-        built = build()
+    folder = TemporaryFolder("caches")
+    caches = cache_variables(os.path.join(folder.path, secrets.token_hex(8)))
+    home = os.path.dirname(caches[_CACHE])
+    try:
+        with variables_set({**_FIT_FOR_FORKS, **caches}), _refusing_threads():
+            if device == "gpu":
+                require_found(device, "cuda")
+            built = build()
+        if any(files for _, _, files in os.walk(home)):
+            raise SetupError("its build compiles")
+        # Made for whatever asks for it, and kept: transformers, say, imports such parts of the compiler.
+        values = tuple(_values_with(os.path.basename(home), but_in=caches)) if os.path.isdir(home) else ()
+    finally:
+        folder.remove()
     if torch.get_num_threads() != 1:
         raise SetupError("its build sets the number of threads")
     if _has_driver():
@@ -205,6 +214,8 @@ def built_once(device: Device, build: Callable[[], T]) -> tuple[T, Callable[[], 
     python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
 
     def go_on() -> None:
+        for value, replace in values:
+            replace(value.replace(caches[_CACHE], os.environ[_CACHE]))
         openmp.omp_set_num_threads(num_threads)
         random.setstate(python)
         np.random.set_state(numpy)

@@ -28,8 +28,16 @@ CONTEXT_BYTES = 2**29
 """What the driver's context takes in each process, which no allocator tells of: 300 to 500 MB."""
 
 
+ASKS_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""So torch tells whether there is a GPU without initialising the driver:
+https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#poison-fork-in-multiprocessing"""
+
+
 def require_found(device: Device, name: str) -> None:
-    """Raises MissingDeviceError where torch finds no such device, which it calls so."""
+    """Raises MissingDeviceError where torch finds no such device, which it calls so. Begins no driver of a GPU, which
+    takes seconds, and which a process that only reads what a model declares has no use for; nor does what asks later,
+    such as torch's tensors without data."""
+    os.environ.update(ASKS_NVML)
     if not torch.get_device_module(name).is_available():
         raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
 
@@ -42,6 +50,12 @@ class CudaInstruments:
         self._nvml = Nvml.of(cuda_uuid(cuda))
         self._buffer: torch.Tensor | None = None
         self._identity: dict[str, str] | None = None
+
+    @classmethod
+    @functools.cache
+    def own(cls) -> CudaInstruments:
+        """Those of this process's device."""
+        return cls(torch.cuda)
 
     def identity(self) -> dict[str, str]:
         if self._identity is None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from autotune.backends.torch.knobs import Settings, compile_arguments
-from autotune.errors import InvalidConfigError
+from autotune.errors import InvalidConfigError, MissingDeviceError
 
 INSTALL = "https://gitcode.com/ascend/pytorch"
 _FALLBACK = "INDUCTOR_ASCEND_AUTO_FALLBACK"
@@ -36,12 +36,15 @@ def import_npu() -> bool:
 
 def prepare_trial() -> None:
     """In a trial an operator that cannot be compiled is an error: by default its eager kernel is taken, without a word.
+    Raises MissingDeviceError.
 
     torch_npu reads the variable as a text, of which only the empty one is false (torch_npu/_inductor/config.py).
     """
     os.environ[_FALLBACK] = ""
     if _INDUCTOR in sys.modules:
         sys.modules[_INDUCTOR].auto_fallback = False  # type: ignore[attr-defined]
+    if not import_npu():
+        raise MissingDeviceError("torch runs on Ascend through torch_npu, which is not installed", tip=INSTALL)
 
 
 def device_label() -> str | None:

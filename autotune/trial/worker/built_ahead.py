@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from autotune.workload.workload import Workload
 WORKLOAD_FILE = "workload.json"
 WHY_FILE = "why"
 """Why the model cannot be forked, in the folder of the process that tried to."""
+_THREADS_END_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,7 @@ def bytes_ahead() -> int:
 
 
 def _require_forkable(working: Path, temporary: Path, open_before: frozenset[str]) -> None:
-    num_threads = len(os.listdir("/proc/self/task"))
-    if num_threads > 1:
+    if (num_threads := _threads_left()) > 1:
         raise SetupError(f"its build leaves {num_threads} threads")
     if psutil.Process().children():
         raise SetupError("its build leaves a process")
@@ -125,6 +127,18 @@ def _require_forkable(working: Path, temporary: Path, open_before: frozenset[str
         raise SetupError(f"its build leaves open {more[0].partition(' ')[2]}")
     if any(working.iterdir()) or any(temporary.iterdir()):
         raise SetupError("its build leaves files in the working folder or in that for temporary files")
+
+
+def _threads_left() -> int:
+    """All threads of this process. Those of a pool that was told to end are given time for it, and the one that watches
+    progress bars of tqdm, which any loading of a pretrained model shows, is ended: the next bar begins another one."""
+    for thread in threading.enumerate():
+        if type(thread).__module__ == "tqdm._monitor":
+            thread.exit()  # type: ignore[attr-defined]
+    waited_until = time.monotonic() + _THREADS_END_WITHIN_S
+    while (num_threads := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < waited_until:
+        time.sleep(0.01)
+    return num_threads
 
 
 def _open_files() -> frozenset[str]:
