@@ -177,8 +177,10 @@ def shown_at_the_call(function: Callable[P, T]) -> Callable[P, T]:
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A question with the name that is most like the one that was given, for the beginning of a tip; else nothing."""
-    near = get_close_matches(given, list(known), n=1)
-    return f"did you mean {near[0]}? " if near else ""
+    # Two dashes in front make no flags alike.
+    bare = {name.lstrip("-"): name for name in known}
+    near = get_close_matches(given.lstrip("-"), bare, n=1)
+    return f"did you mean {bare[near[0]]}? " if near else ""
 
 
 def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) -> str:

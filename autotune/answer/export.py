@@ -116,14 +116,16 @@ class _Exported:
 
 def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported:
     """The trial that the user chose, where nothing is proven. Raises InputError for one that cannot be exported."""
-    resume = f"run: {study.command('resume')}" if study.manifest.is_of_this_schema else study.manifest.written
+    untuned, manifest = answer.space.untuned(), study.manifest
+    resume = f"run: {study.command('resume')}" if manifest.is_of_this_schema else manifest.begin_anew
     if trial is None:
-        leader = None if answer.best is answer.untuned else answer.best
+        leader = None if answer.best is None or answer.best.config == untuned else answer.best
         as_it_is = "" if leader is None else f"; or, unproven: {answer.command('export', trial=str(leader.number))}"
         raise InputError(f"study {study.name!r} has no verdict yet", tip=resume + as_it_is)
     record = study.record(trial)
-    if record.config == answer.space.untuned():
-        raise InputError(f"trial {trial} is the untuned model: there is nothing to export", tip=resume)
+    if record.config == untuned:
+        tip = resume if answer.verdict is None else "leave the trial out: then the answer is exported"
+        raise InputError(f"trial {trial} is the untuned model: there is nothing to export", tip=tip)
     if record.state != "measured" or answer.untuned is None:
         raise InputError(f"trial {trial} has no result that can be used", tip=f"run: {study.command('show')}")
     return _Exported(record, Verdict.CHOSEN, None, ())

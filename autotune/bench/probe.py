@@ -47,6 +47,10 @@ _ANSWER = "answer.json"
 _PACKAGE = Declaration.__module__.partition(".")[0]
 
 
+_TOO_LONG = "stopped after the"
+"""How the sentence begins of a child that was stopped."""
+
+
 class NoAnswerError(Exception):
     """The child ended without an answer, or was stopped. Says how, in a part of a sentence."""
 
@@ -54,6 +58,7 @@ class NoAnswerError(Exception):
         super().__init__(how)
         self.log = log
         """The child's stderr."""
+        self.is_of_time = how.startswith(_TOO_LONG)
 
 
 def find_devices(framework: str, limits: LimitsNow = Limits) -> DeviceReport:
@@ -77,10 +82,10 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     try:
         content = _ask(workload.framework, variables, limits, "declaration", workload.model_dump_json(), of=workload)
     except NoAnswerError as error:
+        longer = f"let it take longer (`limits` in a file of {marked('budget')})"
         raise SetupError(
             f"{workload.model} could not be built: {error}",
-            tip=f"mend that, or let it take longer (`limits` in a file of {marked('budget')}), and run the same "
-            f"command again; full log: {error.log}",
+            tip=f"{longer if error.is_of_time else 'mend that'}, and run the same command again; full log: {error.log}",
         ) from None
     return Declaration.model_validate(content)
 
@@ -197,7 +202,7 @@ def _error_of(ended: Outcome) -> str:
 def _how(error: str, limits: Limits) -> str:
     """What is told of a child that has left no answer."""
     if error.startswith(STOPPED):
-        return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"
+        return f"{_TOO_LONG} {min(limits.build, limits.total):.3g} s that it may take"
     return error
 
 

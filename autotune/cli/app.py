@@ -27,18 +27,27 @@ if TYPE_CHECKING:
 
 COMMANDS: Door[Callable[..., Any]] = Door("autotune.commands", "command", Callable)  # type: ignore[arg-type]
 """Functions with the annotations of typer, or of one `question` that stands for all flags of `tune`, whose value is the
-exit status: `autotune NAME`; or a `typer.Typer` with a group of such commands. The help does not name them: looking for
+exit status: `autotune NAME`; or a `typer.Typer` with a group of such commands. The help does not list them: looking for
 them takes as long as there are packages."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """Click's, or that of the copy of click in newer releases of typer, which has no public name."""
 
 
+_EFFORT = f"{flag('effort')}: {Question.model_fields['effort'].description}"
+_ALL = f"`show STUDY {flag('as_json')}` has every setting of every trial"
 _GONE = {
-    **dict.fromkeys(("--preset", "--early-stop", "--no-early-stop", "--thorough", "--no-thorough"), "effort"),
-    **dict.fromkeys(("--portfolio", "--no-portfolio"), "budget"),
-    "--own-loop": "whole_step",
+    **dict.fromkeys(("--preset", "--early-stop", "--no-early-stop", "--thorough", "--no-thorough"), _EFFORT),
+    **dict.fromkeys(("--portfolio", "--no-portfolio"), f"write `portfolio` into a file of {flag('budget')}"),
+    **dict.fromkeys(("--csv", "--markdown", "--full"), _ALL),
+    "--own-loop": f"it is what `train` means; {flag('whole_step')} is the exception",
+    "--ranks": "a study measures one rank",
+    "--profile": "profile `autotune.load(FILE).apply(model)` in your program",
+    "--retune": f"tune there with {flag('prior')} FILE, then `compare`",
+    "--report": f"`report STUDY` and `fleet verify FILE... {flag('report')} PAGE` write pages",
+    "prune": "`studies rm NAME...` removes what `studies` lists",
+    "tune-watched": "`tune FOLDER` asks what was seen",
 }
-"""Option that there was -> the field that says what it said."""
+"""Option or command that there was, here or at all -> what is to be done now."""
 
 
 def _worded(mistake: Any) -> InputError:
@@ -46,12 +55,10 @@ def _worded(mistake: Any) -> InputError:
     said, wrong = str(mistake.message), str(getattr(mistake, "option_name", ""))
     if not getattr(mistake, "possibilities", None):
         said = mistake.format_message().removesuffix(".")
-    if wrong in _GONE:
-        field = _GONE[wrong]
-        return InputError(f"{wrong} is gone", tip=f"{flag(field)}: {Question.model_fields[field].description}")
     guess = did_you_mean(wrong, getattr(mistake, "possibilities", None) or ())
     called = mistake.ctx.command_path if mistake.ctx else command()
-    return InputError(said[:1].lower() + said[1:], tip=f"{guess}`{called} -h` lists what there is")
+    gone = next((_GONE[word] for word in (wrong, *said.split("'")) if word in _GONE), None)
+    return InputError(said[:1].lower() + said[1:], tip=gone or f"{guess}`{called} -h` lists what there is")
 
 
 class Commands(TyperGroup):
@@ -150,7 +157,8 @@ def _all_commands(
 ) -> None:
     """Find, prove and ship the fastest compile settings of a deep-learning model.
 
-    Begin with `tune`; `COMMAND -h` has the options of a command.
+    Begin with `tune`, or, without a function, with `watch -- JOB`; `try` tells what a job gains, `fleet` is for many
+    models. `COMMAND -h` has the options of a command.
     """
 
 

@@ -37,7 +37,7 @@ Against = Annotated[
 @app.command()
 @with_exit_status
 def verify(
-    file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported YAML file.")],
     budget: BudgetFlag = None,
     max_loss: MaxLoss = 0.0,
     against: Against = None,

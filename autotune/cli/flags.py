@@ -77,6 +77,9 @@ class GroupedCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[TYPED] = [*args]
+        if sum(word.partition("=")[0] == flag("objective") for word in args) > 1:
+            tip = f"bound what else counts, e.g. {flag('constraints')} 'peak_memory <= 2GiB'"
+            raise InputError(f"{flag('objective')} is given twice, and a study has one objective", tip=tip)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -199,7 +202,7 @@ def asks(
             if named and len(named) > 1 and not all("=" in one for one in named):
                 raise InputError(
                     f"{len(named)} models are named, {' and '.join(named)}",
-                    tip="name one; a time is written without a space: 5m",
+                    tip="name one; a value is written without spaces: 5m, width=64",
                 )
             question = Question.of({name: given.pop(name) for name in fields} | ({"build": named} if named else {}))
             if "build" in fields and not question.build:

@@ -104,7 +104,7 @@ def explain(
 @with_exit_status
 def run(
     study: StudyName,
-    trial: Annotated[int, typer.Argument(help="Number of the trial.")],
+    trial: Annotated[int, typer.Argument(metavar="TRIAL", help="Number of the trial.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     env: EnvAgain = None,
@@ -203,6 +203,8 @@ class _Launch(GroupedCommand):
     """What stands behind the file is the job's, whatever it looks like, but for a flag right behind the file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" not in args and args[1:2] == ["--apply"]:
+            args = [*args[:2], "--", *args[2:]]
         files = args[: args.index("--")] if "--" in args else []
         if "--apply" in files:
             also = [word for word in files[1:] if word != "--apply"]

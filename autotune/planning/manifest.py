@@ -47,10 +47,10 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     """
     check_text(question)
     require_models(question.build, question.search_path or Path.cwd())
-    framework, device = choose_target(question.framework, question.device, limits, looks=False)
     shapes = shapes_asked(question)
     objective = objective_asked(question, shapes)
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
+    framework, device = choose_target(question.framework, question.device, limits, looks=False)
     sampler = None if question.sampler is None else SAMPLERS.require("optuna").name_of(question.sampler)
     quantities: dict[str, str] = {objective.quantity: marked("objective", objective.name)}
     quantities |= {bound.quantity: marked("constraints", bound.text) for bound in constraints}

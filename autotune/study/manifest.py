@@ -75,9 +75,14 @@ class Manifest(Record):
         if not self.is_of_this_schema:
             raise StoreError(
                 f"study {self.name!r} cannot go on: it was {self.written}",
-                tip="show, explain, report and export read it; to begin another with what was best in it, add "
-                f"{marked('study', 'NAME')} and {marked('prior', self.name)} to its tune",
+                tip=f"show, explain, report and export read it; {self.begin_anew}",
             )
+
+    @property
+    def begin_anew(self) -> str:
+        """What to do where no trial can be added to it."""
+        new, prior = marked("study", "NAME"), marked("prior", self.name)
+        return f"to begin another with what was best in it, add {new} and {prior} to its tune"
 
     @property
     def objective(self) -> Objective:
@@ -107,8 +112,7 @@ class Manifest(Record):
         if differences:
             raise StoreError(
                 f"study {self.name!r} was created with different settings: {'; '.join(differences)}",
-                tip=f"{marked('study', f'{self.name}-2')} gives this one a name of its own; or ask what it was made "
-                "for",
+                tip=f"tune under another name, {marked('study', f'{self.name}-2')}; or ask what it was made for",
             )
 
     def _question(self) -> dict[str, Any]:

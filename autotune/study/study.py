@@ -562,7 +562,7 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{marked('study')} {name!r}: not usable as a folder's name",
-            tip="use at most 100 letters, digits, '.', '_' and '-'",
+            tip="use at most 100 letters, digits, '.', '_' and '-'" + (", without its folder" if "/" in name else ""),
         )
 
 

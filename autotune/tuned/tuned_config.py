@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -238,7 +239,12 @@ In a job:  import autotune
 def load_tuned(path: str | PathLike[str]) -> TunedConfig:
     """Read and check a tuned config. Raises InputError with file and key, or for a kind of work that is not there."""
     file = Path(path)
-    tuned = read_stored(file, TunedConfig, EXPORT, _writer)
+    try:
+        tuned = read_stored(file, TunedConfig, EXPORT, _writer)
+    except InputError as error:
+        if os.path.lexists(file):
+            raise
+        raise InputError(f"{error}", tip="name a file that `export STUDY -o FILE` wrote") from None
     _ = tuned.kind
     return tuned
 

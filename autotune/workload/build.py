@@ -145,7 +145,10 @@ def _require_known_parts(
         raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(known)}")
     missing = [key for key in ("model", *(() if calls else (kind.needs,))) if key not in parts]
     if missing:
-        raise InputError(f"{marked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}")
+        raise InputError(
+            f"{marked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}",
+            tip=f"let it return a dict with 'model' and {kind.needs!r}",
+        )
 
 
 def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:

@@ -146,14 +146,16 @@ def test_without_an_answer_there_is_a_sentence(home, ask, function, how):
     with pytest.raises(SetupError, match=rf"net\.py:{function} could not be built: {how}") as refused:
         ask(function)
     assert Path(refused.value.tip.rpartition("full log: ")[2]).exists()
+    assert "let it take longer" not in refused.value.tip
     assert what_is_left(home) is None
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [("build", 0.5), ("total", 1.5)])
 def test_it_takes_no_longer_than_a_trial_may(home, ask, limit, seconds):
     """It is stopped at the limit of its stage or of all of it, with all that it has started."""
-    with pytest.raises(SetupError, match=rf"stopped after the {seconds} s that it may take"):
+    with pytest.raises(SetupError, match=rf"stopped after the {seconds} s that it may take") as refused:
         ask("takes_for_ever", lambda: Limits(**{limit: seconds}))
+    assert refused.value.tip.startswith("let it take longer")
     assert what_is_left(home) is None
 
 

@@ -81,10 +81,11 @@ def test_what_was_meant_is_understood(cli, arguments, words):
     assert words in cli(*arguments).stderr
 
 
-def test_a_model_that_is_not_there_is_said_before_devices_are_looked_for(cli, monkeypatch):
+def test_a_mistake_is_said_before_devices_are_looked_for(cli, monkeypatch):
     """Each framework takes seconds to say what it finds."""
     monkeypatch.delattr("autotune.planning.manifest.choose_target")
     assert "--model vitt: unknown" in cli("tune", "vitt").stderr
+    assert "--constraint 'latency <= 5'" in cli("tune", "vit", "--constraint", "latency <= 5").stderr
     assert "there is no module vit" in cli("tune", "vit:build").stderr
 
 
@@ -119,8 +120,17 @@ NEAR = [
     (("tune", "vit", "--trails", "3"), "did you mean --trials?"),
     (("tune", "vit", "--framework", "pytorch"), "did you mean torch?"),
     (("tune", "resnet18", "--budget", "5", "m"), "models are named, resnet18 and m"),
-    (("tune", "vit", "--thorough"), "--effort"),
     (("tune", "vit", "--device", "mps"), "Apple's GPU is not supported"),
+    (("tune", "vit", "--thorough"), "--effort: quick"),
+    (("tune", "vit", "--ranks", "2"), "a study measures one rank"),
+    (("tune", "vit", "--objective", "p99", "--objective=memory"), "--objective is given twice"),
+    (("show", "x", "--csv"), "`show STUDY --json` has every setting"),
+    (("studies", "prune"), "`studies rm NAME...` removes"),
+    (("verify", "x.yaml", "--report", "x.html"), "`fleet verify FILE... --report PAGE` write pages"),
+    (("show", "studies/x"), "without its folder"),
+    (("verify", "my-study"), "`export STUDY -o FILE` wrote"),
+    (("launch", "x.yaml", "--apply", "python", "job.py"), "cannot read x.yaml"),
+    (("launch", "x.yaml", "--apply"), "write it behind two dashes"),
 ]
 
 
@@ -128,6 +138,13 @@ NEAR = [
 def test_a_name_that_is_nearly_right_is_suggested(cli, arguments, words):
     """Of models, presets and commands."""
     assert words in cli(*arguments).stderr
+
+
+def test_two_dashes_make_no_flags_alike(cli):
+    """What is as far from all flags as from no flag is not suggested."""
+    told = cli("tune", "vit", "--gpu").stderr
+    assert "no such option: --gpu" in told
+    assert "did you mean" not in told
 
 
 def test_a_study_that_is_nearly_right_is_suggested(make_study, cli):

@@ -213,6 +213,8 @@ def test_the_morning_after(
         ({"models": {"a": 5}}, "key models.a: is neither a model nor flags of tune"),
         ({"report": "x.html"}, "key report: is not one model's"),
         ({"storage": "postgresql://me@127.0.0.1/x"}, "key storage: no file names a server"),
+        ({"models": {"a b": "resnet.py:tiny"}}, "key models.a b: --study 'a b': not usable as a folder's name"),
+        ({"budget": "5 minutes"}, "key budget: --budget '5 minutes': neither a time nor a file"),
     ],
 )
 def test_a_wrong_spec(change: dict[str, Any], said: str, spec: Path, cli: Cli) -> None:
@@ -221,6 +223,34 @@ def test_a_wrong_spec(change: dict[str, Any], said: str, spec: Path, cli: Cli) -
     done = cli("fleet", "tune", str(spec))
     assert done.returncode == 2
     assert f"{spec}: {said}" in done.stderr
+
+
+def test_a_dry_run_says_what_would_be_tuned(spec: Path, scripted: list[str], cli: Cli, tmp_path: Path) -> None:
+    """In which order, with which time, and which study stays, goes on or cannot; nothing is written. A typed time takes
+    the place of the file's."""
+    content = yaml.safe_load(spec.read_text())
+    content["models"]["encoder"] = {"model": "nowhere.py:tiny"}
+    content["models"]["bert"]["budget"] = "90s"
+    spec.write_text(yaml.safe_dump(content, sort_keys=False))
+    one = {**content, "models": {"resnet": content["models"]["resnet"]}}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
+    assert cli("fleet", "tune", "one.yaml", "--quiet").returncode == 0
+    del scripted[:]
+    written = sorted(tmp_path.rglob("*"))
+    dry = ["fleet", "tune", str(spec), "-o", "out", "--dry-run"]
+    planned = cli(*dry, "--budget", "1h", "--json")
+    assert [(each["name"], each["outcome"], each["why"][:12]) for each in json.loads(planned.stdout)] == [
+        ("resnet", "stays", "it has an an"),
+        ("bert", "begins", "90 s"),
+        ("tagger", "begins", "30 min 0 s"),
+        ("encoder", "failed", "--model nowh"),
+    ]
+    assert (planned.returncode, scripted) == (2, [])
+    (tmp_path / "resnet.py").write_text(MODEL_FILE.replace("seed=0", "seed=1"))
+    changed = cli(*dry)
+    assert re.search(r"resnet: it cannot go on here: the model's source .* \(--anew begins it anew\)", changed.stdout)
+    assert re.search(r"resnet +resnet.py:tiny +cpu +fake 0 +begins anew", cli(*dry, "--anew").stdout)
+    assert sorted(tmp_path.rglob("*")) == written
 
 
 def test_the_file_of_the_page(tmp_path: Path) -> None:

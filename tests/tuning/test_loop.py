@@ -13,6 +13,7 @@ from autotune.errors import AutotuneError, InputError, NoUsableTrialError, Setup
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
+from autotune.study.records import Confirmation
 from autotune.tuning.checks import require_untuned_works
 from autotune.tuning.events import (
     DriftChecked,
@@ -21,6 +22,7 @@ from autotune.tuning.events import (
     TrialStarted,
 )
 from autotune.tuning.loop import Tuner
+from tests.asking import ask
 from tests.conftest import QUICK_BUDGET, fake_space, reopened, summary_of
 
 pytestmark = pytest.mark.usefixtures("in_memory")
@@ -183,6 +185,20 @@ def test_an_unconfirmed_study_cannot_be_exported(make_study):
     """Nothing is exported that was not confirmed, unless its trial is named."""
     with pytest.raises(InputError, match="no verdict yet"):
         tuned_config(make_study())
+
+
+def test_a_study_of_the_untuned_model_alone_offers_no_trial(make_study, measurement):
+    """Its only trial would be refused."""
+    study = make_study()
+    with study.writing():
+        study.tell(ask(study), measurement)
+    with pytest.raises(InputError, match="no verdict yet") as refused:
+        tuned_config(study)
+    assert "unproven" not in refused.value.tip
+    study.confirmation = Confirmation(verdict=Verdict.UNDECIDED, candidate=0, contestants=(0,), num_trials=1)
+    with pytest.raises(InputError, match="trial 0 is the untuned model") as refused:
+        tuned_config(study, 0)
+    assert refused.value.tip == "leave the trial out: then the answer is exported"
 
 
 def kinds(events, *wanted):

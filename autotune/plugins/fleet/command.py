@@ -99,6 +99,8 @@ Quiet = Annotated[bool, option("quiet", "Print nothing on stderr about trials.")
 @with_exit_status
 def tune(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="YAML file: models, and what `tune` takes for each.")],
+    budget: Annotated[str | None, option("budget", "Time that all models share, in place of the file's.")] = None,
+    dry_run: Annotated[bool, option("dry_run", "Print what would be tuned, and in which time, then exit.")] = False,
     output: Output = None,
     anew: Anew = False,
     quiet: Quiet = False,
@@ -115,11 +117,13 @@ def tune(
     """
     _require_places(report, junit)
 
-    members = read_spec(spec, partial(flags_in, spec))
+    members = read_spec(spec, partial(flags_in, spec), budget)
+    night = Night(studies_at(studies_dir, storage), output, anew, quiet)
+    stop_on_sigterm()
+    if dry_run:
+        return _told(night.plan(members), "fleet tune", None, None, as_json=as_json)
     if output is not None:
         _make(output)
-    stop_on_sigterm()
-    night = Night(studies_at(studies_dir, storage), output, anew, quiet)
     return _told(night.tune(members), "fleet tune", report, junit, as_json=as_json)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from autotune.answer.export import export
+from autotune.answer.format import seconds
 from autotune.answer.result import StudyResult
 from autotune.api.running import terms_of
 from autotune.cli.app import say
@@ -39,21 +41,43 @@ class Night:
 
     def tune(self, members: Sequence[Member]) -> Iterator[Row]:
         """A row for each model, as soon as it is tuned; after an interrupt a last one for the model under way."""
-        shared = SharedTime()
-        for number, member in enumerate(members):
+        for number, (member, own, num_sharing) in enumerate(_with_time(members)):
             say(f"model {member.study} ({number + 1} of {len(members)})")
-            num_sharing = sum(other.shares_time for other in members[number:])
-            own = shared if member.shares_time else SharedTime()
             before_s = own.spent_s
             with own.taken():
-                row = self._row_of(member, own, num_sharing if member.shares_time else 1)
+                row = self._row_of(member, partial(self._tuned, member, own, num_sharing))
             yield replace(row, seconds=own.spent_s - before_s)
             if row.exit_status == INTERRUPTED:
                 return
 
-    def _row_of(self, member: Member, shared: SharedTime, num_sharing: int) -> Row:
+    def plan(self, members: Sequence[Member]) -> Iterator[Row]:
+        """What `tune` would do with each model, in its order, and the time it would have if each took all of its own.
+        Nothing is written."""
+        for member, own, num_sharing in _with_time(members):
+            yield self._row_of(member, partial(self._planned, member, own, num_sharing))
+
+    def _planned(self, member: Member, shared: SharedTime, num_sharing: int) -> Row:
+        terms = terms_of(member.question, time.monotonic(), self.studies)
+        manifest = make_manifest(member.question, terms.limits)
+        row = replace(row_of_answer(member.study, manifest, None), created=None)
+        earlier = _study_if_any(manifest.name, self.studies)
+        outcome = "begins"
+        if earlier is not None:
+            with closing(earlier):
+                ended, is_done = _why_ended(earlier, manifest), _is_done(earlier)
+            if ended is not None and not self.anew:
+                raise StoreError(f"it cannot go on here: {ended}", tip=f"{marked('anew', True)} begins it anew")
+            if ended is None and is_done:
+                return replace(row, outcome="stays", why="it has an answer")
+            outcome = "goes on" if ended is None else "begins anew"
+        budget = shared.share_of(terms.budget, num_sharing) or terms.budget
+        shared.spent_s += budget.wall_s or 0.0
+        num_trials = "no limit" if budget.num_trials is None else f"{budget.num_trials} trials"
+        return replace(row, outcome=outcome, why=num_trials if budget.wall_s is None else seconds(budget.wall_s))
+
+    def _row_of(self, member: Member, do: Callable[[], Row]) -> Row:
         try:
-            return self._tuned(member, shared, num_sharing)
+            return do()
         except KeyboardInterrupt:
             return Row(member.study, "interrupted", INTERRUPTED, "the same command goes on from here")
         except AutotuneError as error:
@@ -122,6 +146,14 @@ class Night:
         file = self.output / f"{study.name}.yaml"
         export(study, file)
         return f"written: {file}"
+
+
+def _with_time(members: Sequence[Member]) -> Iterator[tuple[Member, SharedTime, int]]:
+    """Each with the time that it takes part in, and among how many of those to come that is divided."""
+    shared = SharedTime()
+    for number, member in enumerate(members):
+        num_sharing = sum(other.shares_time for other in members[number:])
+        yield (member, shared, num_sharing) if member.shares_time else (member, SharedTime(), 1)
 
 
 def _study_if_any(name: str, studies: Studies) -> Study | None:

@@ -115,4 +115,5 @@ def _is_declared(value: object) -> bool:
 def noun_of(value: object) -> str:
     """What a value is, for a sentence about one that is wrong."""
     kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {kind}"
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
