@@ -237,9 +237,9 @@ def _entries(descriptor: int) -> list[os.DirEntry[str]]:
 
 
 # Folders in the system's folder for temporary files, which do not outlive their maker for long. A process that is
-# killed removes nothing. So each folder has a file that its maker keeps locked, and whoever makes the next folder
-# removes those of its user whose lock is free: the kernel frees it with the last process that had it. What stays on
-# purpose, as evidence, has no such file.
+# killed removes nothing. So each folder has a file that its maker keeps locked, and whoever makes the next folder, or
+# has killed its makers, removes those of its user whose lock is free: the kernel frees it with the last process that
+# had it. What stays on purpose, as evidence, has no such file.
 
 _PREFIX = "autotune-"
 _LOCK = "lock"
@@ -250,9 +250,7 @@ class TemporaryFolder:
     have the lock too."""
 
     def __init__(self, kind: str) -> None:
-        home = named(tempfile.gettempdir())
-        _remove_abandoned(home)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=home))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=remove_abandoned()))
         # Locked before it has its name: under that name it is free only if nobody has it any more.
         unnamed = self.path / f".{_LOCK}"
         self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -281,12 +279,15 @@ def by_one_word(folder: str) -> Path:
     return name
 
 
-def _remove_abandoned(home: Path) -> None:
-    """Remove the folders of makers that are gone. What is another user's, a link, or has no lock stays."""
+def remove_abandoned() -> Path:
+    """Remove the folders of makers that are gone. What is another user's, a link, or has no lock stays. Returns the
+    system's folder for temporary files."""
+    home = named(tempfile.gettempdir())
     for folder in home.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if is_folder(folder) and folder.lstat().st_uid == os.geteuid():
                 _remove_if_free(folder)
+    return home
 
 
 def _remove_if_free(folder: Path) -> None:

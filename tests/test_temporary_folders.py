@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.api.scratch import scratch
+from autotune.bench.local import LocalBench
 from autotune.own_folders import TemporaryFolder
 from autotune.trial.folder import REQUEST_FILE, TrialFolder
 from autotune.trial.processes import package_path
@@ -33,8 +34,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_maker_left_is_removed_by_the_next(home):
-    """The folder of one that lives stays, with all that is in it."""
+def _make_another() -> None:
+    TemporaryFolder("other").remove()
+
+
+@pytest.mark.parametrize("end", [_make_another, LocalBench({}, log=None).close])
+def test_what_a_killed_maker_left_is_removed_by_the_next(home, end):
+    """And at the end of a run, which kills what it has started. The folder of one that lives stays, with all that is in
+    it."""
     variables = {**os.environ, "TMPDIR": str(home), "PYTHONPATH": package_path()}
     with subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, text=True, env=variables) as maker:
         left = Path(maker.stdout.readline().strip())
@@ -42,9 +49,7 @@ def test_what_a_killed_maker_left_is_removed_by_the_next(home):
         assert (left / "deep" / "file").exists()
         maker.send_signal(signal.SIGKILL)
     assert left.exists()
-    now = TemporaryFolder("other")
-    assert not left.exists()
-    now.remove()
+    end()
     assert not list(home.iterdir())
 
 

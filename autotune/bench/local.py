@@ -43,6 +43,7 @@ from autotune.environment import num_oom_kills
 from autotune.errors import SetupError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.measure.sampling import Reading
+from autotune.own_folders import remove_abandoned
 from autotune.trial.deadline import SHORTEST_S
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -159,9 +160,10 @@ class LocalBench(Bench):
             process.wait()
 
     def close(self) -> None:
-        """End the supervisors, which kill all their processes, and wait for that."""
+        """End the supervisors, which kill all their processes, wait for that, and remove what these were kept from."""
         for supervised in self._of_frameworks.values():
             supervised.close()
+        remove_abandoned()
 
     def _of(self, workload: Workload) -> _Supervised:
         """`workload`: that of all trials of the framework here, so far as what they need is alike."""

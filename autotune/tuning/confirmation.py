@@ -98,7 +98,7 @@ class _Verdict:
             )
         if verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED) and comparison.look.rules_out(winner):
             most = f"{comparison.look.upper_limits[winner]:.2f}x at most (95 % sure)"
-            self.notes.append(f"trial {candidate.number} does not look faster, and is {most}")
+            self.notes.append(f"trial {candidate.number} does not look better, and is {most}")
         self._note_programs()
         self.notes += filter(None, [clocks_note(self.field.seen), _disturbed_note(self.evidence)])
         if self.field.num_contradicted:

@@ -227,7 +227,7 @@ class TestConfirmation:
         assert verdict_of(confirmation.speedup) is Verdict.UNDECIDED
         assert (confirmation.verdict, tune.blocks) == (verdict, num_blocks)
         number = next(each.number for each in study.records() if each.config == DEFAULT)
-        told = re.fullmatch(r"trial (\d+) does not look faster, and is (\S+)x at most \(95 % sure\)", confirmation.note)
+        told = re.fullmatch(r"trial (\d+) does not look better, and is (\S+)x at most \(95 % sure\)", confirmation.note)
         assert told is not None
         assert int(told[1]) == number
         assert float(told[2]) <= at_most
