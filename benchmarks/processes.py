@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from autotune.config import Scalar
 from benchmarks.evidence import REPOSITORY
@@ -240,7 +240,7 @@ def ratio_over_pairs(pairs: Sequence[Pair]) -> Ratio:
     if len(pairs) < 2:
         raise ValueError(f"an interval needs at least 2 pairs, got {len(pairs)}")
     logs = np.log([first / second for first, second in pairs])
-    half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
+    half = special.stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / len(logs) ** 0.5
     mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
     return Ratio(mean=float(mean), low=float(low), high=float(high))
 
@@ -249,7 +249,7 @@ def rate_is_below(num_hits: int, num_tries: int, confidence: float = 0.95) -> fl
     """The rate below which the true one lies with this confidence (Clopper and Pearson's one-sided bound)."""
     if num_hits == num_tries:
         return 1.0
-    return float(stats.beta.ppf(confidence, num_hits + 1, num_tries - num_hits))
+    return float(special.betaincinv(num_hits + 1, num_tries - num_hits, confidence))
 
 
 def alternate(num_pairs: int, first: Callable[[], float], second: Callable[[], float]) -> list[Pair]:
