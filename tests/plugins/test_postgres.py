@@ -437,6 +437,19 @@ class TestMistakes:
                 call()
         assert server.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", database) == [(1,)]
 
+    def test_another_release_of_optuna(self, server, database, url, studies, make_shared, monkeypatch) -> None:
+        """It says how to upgrade. What was found to be of this release is not checked again, by reading all of Optuna's
+        migrations, in the same process."""
+        make_shared().close()
+        shared, check = SharedStudies(studies, url), "optuna.storages._rdb.storage._VersionManager.get_head_version"
+        shared.open("s").close()
+        with monkeypatch.context() as patch:
+            patch.setattr(check, lambda _: pytest.fail("it was checked again"))
+            shared.open("s").close()
+        server.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'", database)
+        with pytest.raises(StoreError, match="schema of another Optuna release"):
+            shared.open("s")
+
     def test_an_empty_database(self, server, database, url, studies) -> None:
         """Reading makes no tables."""
         with pytest.raises(InputError, match="no study 's' in postgresql://") as caught:

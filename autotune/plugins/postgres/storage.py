@@ -29,6 +29,13 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 PATIENCE_S = 300.0
 """How long a run waits for a server that went away: a restart takes seconds, another host that takes over a minute."""
 _TABLES = frozenset({"studies", "trials", "version_info"})
+_COLUMNS = sqlalchemy.text(
+    "SELECT relname, attname FROM pg_class r JOIN pg_namespace n ON n.oid = relnamespace JOIN pg_attribute ON attrelid"
+    " = r.oid WHERE nspname = current_schema() AND relkind IN ('r', 'p') AND attnum > 0"
+)
+"""Tables and their columns, of whoever may read them: in one round trip."""
+_RELEASES: set[str] = set()
+"""Schemas of databases that Optuna has checked in this process: a check reads all of its migrations."""
 _CREATION = 5_117_268_400_917_001
 """Advisory lock of those who make the tables: two at once fail in PostgreSQL's catalogue."""
 _CONNECTING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
@@ -40,13 +47,15 @@ class PatientStorage(RDBStorage):
     """Optuna's storage, whose engine is given a function that connects. A connection that broke between two operations
     is made again; `patience_s`: the longest wait for that."""
 
-    def __init__(self, url: StorageUrl, *, create: bool) -> None:
+    def __init__(self, url: StorageUrl, *, create: bool, is_checked: bool) -> None:
         self.patience_s = 0.0
         self._arguments = {**_CONNECTING, "application_name": "autotune", **url.connect_arguments()}
         self._shown = str(url)
         engine_kwargs = {"creator": self._connect, "pool_pre_ping": True, "pool_size": 2}
         # The engine's own URL has no password: nothing that SQLAlchemy says can hold it.
-        super().__init__("postgresql+psycopg://", engine_kwargs, skip_table_creation=not create)
+        super().__init__(
+            "postgresql+psycopg://", engine_kwargs, skip_compatibility_check=is_checked, skip_table_creation=not create
+        )
 
     def _connect(self) -> Any:
         import psycopg
@@ -73,9 +82,12 @@ def open_storage(url: StorageUrl, *, create: bool) -> PatientStorage | None:
             with engine.connect() as connection:
                 if create:
                     connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": _CREATION})
-                if not _has_tables(connection, url) and not create:
+                releases = _releases_of(connection, url)
+                if releases is None and not create:
                     return None
-                return PatientStorage(url, create=create)
+                storage = PatientStorage(url, create=create, is_checked=not _RELEASES.isdisjoint(releases or ()))
+                _RELEASES.update(releases or ())
+                return storage
         except RuntimeError as error:
             raise StoreError(
                 f"{url} has the schema of another Optuna release: {str(error).splitlines()[0]}",
@@ -102,18 +114,20 @@ def _require_driver() -> None:
         ) from None
 
 
-def _has_tables(connection: sqlalchemy.Connection, url: StorageUrl) -> bool:
-    """Whether Optuna's tables are there. Raises StoreError where others are: a database of something else."""
-    inspected = sqlalchemy.inspect(connection)
-    names = set(inspected.get_table_names())
-    if names >= _TABLES and any(column["name"] == "study_name" for column in inspected.get_columns("studies")):
-        return True
+def _releases_of(connection: sqlalchemy.Connection, url: StorageUrl) -> set[str] | None:
+    """What Optuna wrote of the schema of its tables; None where no tables are. Raises StoreError where others are: a
+    database of something else."""
+    columns = {(table, column) for table, column in connection.execute(_COLUMNS)}
+    names = {table for table, _ in columns}
+    if names >= _TABLES and ("studies", "study_name") in columns:
+        written = "SELECT version_num FROM alembic_version"
+        return set(connection.execute(sqlalchemy.text(written)).scalars()) if "alembic_version" in names else set()
     if names:
         raise StoreError(
             f"{url} is a database of something else: it has {len(names)} tables, and not Optuna's",
             tip="make one for the studies, for example with: createdb studies",
         )
-    return False
+    return None
 
 
 @contextmanager
