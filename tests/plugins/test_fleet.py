@@ -1,4 +1,4 @@
-"""A fleet: a night of four models twice on runners that vanish, the morning after an upgrade, and what CI reads of it.
+"""A fleet: a night of three models twice on runners that vanish, the morning after an upgrade, and what CI reads of it.
 
 Trials are scripted; models, studies, files and the command line are real. The records are in PostgreSQL, as where
 machines come and go.
@@ -40,7 +40,7 @@ from tests.conftest import MODEL_FILE, REPOSITORY, Cli, ScriptedTrials, with_lat
 from tests.postgres import PASSWORD, Server
 from tests.stand_ins.exports import RECORDED
 
-NAMES = ("resnet", "bert", "tagger", "encoder")
+NAMES = ("resnet", "bert", "encoder")
 MS = 1e-3
 
 
@@ -53,7 +53,7 @@ def shared(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def spec(tmp_path: Path, space_file: Path, budget_file: Path) -> Path:
-    """Four models, each in a file of its own."""
+    """Three models, each in a file of its own."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(MODEL_FILE)
     content = {
@@ -117,28 +117,28 @@ def test_two_nights_on_runners_that_vanish(
     tune = ["fleet", "tune", str(spec), "-o", "tuned", "--quiet", "--json"]
     here = runner("runner-1")
     (tmp_path / "encoder.py").write_text("def tiny(:\n")
-    scripted.append("stop tagger")
+    scripted.append("stop bert")
     first = cli(*tune, *here)
     assert first.returncode == 130, first.stderr
-    assert list(outcomes(first)) == ["resnet", "bert", "tagger"]
+    assert list(outcomes(first)) == ["resnet", "bert"]
 
     del scripted[:]
     night = cli(*tune, *here, "--junit", "night.xml", "--report", "night.html")
     assert night.returncode == 2, night.stderr
-    assert scripted == ["tagger"]
+    assert scripted == ["bert"]
     assert outcomes(night) == {**dict.fromkeys(NAMES, ("faster", 0)), "encoder": ("failed", 2)}
     assert sorted(path.stem for path in (tmp_path / "tuned").iterdir()) == sorted(set(NAMES) - {"encoder"})
     suite = ET.parse(tmp_path / "night.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "0", "1")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "0", "1")
     page = (tmp_path / "night.html").read_text()
     assert all(name in page for name in NAMES)
-    assert "4 models: 3 faster, 1 failed" in page
+    assert "3 models: 2 faster, 1 failed" in page
 
     (tmp_path / "encoder.py").write_text(MODEL_FILE)
     there = runner("runner-2")
     refused = cli(*tune, *there)
     assert refused.returncode == 2
-    assert refused.stderr.count("is one of host runner-1") == 3
+    assert refused.stderr.count("is one of host runner-1") == 2
     assert "--anew begins it anew" in refused.stderr
     del scripted[:]
     second = cli(*tune, *there, "--anew")
@@ -157,7 +157,7 @@ def test_two_nights_on_runners_that_vanish(
         _, *lines, counted = shown.stdout.splitlines()
         assert [line.split()[0] for line in lines] == sorted(NAMES)
         assert all(line.split()[-1] == "today" and " faster " in line for line in lines)
-        assert counted == "4 models: 4 faster"
+        assert counted == "3 models: 3 faster"
 
 
 def test_the_morning_after(
@@ -170,7 +170,7 @@ def test_the_morning_after(
     assert shown.returncode == 0, shown.stdout
     header, *lines, counted = shown.stdout.splitlines()
     assert header.split() == ["name", "model", "device", "release", "outcome", "untuned", "tuned", "gain", "age"]
-    assert counted == "4 models: 4 faster"
+    assert counted == "3 models: 3 faster"
     bert = next(line for line in lines if line.startswith("bert "))
     assert bert.split()[1:6] == ["bert.py:tiny", "cpu", "fake", "0", "faster"]
     (tmp_path / "notes.yaml").write_text("mine: 1\n")
@@ -182,10 +182,10 @@ def test_the_morning_after(
     row._installed.cache_clear()
     assert after.returncode == 1
     found = json.loads(after.stdout)
-    assert [each["why"] for each in found[:4]] == ["tune again: fake is 1 here"] * 4
-    assert (found[4]["name"], found[4]["exit_status"]) == ("notes.yaml", 2)
+    assert [each["why"] for each in found[:3]] == ["tune again: fake is 1 here"] * 3
+    assert (found[3]["name"], found[3]["exit_status"]) == ("notes.yaml", 2)
     suite = ET.parse(tmp_path / "show.xml").getroot()[0]
-    assert (suite.get("failures"), suite.get("errors")) == ("4", "1")
+    assert (suite.get("failures"), suite.get("errors")) == ("3", "1")
 
     held = cli("fleet", "verify", *files, "--budget", "10m", "--json")
     assert held.returncode == 0, held.stderr
@@ -287,7 +287,7 @@ def test_the_time_of_all_is_shared(spec: Path, scripted: list[str], cli: Cli, mo
     assert given.pop("bert") == 90.0
     assert list(given) == [name for name in NAMES if name != "bert"]
     shares = [value or 0.0 for value in given.values()]
-    assert all(value <= 600.0 / left for value, left in zip(shares[:1], (3,), strict=True))
+    assert all(value <= 600.0 / left for value, left in zip(shares[:1], (2,), strict=True))
     assert shares[-1] > shares[0]  # What the others left over.
 
 
