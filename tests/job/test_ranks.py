@@ -472,7 +472,7 @@ class TestPlanted:
     @pytest.mark.slow
     def test_a_first_call_that_takes_a_minute(self, two, exported):
         """Twice as long as what the job's own collectives are waited for; the rank that waits says for whom."""
-        outcomes = two.run(slow_to_compile, exported(PLANTED), JOBS_S, 1000.0, limit_s=300.0)
+        outcomes = two.run(slow_to_compile, exported(PLANTED), JOBS_S, 1000.0)
         same(outcomes)
         assert [outcome.value["state"] for outcome in outcomes] == ["tuned"] * 2
         assert [line.rpartition("(): ")[2] for _, line in warned(outcomes)] == [
