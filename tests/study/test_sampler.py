@@ -344,6 +344,14 @@ def knob(name, *values):
 FLAGS = SearchSpace(framework="fake", knobs=tuple(knob(f"k{number}", False, True) for number in range(7)), forbid=())
 
 
+def test_what_the_space_forbids_is_not_drawn():
+    """Nor tried because a config beside it is good."""
+    space = SearchSpace(framework="fake", knobs=FLAGS.knobs, forbid=(({"k0": True, "k1": True}, "never together"),))
+    drawn = enum_sampler.draw(space, 0, near=[Config({knob.name: knob.name == "k0" for knob in space.knobs})])
+    assert len(drawn) == 96
+    assert not any(space.forbidden(config) for config in drawn)
+
+
 def test_a_flat_table_soon_looks_bleak():
     """Where all configs take the same time up to noise, it is known before long, not at once, that nothing helps."""
     generator = np.random.default_rng(0)

@@ -26,9 +26,6 @@ from autotune.study.stored_trials import Lease
 from tests.asking import ask, sampler_of
 from tests.conftest import REPOSITORY, SPACE_FILE, fake_space, reopened, with_latency
 
-LARGE = "".join(f"  k{i}: {{doc: 'https://e.org/x', values: [a, b, c, d], default: a}}\n" for i in range(7))
-"""Knobs of a space beyond the limit of listing."""
-
 
 def failure(reason: Reason = Reason.COMPILE_ERROR) -> Failure:
     return Failure(reason=reason, stage=Stage.COMPILE, error="no")
@@ -240,19 +237,6 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
         )  # fmt: skip
     assert child.stdout.strip() == "0"
     assert "is being tuned by another process (pid" in child.stderr
-
-
-@pytest.mark.slow
-def test_a_large_space_is_sampled_without_running_a_config_twice(make_study, measurement):
-    """Beyond the limit of listing, configs are drawn: none is run twice, and none that the space forbids."""
-    space = fake_space(LARGE + "forbid:\n  - {if: {k0: b, k1: b}, because: never together}\n")
-    study = make_study(space=space)
-    assert study.manifest.space.num_configs is None
-    asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=40)
-    configs = [each.config for each in asked]
-    assert len(set(configs)) == 40
-    assert not any(space.forbidden(config) for config in configs)
-    assert [each.config for each in study.records()] == configs
 
 
 class TestWhatIsTried:
