@@ -8,6 +8,7 @@ import pytest
 
 import autotune
 from tests.conftest import REPOSITORY
+from tests.dynamo_backends import registered
 from tests.stand_ins.exports import export
 
 torch = pytest.importorskip("torch")
@@ -260,6 +261,25 @@ def test_nan_times_zero_is_nan(case):
     x[1], x[2] = float("nan"), 2.0
     assert step(x).isnan().any(dim=1).tolist() == [False, True, False]
     assert torch._inductor.config.joint_custom_pre_pass is None
+
+
+@pytest.mark.parametrize("place", ["an input", "in a dict", "a buffer"])
+@torch.no_grad()
+def test_a_sign_that_is_a_bit_is_read(place):
+    """Inductor reads past it: a graph that takes such a tensor is not compiled, and all others are."""
+    graphs = []
+    negated, plain = torch.view_as_complex(torch.ones(3, 4, 2)).conj().imag, torch.ones(3, 4)
+    model = Calling(lambda self, y: y + self.kept + (self.extra["x"] if self.extra else 0)).eval()
+    model.extra = {"x": negated} if place == "in a dict" else {}
+    model.kept = negated[0] if place == "a buffer" else model.kept
+    with registered(lambda graph, _: graphs.append(graph) or graph, "of_the_test"):
+        step = compiled(model, {"execution": "compile", "backend": "of_the_test"})
+        given = negated if place == "an input" else plain
+        torch.testing.assert_close(step(given), model(given))
+        assert not graphs
+        model.extra, model.kept = {}, torch.zeros(4)
+        step(plain)
+        assert len(graphs) == 1
 
 
 class Decoding(torch.nn.Module):

@@ -13,6 +13,9 @@ their calls are meant to go.
 where `x` is not finite: an old test for such numbers. It does so for a whole number alone: in a graph with such a
 product it is made a 0.0, which costs nothing.
 
+**Numbers whose sign is a bit beside them**, as the imaginary part of a conjugate is. Inductor reads past the bit (2.13).
+A graph with such an input runs as it was captured.
+
 **Pictures whose channels come last.** Shapes and strides in a graph are PyTorch's forecast of them, and behind an
 attention block it expects channels last where the untuned model gives a contiguous picture (2.13; the decoder of
 Stable Diffusion's autoencoder): `view` raises on what compiled code returns. Where no input and no weight has its
@@ -99,7 +102,7 @@ class CallsLeftOut:
             made = _calls_in(graph.graph)
             unused = [name for module in graph.modules() for name in _unused_calls(module)]
             self._note(unused)
-            if unused:
+            if unused or _takes_negated(graph):
                 return graph
             make_outputs_contiguous(graph)
             with _keeping_nan() if multiplies_by_zero(graph) else nullcontext():
@@ -226,6 +229,12 @@ def _has_effect(overload: Any) -> bool:
         return bool(has_effects(overload))
     except TypeError:  # Releases before 2.10 ask for the arguments.
         return False
+
+
+def _takes_negated(graph: torch.fx.GraphModule) -> bool:
+    """An input, or a weight, is a view of its numbers' negatives."""
+    given = (node.meta.get(_VALUE) for node in graph.graph.nodes if node.op == "placeholder")
+    return any(isinstance(value, torch.Tensor) and value.is_neg() for value in given)
 
 
 _MUL = re.compile(r"i?mul(tiply)?_?")
