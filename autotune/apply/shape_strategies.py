@@ -27,7 +27,7 @@ from autotune.errors import InvalidConfigError, marked
 from autotune.measure.measurement import Axis
 from autotune.nesting import with_leaves
 from autotune.workload.arguments import Arguments
-from autotune.workload.traffic import Shapes
+from autotune.workload.traffic import CalledAxes, Shapes
 
 Step = Callable[..., Any]
 
@@ -144,17 +144,19 @@ class _Strategy(ABC):
         self._tensors = place.tensors
         self._step = place.backend.proxies.direct(place.step)
         self._shapes = place.traffic
+        self._axes = CalledAxes(self._shapes, place.backend.called(place.model))
         self._keeps_inputs = False
         """A call with tensors of the strategy's own has shown that the model does not write to them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(args, kwargs)
-        sizes = sizes_in(arguments.leaves(), self._shapes.inputs)
-        return arguments.call(self._step) if sizes is None else self._called(arguments, sizes)
+        axes = self._axes.of(arguments)
+        sizes = sizes_in(arguments.leaves(), axes)
+        return arguments.call(self._step) if sizes is None else self._called(arguments, axes, sizes)
 
     @abstractmethod
-    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
-        """A call of these sizes."""
+    def _called(self, arguments: Arguments, axes: Sequence[Axis], sizes: dict[str, int]) -> Any:
+        """A call of these sizes, which its axes have."""
 
     def _called_uncompiled(self, arguments: Arguments) -> Any:
         with _UNCOMPILED[type(self._backend)].within(self._tensors):
@@ -177,21 +179,21 @@ class _Strategy(ABC):
     def _contents(self, arguments: Arguments) -> list[Hashable]:
         return [self._backend.content(leaf) for leaf in arguments.leaves()]
 
-    def _padded(self, arguments: Arguments, wanted: dict[str, int]) -> Any:
+    def _padded(self, arguments: Arguments, axes: Sequence[Axis], wanted: dict[str, int]) -> Any:
         """What the step gives for a call with these dimensions brought to a size by what may be appended, and the
         outputs cut back."""
         leaves = arguments.leaves()
         sizes = {}
-        for axis in self._shapes.inputs:
+        for axis in axes:
             if axis.dimension in wanted:
                 tensor, fill = leaves[axis.leaf], self._shapes.padding[axis.dimension]
                 sizes[axis.dimension] = int(tensor.shape[axis.axis])
                 leaves[axis.leaf] = self._tensors.pad(tensor, axis.axis, wanted[axis.dimension], fill)
         outputs = self._called_with(arguments.with_leaves(leaves))
-        axes = [axis for axis in self._shapes.outputs if axis.dimension in wanted]
+        longer = [axis for axis in self._shapes.outputs if axis.dimension in wanted]
 
         def cut(number: int, tensor: Any) -> Any:
-            for axis in axes:
+            for axis in longer:
                 if axis.leaf == number:
                     tensor = self._tensors.cut(tensor, axis.axis, 0, sizes[axis.dimension])
             return tensor
@@ -211,17 +213,18 @@ class _Marked(_Strategy):
         ranges = {name: tuple(traffic.sizes_of(name)) for name in traffic.dimensions}
         bounds = {name: (sizes[0], sizes[-1]) for name, sizes in ranges.items()}
         self._bounds = bounds if config.matches({SHAPES: "bounded"}) else {}
-        varying = [
-            VaryingAxis(axis.leaf, axis.axis, *self._bounds.get(axis.dimension, (None, None)))
-            for axis in self._shapes.inputs
-            if len(ranges[axis.dimension]) > 1
-        ]
-        self._marked = place.tensors.marker(place.model, varying, place.changes)
+        self._open = {name for name, sizes in ranges.items() if len(sizes) > 1}
+        self._marked = place.tensors.marker(place.model, place.changes)
 
-    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+    def _called(self, arguments: Arguments, axes: Sequence[Axis], sizes: dict[str, int]) -> Any:
         if any(not low <= sizes[name] <= high for name, (low, high) in self._bounds.items() if name in sizes):
             return self._called_uncompiled(arguments)
-        with self._marked(arguments):
+        varying = [
+            VaryingAxis(axis.leaf, axis.axis, *self._bounds.get(axis.dimension, (None, None)))
+            for axis in axes
+            if axis.dimension in self._open
+        ]
+        with self._marked(arguments, varying):
             return arguments.call(self._step)
 
 
@@ -239,10 +242,10 @@ class _Bucketed(_Strategy):
             )
         self._buckets = {name: best_buckets(traffic.sizes_of(name), num_buckets) for name in padded}
 
-    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+    def _called(self, arguments: Arguments, axes: Sequence[Axis], sizes: dict[str, int]) -> Any:
         targets = {name: next_bucket(buckets, sizes[name]) for name, buckets in self._buckets.items() if name in sizes}
         wanted = {name: bucket for name, bucket in targets.items() if bucket != sizes[name]}
-        return self._padded(arguments, wanted) if wanted else arguments.call(self._step)
+        return self._padded(arguments, axes, wanted) if wanted else arguments.call(self._step)
 
 
 _STRATEGIES: dict[str, Callable[[StrategyContext, Config], Step]] = {

@@ -314,11 +314,11 @@ class ShapeStrategies(Protocol):
     """Calls of many shapes: knob `shapes`."""
 
     def marker(
-        self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog
-    ) -> Callable[[Arguments], AbstractContextManager[None]]:
-        """A context for each call of what `compile` gave for `model`: from the first one on the compiler takes these
-        sizes as open. A size that it cannot take so, such as a 1, it may still take as fixed. The job's tensors are as
-        they were when it is left."""
+        self, model: Any, changes: UndoLog
+    ) -> Callable[[Arguments, Sequence[VaryingAxis]], AbstractContextManager[None]]:
+        """A context for each call of what `compile` gave for `model`: from the first one on the compiler takes the
+        sizes of these axes as open. A size that it cannot take so, such as a 1, it may still take as fixed. The job's
+        tensors are as they were when it is left."""
 
     def uncompiled(self) -> AbstractContextManager[Any]:
         """Within: what `compile` gave runs as it is written, in its precision and formats, and nothing is compiled."""

@@ -13,7 +13,6 @@ of the form of the one before costs a comparison of these.
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,10 +22,11 @@ from typing import Any
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.job.fallback import raise_interruption
-from autotune.job.whole_numbers import SeenNumbers, WholeNumbers, limits_of, named
+from autotune.job.whole_numbers import SeenNumbers, WholeNumbers, limits_of
 from autotune.measure.limits import InputLimits
+from autotune.measure.measurement import Axis
 from autotune.nesting import leaves, parts_of
-from autotune.workload.arguments import Arguments
+from autotune.workload.arguments import Arguments, named, parameter_names
 
 MOST_FORMS = 4096
 """Forms that are kept."""
@@ -115,34 +115,37 @@ class Numbered:
         backend: Backend,
         function: Callable[..., Any],
         limits: Iterable[InputLimits],
-        open_axes: frozenset[tuple[int, int]] = frozenset(),
+        open_axes: Callable[[Arguments], Iterable[Axis]] = lambda _: (),
         *,
         num_own: int = 0,
         takes_single: bool = False,
     ) -> None:
         """`function` has the parameters of a call, after `num_own` that are no inputs; `limits` are those of the file.
-        `open_axes`: leaves, each with an axis of it, whose size differs from call to call. `takes_single`: a single
+        `open_axes`: those of a call whose sizes differ from call to call. `takes_single`: a single
         number is not looked at."""
         self.backend = backend
         self.known: dict[str, WholeNumbers] = {}
         """By the input's name."""
-        self._names = _parameter_names(function)[num_own:]
+        self._names = parameter_names(function)[num_own:]
         self._limits = limits_of(limits, self._names)
         self._open_axes = open_axes
         self._takes_single = takes_single
 
     def looked(self, args: _Args, kwargs: _Kwargs) -> tuple[Looked, ...]:
         """The leaves of a call that are looked at."""
+        axes = self._open_axes(Arguments(args, kwargs))
         found = (
-            Looked(number, direct, self._numbers(named(name, self._names)), self._open(number))
+            Looked(
+                number,
+                direct,
+                self._numbers(named(name, self._names)),
+                frozenset(axis.axis for axis in axes if axis.leaf == number),
+            )
             for number, (direct, name, leaf) in enumerate(_leaves(args, kwargs))
             if not (self._takes_single and math.prod(getattr(leaf, "shape", ())) == 1)
             and self.backend.extremes(leaf) is not None
         )
         return tuple(each for each in found if not each.numbers.has_no_limits)
-
-    def _open(self, leaf: int) -> frozenset[int]:
-        return frozenset(axis for number, axis in self._open_axes if number == leaf)
 
     def _numbers(self, name: str) -> WholeNumbers:
         return self.known.setdefault(name, WholeNumbers(self.backend, name, self._limits.get(name)))
@@ -267,13 +270,3 @@ def _leaves(args: _Args, kwargs: _Kwargs) -> Iterator[tuple[int | str | None, st
     for direct, name, argument in whole:
         for path, leaf in leaves(argument):
             yield None if path else direct, name + path, leaf
-
-
-def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    """Those of what may be given by position."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [parameter.name for parameter in parameters if parameter.kind in kinds]

@@ -13,7 +13,6 @@ many of them stand for all between the smallest and the largest.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from autotune.backends.contracts.values import Values
 from autotune.job.fallback import raise_interruption
 from autotune.measure.limits import InputLimits, Span
+from autotune.workload.arguments import named
 
 SHORT = 8
 """Slices along an axis that count for themselves, at most."""
@@ -75,7 +75,6 @@ class SeenNumbers:
 Along = tuple[int | None, int]
 """An axis, and the number of slices along it. None: the whole tensor is one."""
 Slices = dict[Along, tuple[Numbers, ...]]
-_BY_PLACE = re.compile(r"argument (\d+)(.*)", re.DOTALL)
 
 
 class WholeNumbers:
@@ -187,11 +186,3 @@ def limits_of(limits: Iterable[InputLimits], names: Sequence[str]) -> dict[str, 
     return {
         named(each.name, names): {(each.axis, len(each.spans)): tuple(map(Numbers.of, each.spans))} for each in limits
     }
-
-
-def named(name: str, names: Sequence[str]) -> str:
-    """`argument 2['a']` as `mask['a']`, if the second parameter is called `mask`."""
-    found = _BY_PLACE.fullmatch(name)
-    if found is None or int(found[1]) > len(names):
-        return name
-    return f"{names[int(found[1]) - 1]}{found[2]}"

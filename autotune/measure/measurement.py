@@ -103,13 +103,18 @@ class Component(Record):
     """With the inputs of the first of its calls."""
 
 
-class Axis(Record):
+class Axis(SparseRecord):
     """An axis of a tensor whose size is that of a dimension of the traffic."""
+
+    ABSENT: ClassVar[frozenset[str]] = frozenset({"name"})
 
     dimension: str
     leaf: NonNegativeInt
     """Which argument of the call (`Arguments.leaves`), or which output tensor (`backends.outputs.output_arrays`)."""
     axis: NonNegativeInt
+    name: str | None = None
+    """The argument (`workload.arguments.named`), which calls may give in another order; None: an output, or an argument
+    in an older file."""
 
 
 class Replay(Record):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,3 +64,24 @@ def _is_whole_call(inputs: Any) -> bool:
         and isinstance(inputs[1], Mapping)
         and all(isinstance(name, str) for name in inputs[1])
     )
+
+
+_BY_PLACE = re.compile(r"argument (\d+)(.*)", re.DOTALL)
+
+
+def named(name: str, names: Sequence[str]) -> str:
+    """`argument 2['a']` as `mask['a']`, if the second parameter is called `mask`."""
+    found = _BY_PLACE.fullmatch(name)
+    if found is None or int(found[1]) > len(names):
+        return name
+    return f"{names[int(found[1]) - 1]}{found[2]}"
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """Those of what may be given by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]

@@ -14,7 +14,8 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,11 +25,14 @@ from autotune.errors import InputError, marked
 from autotune.files import read_file
 from autotune.measure.measurement import Axis
 from autotune.schema import Record
+from autotune.workload.arguments import Arguments, named, parameter_names
 
 Sizes = dict[str, PositiveInt]
 """Dimension -> size."""
 
 MAX_SHAPES = 10_000
+_MOST_ORDERS = 256
+"""Orders of arguments that are remembered."""
 COUNT = "count"
 """Key in a line of a log for the number of calls of the shape; it is no dimension."""
 
@@ -116,6 +120,26 @@ class Shapes(Record):
     padding: dict[str, float] = {}
     """Dimension -> what may be appended along it without changing the results for what was there, as the model's author
     declared. A dimension that is missing here must not be padded."""
+
+
+class CalledAxes:
+    """The axes of a stream's inputs in one call after another, which give these by position or by name, in any
+    order."""
+
+    def __init__(self, shapes: Shapes, function: Callable[..., Any]) -> None:
+        """`function` has the parameters of a call."""
+        self._axes = shapes.inputs
+        self._names = parameter_names(function)
+        self._are_named = all(axis.name is not None for axis in self._axes)
+        self._placed = lru_cache(maxsize=_MOST_ORDERS)(self._placed_among)
+
+    def of(self, arguments: Arguments) -> tuple[Axis, ...]:
+        """Those of a call. One whose argument is missing has a leaf that the call has not."""
+        return self._placed(tuple(name for name, _ in arguments.named_leaves())) if self._are_named else self._axes
+
+    def _placed_among(self, leaves: tuple[str, ...]) -> tuple[Axis, ...]:
+        places = {named(name, self._names): number for number, name in enumerate(leaves)}
+        return tuple(axis.model_copy(update={"leaf": places.get(axis.name or "", len(leaves))}) for axis in self._axes)
 
 
 def parse_shapes(texts: Iterable[str]) -> Traffic:

@@ -20,6 +20,7 @@ from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
 from autotune.measure.objective import LATENCY
 from autotune.planning.shapes import known_shapes, with_shapes
+from autotune.workload.arguments import Arguments
 from autotune.workload.traffic import Load, Shapes, Traffic
 from autotune.workload.workload import Workload
 from autotune_fake.backend import FakeBackend
@@ -112,6 +113,51 @@ def test_a_call_by_keyword_is_the_same_call() -> None:
     x, scale = call(2, 3)
     np.testing.assert_array_equal(step(x=x, scale=scale)[0], Model()(x, scale)[0])
     assert model.seen == [(8, 5)]
+
+
+def pairwise(x: np.ndarray, y: np.ndarray, *, scale: float = 1.0) -> np.ndarray:
+    """(batch, seq) and (seq, batch), to (batch, seq)."""
+    return (x + y.T) * scale
+
+
+PAIRWISE = shapes(batch=0, seq=0).model_copy(
+    update={
+        "inputs": tuple(
+            Axis(dimension=dimension, leaf=leaf, axis=axis, name=name)
+            for name, leaf, dimensions in (("x", 0, ("batch", "seq")), ("y", 1, ("seq", "batch")))
+            for axis, dimension in enumerate(dimensions)
+        ),
+        "outputs": (Axis(dimension="batch", leaf=0, axis=0), Axis(dimension="seq", leaf=0, axis=1)),
+    }
+)
+ORDERS: dict[str, Callable[[Any, Any], tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    "by position": lambda x, y: ((x, y), {}),
+    "the first by position": lambda x, y: ((x,), {"scale": 2.0, "y": y}),
+    "as measured": lambda x, y: ((), {"x": x, "y": y}),
+    "in another order": lambda x, y: ((), {"y": y, "x": x}),
+    "with another in front": lambda x, y: ((), {"scale": 2.0, "y": y, "x": x}),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("strategy", ["bucketed", "bounded"])
+def test_arguments_may_come_in_any_order(strategy: str, order: str) -> None:
+    """Each dimension is that of the arguments that had it in the study."""
+    backend, seen = FakeBackend(), []
+
+    def model(x: np.ndarray, y: np.ndarray, *, scale: float = 1.0) -> np.ndarray:
+        seen.append((x.shape, y.shape))
+        return pairwise(x, y, scale=scale)
+
+    step = stepped({"shapes": strategy, "num_buckets": 1}, PAIRWISE, backend, model)
+    args, kwargs = ORDERS[order](np.arange(10.0).reshape(2, 5), np.arange(10.0).reshape(5, 2))
+    np.testing.assert_array_equal(step(*args, **kwargs), pairwise(*args, **kwargs))
+    if strategy == "bucketed":
+        assert seen == [((8, 5), (5, 8))]
+    else:
+        leaves = Arguments(args, kwargs).leaves()
+        marked = [(leaves[each.leaf].shape[each.axis], each.largest) for each in backend.marked[0]]
+        assert marked == [(2, 8), (5, 5), (5, 5), (2, 8)]
 
 
 def test_what_is_none_of_the_traffics_calls_goes_through() -> None:

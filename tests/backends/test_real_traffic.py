@@ -94,8 +94,9 @@ class TestTorch:
         assert measured.diagnosis.num_graphs == 1
         assert measured.diagnosis.num_recompiles == 0
         seq = Axis(dimension="seq", leaf=0, axis=0)
+        tokens = seq.model_copy(update={"name": "tokens"})
         assert (measured.replay.inputs, measured.replay.outputs, measured.replay.padding) == (
-            (seq,),
+            (tokens,),
             (seq,),
             {"seq": 0},
         )

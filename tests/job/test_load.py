@@ -342,6 +342,24 @@ def test_a_jobs_calls_go_by_the_strategy(write, caplog):
     assert not lines(caplog)
 
 
+@pytest.mark.parametrize("order", [("x", "weight"), ("weight", "x")])
+def test_a_jobs_calls_give_their_arguments_in_any_order(write, caplog, order):
+    """The argument that was measured in many sizes is the one that is padded, and all sizes of it are the traffic's."""
+
+    def named(content):
+        under_traffic(content)
+        content["shapes"]["inputs"][0]["name"] = "x"
+        content["workload"]["signature"]["inputs"] = [{"shape": [8, 8], "dtype": "float64"}] * 2
+
+    seen = []
+    model = autotune.load(write(named)).apply(lambda x, weight: seen.append((x.shape, weight.shape)) or x @ weight)
+    for batch in (8, 2):
+        given = {"x": np.ones((batch, 8)), "weight": np.eye(8)}
+        np.testing.assert_array_equal(model(**{name: given[name] for name in order}), given["x"])
+    assert seen == [((8, 8), (8, 8)), ((3, 8), (8, 8))]
+    assert not lines(caplog)
+
+
 @pytest.mark.parametrize(
     ("shape", "words"),
     [

@@ -55,17 +55,23 @@ def f(batch=2, seq=8, heads=3):
 """
 
 
-def axis(dimension: str, leaf: int, number: int) -> Axis:
-    return Axis(dimension=dimension, leaf=leaf, axis=number)
+def axis(dimension: str, leaf: int, number: int, name: str | None = None) -> Axis:
+    return Axis(dimension=dimension, leaf=leaf, axis=number, name=name)
 
 
 def test_axes_are_found_by_the_shapes_of_the_inputs(shaped: Shaped) -> None:
     """An axis belongs to the dimension that it changes with, in each input; one that stays is nobody's."""
     subject = shaped(BERT.replace("PADDING", "{}"), "batch=1,3; seq=2..9")
     assert set(subject.work.shapes.inputs) == {
-        axis("batch", 0, 0), axis("seq", 0, 1), axis("seq", 1, 0), axis("batch", 1, 1),
+        axis("batch", 0, 0, "ids"), axis("seq", 0, 1, "ids"), axis("seq", 1, 0, "mask"), axis("batch", 1, 1, "mask"),
     }  # fmt: skip
     assert subject.work.shapes.outputs == ()
+
+
+def test_an_argument_has_one_name_however_it_is_given(shaped: Shaped) -> None:
+    """That of the parameter, so that a job's call is known that gives it in another way."""
+    source = "def f(seq=2):\n    return model, (np.ones((2, seq)), {'a': np.ones(seq)})"
+    assert shaped(source, "seq=2..9").work.shapes.inputs == (axis("seq", 0, 1, "ids"), axis("seq", 1, 0, "mask['a']"))
 
 
 def test_axes_of_outputs_are_found_for_what_may_be_padded(shaped: Shaped) -> None:

@@ -41,13 +41,13 @@ def _open(tensor: ms.Tensor, varying: list[VaryingAxis]) -> ms.Tensor:
 
 
 def marker(
-    model: ms.nn.Cell, varying: Sequence[VaryingAxis], changes: UndoLog
-) -> Callable[[Arguments], AbstractContextManager[None]]:
+    model: ms.nn.Cell, changes: UndoLog
+) -> Callable[[Arguments, Sequence[VaryingAxis]], AbstractContextManager[None]]:
     """See `ShapeStrategies`. A Cell is given inputs with open sizes before its first call, and is compiled once for all
     of them: `set_inputs` wants the types and ranks of all inputs, which only a call shows."""
     cell, is_done = compiled_of(model) or model, False
 
-    def mark(arguments: Arguments) -> AbstractContextManager[None]:
+    def mark(arguments: Arguments, varying: Sequence[VaryingAxis]) -> AbstractContextManager[None]:
         nonlocal is_done
         if not is_done:
             _set_inputs(cell, varying, arguments)

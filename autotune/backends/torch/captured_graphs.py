@@ -13,8 +13,8 @@ their calls are meant to go.
 where `x` is not finite: an old test for such numbers. It does so for a whole number alone: in a graph with such a
 product it is made a 0.0, which costs nothing.
 
-**Numbers whose sign is a bit beside them**, as the imaginary part of a conjugate is. Inductor reads past the bit (2.13).
-A graph with such an input runs as it was captured.
+**Numbers whose sign is a bit beside them**, as the imaginary part of a conjugate is. Inductor reads past the bit
+(2.13). A graph with such an input runs as it was captured.
 
 **Pictures whose channels come last.** Shapes and strides in a graph are PyTorch's forecast of them, and behind an
 attention block it expects channels last where the untuned model gives a contiguous picture (2.13; the decoder of

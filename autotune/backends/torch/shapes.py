@@ -27,19 +27,17 @@ _SMALLEST_OPEN = 2
 
 
 def marker(
-    model: torch.nn.Module, varying: Sequence[VaryingAxis], changes: UndoLog
-) -> Callable[[Arguments], AbstractContextManager[None]]:
+    model: torch.nn.Module, changes: UndoLog
+) -> Callable[[Arguments, Sequence[VaryingAxis]], AbstractContextManager[None]]:
     """See `ShapeStrategies`. Marks the tensors of a call, for as long as it lasts: a mark is an attribute of the job's
     own tensor, and other compiled code raises where it cannot leave a marked size open (measured). 0.4 us for each
     axis, with bounds 1.3 us, and 2.7 us to take the marks off (measured)."""
     from torch import _dynamo as dynamo
 
-    numbers = {axis.leaf for axis in varying}
-
     @contextmanager
-    def marked(arguments: Arguments) -> Iterator[None]:
+    def marked(arguments: Arguments, varying: Sequence[VaryingAxis]) -> Iterator[None]:
         leaves = arguments.leaves()
-        tensors = [leaves[number] for number in numbers]
+        tensors = [leaves[number] for number in {axis.leaf for axis in varying}]
         before = [set(vars(tensor)) for tensor in tensors]
         for axis in varying:
             tensor = leaves[axis.leaf]

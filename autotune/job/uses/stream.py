@@ -12,7 +12,7 @@ from autotune.job.uses.calls import UseOfCalls
 from autotune.measure.measurement import Axis
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds.stream import Stream
-from autotune.workload.traffic import Shapes
+from autotune.workload.traffic import CalledAxes, Shapes, Traffic
 
 
 class UseOfStream(UseOfCalls):
@@ -23,17 +23,17 @@ class UseOfStream(UseOfCalls):
     takes_shapes = False
 
     def _difference(self, backend: Backend) -> Callable[[Arguments], str | None]:
-        then, axes, shapes = self._applying.tuned.workload.signature.inputs, self._open_axes, self._shapes
+        then, axes_of = self._applying.tuned.workload.signature.inputs, self._open_axes(backend)
+        traffic = self._shapes.traffic
 
         def difference(arguments: Arguments) -> str | None:
-            leaves = arguments.leaves()
-            return _size_out_of_range(shapes, leaves) or inputs_differ(then, backend, leaves, axes)
+            leaves, axes = arguments.leaves(), axes_of(arguments)
+            return _size_out_of_range(traffic, leaves, axes) or inputs_differ(then, backend, leaves, axes)
 
         return difference
 
-    @property
-    def _open_axes(self) -> Sequence[Axis]:
-        return self._shapes.inputs
+    def _open_axes(self, backend: Backend) -> Callable[[Arguments], Sequence[Axis]]:
+        return CalledAxes(self._shapes, backend.called(self.model)).of
 
     @property
     def _shapes(self) -> Shapes:
@@ -42,10 +42,10 @@ class UseOfStream(UseOfCalls):
         return shapes
 
 
-def _size_out_of_range(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
+def _size_out_of_range(traffic: Traffic, leaves: Sequence[Any], axes: Sequence[Axis]) -> str | None:
     """The first dimension whose size none of the traffic had, or what lies between its sizes."""
-    for dimension, size in (sizes_in(leaves, shapes.inputs) or {}).items():
-        sizes = list(shapes.traffic.sizes_of(dimension))
+    for dimension, size in (sizes_in(leaves, axes) or {}).items():
+        sizes = list(traffic.sizes_of(dimension))
         smallest, largest = sizes[0], sizes[-1]
         if not smallest <= size <= largest:
             return f"calls with {dimension} from {smallest} to {largest}, here {size}"

@@ -212,9 +212,10 @@ class Use(ABC):
         if backend.device_name().lower() == "cpu":
             function, num_own = self._function(backend)
             limits = (self._applying.tuned.limits or ()) if self.is_measured else ()
-            axes = frozenset((axis.leaf, axis.axis) for axis in self._open_axes)
             takes_single = loaded.is_component
-            numbered = Numbered(backend, function, limits, axes, num_own=num_own, takes_single=takes_single)
+            numbered = Numbered(
+                backend, function, limits, self._open_axes(backend), num_own=num_own, takes_single=takes_single
+            )
         takes_misfits = self._applying.policy.on_mismatch == "apply"
         return Admission(misfit, numbered, takes_misfits=takes_misfits, keeps_misfits=self.is_measured, tell=tell)
 
@@ -223,10 +224,10 @@ class Use(ABC):
         then = self._applying.tuned.workload.signature.inputs
         return lambda arguments: inputs_differ(then, backend, arguments.leaves())
 
-    @property
-    def _open_axes(self) -> Sequence[Axis]:
-        """Axes of the inputs that may have several sizes."""
-        return ()
+    def _open_axes(self, backend: Backend) -> Callable[[Arguments], Sequence[Axis]]:
+        """What finds the axes of a call's inputs that may have several sizes."""
+        del backend
+        return lambda _: ()
 
     def _function(self, backend: Backend) -> tuple[Callable[..., Any], int]:
         """What takes the inputs of a call, and how many of its parameters come before these."""

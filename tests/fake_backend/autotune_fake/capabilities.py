@@ -127,11 +127,11 @@ class FakeShapes:
         self._backend = backend
 
     def marker(
-        self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog
-    ) -> Callable[[Arguments], AbstractContextManager[None]]:
+        self, model: Any, changes: UndoLog
+    ) -> Callable[[Arguments, Sequence[VaryingAxis]], AbstractContextManager[None]]:
         """Notes what it is told, so that a test can see it."""
 
-        def marked(arguments: Arguments) -> AbstractContextManager[None]:
+        def marked(arguments: Arguments, varying: Sequence[VaryingAxis]) -> AbstractContextManager[None]:
             self._backend.marked.append(tuple(varying))
             return nullcontext()
 

@@ -18,7 +18,7 @@ from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.errors import InputError, marked
 from autotune.measure.measurement import Axis
-from autotune.workload.arguments import Arguments
+from autotune.workload.arguments import Arguments, named, parameter_names
 from autotune.workload.build import Built, build
 from autotune.workload.kinds.stream import Stream
 from autotune.workload.traffic import Shapes, Sizes, Traffic
@@ -58,7 +58,12 @@ def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments
     assert workload.traffic is not None
     traffic = workload.traffic
     looked_at = [VaryingDimension.of(name, traffic) for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
-    inputs = tuple(axis for dimension in looked_at for axis in _input_axes(dimension, workload, largest, backend))
+    names = parameter_names(backend.called(model))
+    inputs = tuple(
+        axis.model_copy(update={"name": named(axis.name or "", names)})
+        for dimension in looked_at
+        for axis in _input_axes(dimension, workload, largest, backend)
+    )
     padding = {
         dimension.name: built.padding[dimension.name] for dimension in looked_at if dimension.name in built.padding
     }
@@ -152,7 +157,7 @@ def _input_axes(dimension: VaryingDimension, workload: Workload, largest: Argume
         shapes = _shape(large, backend), _shape(small, backend)
         if shapes[0] != shapes[1]:
             axes += [
-                Axis(dimension=dimension.name, leaf=number, axis=axis)
+                Axis(dimension=dimension.name, leaf=number, axis=axis, name=name)
                 for axis in dimension.axes(f"{who}: {name}", *shapes)
             ]
     if not axes:
