@@ -177,6 +177,11 @@ ERRORS_OF_MEMORY = {
     "cuBLAS": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     "cuBLAS on a full device": "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     "cuDNN": "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cuDNN 9": "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "cuFFT": "cuFFT error: CUFFT_ALLOC_FAILED",
+    "CANN": "EL0004: Failed to allocate memory.",
+    "a mapped file": "unable to mmap 2147483648 bytes from file <w.bin>: Cannot allocate memory (12)",
+    "g++ that the kernel ended": "C++ compile error: g++: fatal error: Killed signal terminated program cc1plus",
     "Triton": "Triton Error [CUDA]: out of memory",
     "torch_npu": "NPU out of memory. NPUWorkspaceAllocator tried to allocate 2.00 GiB",
 }
@@ -189,6 +194,8 @@ def test_a_device_is_out_of_memory_in_many_words(text):
     wrapped = ValueError("the backend failed")
     wrapped.__cause__ = error
     assert load_backend("torch").classify(error) is Reason.OUT_OF_MEMORY
+    assert load_backend("torch").classify(wrapped) is Reason.OUT_OF_MEMORY
+    wrapped.__cause__ = MemoryError()
     assert load_backend("torch").classify(wrapped) is Reason.OUT_OF_MEMORY
 
 

@@ -393,20 +393,23 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 _MEMORY_SIGNS = (
     "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+    "_ALLOC_FAILED",
+    "_ALLOCATION_FAILED",
     "CUBLAS_STATUS_NOT_INITIALIZED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
-    "CUSPARSE_STATUS_ALLOC_FAILED",
-    "DefaultCPUAllocator: can't allocate",
+    "DefaultCPUAllocator:",
+    "Cannot allocate memory",
+    "Failed to allocate memory",
+    "std::bad_alloc",
+    "Killed signal terminated program",
 )
-"""Texts of errors that have no type of their own: of drivers, Triton and torch_npu, of NVIDIA's libraries, and of the
-allocator on a CPU (c10/core/CPUAllocator). cuBLAS that finds no room for its workspace says that it is not
+"""Texts of errors that have no type of their own: of drivers, Triton and torch_npu, of NVIDIA's libraries (cuDNN 9 has
+INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED), of the allocator on a CPU (c10/core/CPUAllocator), of the system, of CANN
+(EL0004), and of g++ whose process the kernel ended. cuBLAS that finds no room for its workspace says that it is not
 initialized."""
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     # Exceptions of drivers (torch.AcceleratorError) and of Triton are RuntimeErrors. A user's ValueError is not meant.
     text = str(error).lower()
