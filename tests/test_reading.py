@@ -101,7 +101,6 @@ LARGE_CLASSES = {
 RESTLESS_CLASSES = {
     "backends/torch/frozen.py:FrozenWeights": 11,
     "bench/child.py:Child": 10,
-    "render/progress.py:Progress": 14,
     "trial/worker/calls/steps.py:Steps": 10,
 }
 """Class of which more attributes change -> how many may."""
