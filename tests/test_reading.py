@@ -93,7 +93,6 @@ LARGE_CLASSES = {
     "plugins/serving/adaptive_model.py:AdaptiveModel": 233,
     "plugins/serving/ledger.py:Ledger": 226,
     "study/study.py:Study": 335,
-    "trial/worker/calls/steps.py:Steps": 297,
     "tuning/field.py:Field": 208,
     "tuning/loop.py:Tuner": 284,
 }
@@ -101,7 +100,6 @@ LARGE_CLASSES = {
 RESTLESS_CLASSES = {
     "backends/torch/frozen.py:FrozenWeights": 11,
     "bench/child.py:Child": 10,
-    "trial/worker/calls/steps.py:Steps": 10,
 }
 """Class of which more attributes change -> how many may."""
 CROWDED_METHODS = {
