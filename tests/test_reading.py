@@ -107,8 +107,6 @@ CROWDED_METHODS = {
     "plugins/ray/bench.py:RayBench._send": 6,
     "plugins/serving/adaptive_model.py:AdaptiveModel._eager_after": 5,
     "plugins/serving/adaptive_model.py:AdaptiveModel._first_call": 5,
-    "study/sampler/acquisition.py:Forecaster._believe": 5,
-    "study/sampler/acquisition.py:Forecaster._kernel": 5,
 }
 """Private method with more parameters -> how many it may have."""
 

@@ -104,6 +104,20 @@ Standardise = Callable[[Array], tuple[Array, float, float]]
 """Values made standard by what these values are, all of them; with the shift and the scale that lead back."""
 
 
+@dataclass(frozen=True)
+class _Lesson:
+    """Values of some trials, and how to learn from them."""
+
+    about: str
+    """What is learned; kernels are kept by it."""
+    points: Array
+    """Shape `(num_trials, num_features)`."""
+    values: Array
+    """Shape `(num_trials,)`."""
+    prior: KernelPrior
+    standardise: Standardise
+
+
 class Forecaster:
     """Keeps what it learned about the knobs until a share of the trials is new.
 
@@ -140,50 +154,49 @@ class Forecaster:
         if not known.any():
             return np.zeros(len(points))
         logs = np.log(observed.seconds[known])
-        return self._believe("seconds", observed.points[known], logs, VALUES, _standard).at(points)[0]
+        return self._believe(_Lesson("seconds", observed.points[known], logs, VALUES, _standard)).at(points)[0]
 
     def _log_feasible(self, observed: Observations, points: Array) -> Array:
         measured = ~observed.failed
         logs = np.zeros(len(points))
         if observed.failed.any():
             labels = np.where(observed.failed, 1.0, -1.0)
-            belief = self._believe("failed", observed.points, labels, FAILURES, _as_labels)
+            belief = self._believe(_Lesson("failed", observed.points, labels, FAILURES, _as_labels))
             logs += _log_below_zero(belief, points, doubt=DOUBT_OF_FAILURES)
         for number, missed in enumerate(observed.violations[measured].T if measured.any() else ()):
-            name, seen = f"constraint {number}", observed.points[measured]
-            belief = self._believe(name, seen, missed, VALUES, lambda shares: _standard(_margins(shares)))
+            about, seen = f"constraint {number}", observed.points[measured]
+            belief = self._believe(_Lesson(about, seen, missed, VALUES, lambda shares: _standard(_margins(shares))))
             logs += _log_below_zero(belief, points, doubt=DOUBT * belief.scale**2)
         return logs
 
     def _values(self, prior: KernelPrior, points: Array, logs: Array, running: Array) -> _Belief:
-        belief = self._believe(f"value, weight {prior.weight}", points, logs, prior, _standard)
+        belief = self._believe(_Lesson(f"value, weight {prior.weight}", points, logs, prior, _standard))
         return _Belief(belief.posterior.believing(running), belief.shift, belief.scale)
 
-    def _believe(
-        self, name: str, points: Array, values: Array, prior: KernelPrior, standardise: Standardise
-    ) -> _Belief:
-        kernel = self._kernel(name, points, values, prior, standardise)
-        standard, shift, scale = standardise(values)
+    def _believe(self, lesson: _Lesson) -> _Belief:
+        kernel = self._kernel(lesson)
+        standard, shift, scale = lesson.standardise(lesson.values)
         rows = _telling(standard, MAX_OBSERVATIONS)
-        return _Belief(GaussianPosterior(kernel, points[rows], standard[rows]), shift, scale)
+        return _Belief(GaussianPosterior(kernel, lesson.points[rows], standard[rows]), shift, scale)
 
-    def _kernel(self, name: str, points: Array, values: Array, prior: KernelPrior, standardise: Standardise) -> Kernel:
+    def _kernel(self, lesson: _Lesson) -> Kernel:
         """Learned from as many of the first trials as are a multiple of the step.
 
         The one of an earlier call is taken again only where it was learned from the very same trials: a trial may end
         after later ones, and what is chosen must not depend on when this process began.
         """
+        points, values = lesson.points, lesson.values
         step = max(3, len(values) // 10)
         num_learned = len(values) - len(values) % step
-        known = self._kernels.get(name)
+        known = self._kernels.get(lesson.about)
         if num_learned == 0:
-            return prior_kernel(self._encoding, prior)
+            return prior_kernel(self._encoding, lesson.prior)
         learned = np.column_stack([points[:num_learned], values[:num_learned]])
         if known is None or not np.array_equal(known[0], learned):
-            standard = standardise(values[:num_learned])[0]
+            standard = lesson.standardise(values[:num_learned])[0]
             rows = _telling(standard, MAX_TO_FIT)
-            known = learned, fit_kernel(self._encoding, points[rows], standard[rows], prior)
-            self._kernels[name] = known
+            known = learned, fit_kernel(self._encoding, points[rows], standard[rows], lesson.prior)
+            self._kernels[lesson.about] = known
         return known[1]
 
 
