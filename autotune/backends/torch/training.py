@@ -320,7 +320,7 @@ silence = None
 
 def draws_as_uncompiled(config: Config) -> bool:
     """See `Training`."""
-    return bool(settings_of(config).options.get("fallback_random"))
+    return config.get("fallback_random") is True
 
 
 def draw_as_uncompiled() -> None:
