@@ -16,11 +16,13 @@ import sys
 import textwrap
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,8 +31,11 @@ import yaml
 
 import autotune
 from autotune import environment
+from autotune.api.running import parse_budget
 from autotune.cli import app
 from autotune.cli.app import COMMANDS
+from autotune.planning import manifest
+from autotune.question.question import Question
 from autotune.study.budget import Budget
 from tests.conftest import REPOSITORY
 
@@ -280,10 +285,28 @@ def problem_of_arguments(arguments: list[str]) -> str | None:
     if command is None:
         return f"no such command: {arguments[:1]}" if arguments and not arguments[0].startswith("-") else None
     try:
-        command.make_context(arguments[0], list(arguments[1:]))
+        context = command.make_context(arguments[0], list(arguments[1:]))
+        if arguments[0] == "tune" and command is commands().commands["tune"]:
+            ask(context.params)
     except Exception as error:
         return str(error.format_message()) if hasattr(error, "format_message") else str(error)
     return None
+
+
+class _AskedError(Exception):
+    """Nothing is wrong with the question: what is next is the model."""
+
+
+def ask(given: Mapping[str, Any]) -> None:
+    """Raises InputError where `tune` refuses the flags, alone or together. No model, file or device is looked at."""
+    fields = {name: given.get(name) for name in Question.model_fields if name not in ("traffic", "studies_dir")}
+    question = Question.of({**fields, "build": given["named"] or given["build"]})
+    parse_budget(question.budget)
+    with pytest.MonkeyPatch.context() as patch, suppress(_AskedError):
+        patch.setattr(manifest, "require_models", lambda *_: None)
+        patch.setattr(manifest, "choose_target", lambda *_, **__: (question.framework or "torch", "cpu"))
+        patch.setattr(manifest, "_make_workload", Mock(side_effect=_AskedError))
+        manifest.make_manifest(question)
 
 
 def problem_of_python(arguments: list[str]) -> str | None:
@@ -341,6 +364,11 @@ def test_commands_are_taken(block: Block) -> None:
     "line",
     [
         "python cli.py tune --model vit --trails 5",
+        "python cli.py tune vit --objective p95",
+        'python cli.py tune vit --constraint "latency <= 5"',
+        'python cli.py tune vit --shapes "batch=1,4" --objective throughput',
+        "python cli.py tune vit --deadline 5ms --dry-run",
+        "python cli.py tune vit --budget 1h30m",
         "python cli.py tunes",
         "python cli.py resume",
         "autotune run my-study five",

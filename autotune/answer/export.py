@@ -118,6 +118,7 @@ def _unproven(study: Study, answer: StudyResult, trial: int | None) -> _Exported
     """The trial that the user chose, where nothing is proven. Raises InputError for one that cannot be exported."""
     untuned, manifest = answer.space.untuned(), study.manifest
     resume = f"run: {study.command('resume')}" if manifest.is_of_this_schema else manifest.begin_anew
+    resume = "wait: a process is tuning it" if answer.is_being_tuned else resume
     if trial is None:
         leader = None if answer.best is None or answer.best.config == untuned else answer.best
         as_it_is = "" if leader is None else f"; or, unproven: {answer.command('export', trial=str(leader.number))}"

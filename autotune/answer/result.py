@@ -98,6 +98,11 @@ class StudyResult:
         """The trials with a measurement, those that break a constraint too."""
         return [record for record in self.records if isinstance(record.outcome, Measurement)]
 
+    @property
+    def is_being_tuned(self) -> bool:
+        """A process runs a trial of it, beside which no other may go on with the study."""
+        return any(record.state == "running" for record in self.records)
+
     @cached_property
     def untuned(self) -> TrialRecord | None:
         """The measured trial of the untuned model."""

@@ -195,6 +195,15 @@ def test_a_study_of_the_untuned_model_alone_offers_no_trial(make_study, measurem
     with pytest.raises(InputError, match="no verdict yet") as refused:
         tuned_config(study)
     assert "unproven" not in refused.value.tip
+    assert "resume" in refused.value.tip
+    with study.writing():
+        running = ask(study)
+    with pytest.raises(InputError, match="no verdict yet") as refused:
+        tuned_config(study)
+    assert refused.value.tip == "wait: a process is tuning it"  # What `resume` would say, too.
+    assert "next: wait: a process is tuning it" in summary_of(study)
+    with study.writing():
+        study.abandon(running)
     study.confirmation = Confirmation(verdict=Verdict.UNDECIDED, candidate=0, contestants=(0,), num_trials=1)
     with pytest.raises(InputError, match="trial 0 is the untuned model") as refused:
         tuned_config(study, 0)

@@ -51,7 +51,7 @@ class ConfirmationSection(Section):
         if not answer.manifest.is_of_this_schema and answer.verdict in (None, Verdict.UNDECIDED, Verdict.INFEASIBLE):
             return
         if answer.verdict is None:
-            yield resume
+            yield "wait: a process is tuning it" if answer.is_being_tuned else resume
         elif answer.verdict is Verdict.UNDECIDED:
             how = "on a quieter machine" if self._is_busy else "with more blocks"
             if answer.confirmation is not None and answer.confirmation.candidate is None and not self._was_cut:
