@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from autotune.apply.config_parts import ConfigParts
@@ -143,15 +144,25 @@ class Launch:
             os.sched_setaffinity(0, self.cores)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        # Python ignores it, which the job would inherit.
-        handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        # Python ignores these, which the job would inherit.
+        handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+        own = {name: value for name, value in given.items() if name not in _set_by_python(given)}
         try:
-            os.execvpe(job[0], list(job), {**given, **self.variables})
+            os.execvpe(job[0], list(job), {**own, **self.variables})
         except (OSError, ValueError) as error:  # ValueError: an empty name, or a null character in it.
-            signal.signal(signal.SIGPIPE, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             if before is not None:
                 os.sched_setaffinity(0, before)
             raise CannotStartError(job[0], error) from None
+
+
+def _set_by_python(given: Mapping[str, str]) -> frozenset[str]:
+    """Variables that this process has from Python, which sets one where there is no locale (PEP 538)."""
+    name = "LC_CTYPE"
+    if name not in given or f"\0{name}=".encode() in b"\0" + Path("/proc/self/environ").read_bytes():
+        return frozenset()
+    return frozenset({name})
 
 
 def _start_of(tuned: TunedConfig) -> ProcessStart:

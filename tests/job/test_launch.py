@@ -95,6 +95,13 @@ class TestTheProcess:
             assert (result.returncode, result.stdout) == (7, "['--port', '-h'] given\n")
             assert "the config asks for nothing at the start of a process" in result.stderr
 
+    def test_has_nothing_of_pythons(self, answer: Callable[..., Path], launch: Run) -> None:
+        """Which ignores two signals, and sets a locale where there is none."""
+        shell = ["sh", "-c", "grep SigIgn /proc/self/status; env | grep -v ^_="]
+        bare = {"PATH": os.environ["PATH"]}
+        plain = subprocess.run(shell, env=bare, capture_output=True, text=True, check=True)
+        assert launch(answer({"execution": "eager"}), "--", *shell, env=bare).stdout == plain.stdout
+
     def test_gets_its_signals(self, answer: Callable[..., Path]) -> None:
         """It has the number of the process that was started, so that whoever started it can stop it."""
         code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(9)); print(1, flush=True); signal.pause()"

@@ -241,6 +241,10 @@ def test_what_is_missing_is_said(folder):
     assert (status, err.splitlines()[1:]) == (
         0, ["infer.yaml: no call of a model with its class and parameters was seen in any process of the job"],
     )  # fmt: skip
+    full = "import json, os; os.mkdir(place := json.loads(os.environ['AUTOTUNE_TRY'])['folder'] + '/processes')"
+    status, err = told(["-c", f"{full}; open(place + '/here.partial', 'w')"])
+    assert (status, err.count("\n")) == (0, 2)
+    assert "is the disk full? (TMPDIR names another)" in err
 
 
 def test_what_is_not_tried(folder, cli_process):

@@ -13,6 +13,7 @@ import textwrap
 import pytest
 
 import autotune
+from autotune.backends.registry import framework_version
 from autotune.bench import probe
 from autotune.errors import InputError
 from autotune.plugins.watch.command import _shared, chosen
@@ -170,11 +171,12 @@ def folder(path, *processes, gap_s=0.0, **process):
     """A watched folder with these models of each process, which has a core of its own; one begins so long after the
     other."""
     (path / "processes").mkdir(exist_ok=True)
+    release = framework_version("torch").partition("+")[0]
     for pid, models in enumerate(processes):
         document = {
             "schema": 2, "host": "here", "pid": pid, "seconds": 10.0, "cores": [pid], "variables": {}, "notes": [],
             "first_at": pid * gap_s, "last_at": pid * gap_s + 10.0,
-            "framework": "torch", "release": "2.13.0", "threads": 1, "device": "cpu", "models": models,
+            "framework": "torch", "release": release, "threads": 1, "device": "cpu", "models": models,
             "unrecorded": "make them under torch.no_grad()", **process,
         }  # fmt: skip
         (path / "processes" / f"here-{pid}.json").write_text(json.dumps(document))
@@ -220,6 +222,14 @@ def test_the_question(tmp_path, monkeypatch, processes, values, remark):
     assert f"'task': '{values['task']}'" in written
 
 
+@pytest.mark.parametrize(("is_elsewhere", "num"), [(False, 1), (True, 0)])
+def test_a_job_of_another_release(tmp_path, is_elsewhere, num):
+    """Is said to be one, where the study runs here."""
+    watched = chosen(folder(tmp_path, [MODEL], release="2.0.0"))
+    remarks = question_of(*watched, is_elsewhere=is_elsewhere).remarks
+    assert ["the job ran torch 2.0.0, and the study is about 2." in each for each in remarks].count(True) == num
+
+
 @pytest.mark.parametrize(
     ("num_cores", "gap_s", "on", "remark"),
     [
@@ -258,6 +268,9 @@ def test_what_is_not_kept_is_said(tmp_path, cli):
         chosen(place)
     (tmp_path / "processes" / "here-0.json").unlink()
     with pytest.raises(InputError, match="no call of a model was seen"):
+        chosen(place)
+    (tmp_path / "processes" / "here-0.partial").touch()
+    with pytest.raises(InputError, match="could not be written: is the disk full"):
         chosen(place)
 
 

@@ -174,6 +174,18 @@ def test_hooks_of_an_import_in_any_order(framework, job, noted):
         assert "exec_module" not in vars(module.__loader__)
 
 
+@pytest.mark.parametrize(("what", "said"), [(injected.WATCHING, "are not seen"), (injected.APPLYING, "stay untuned")])
+def test_a_job_whose_python_lacks_what_is_needed(framework, monkeypatch, caplog, what, said):
+    """Imports its framework as ever, and one sentence says what it does not get."""
+    monkeypatch.setitem(sys.modules, f"autotune.plugins.watch.made_up.{what}", None)
+    end = injected.watch({}, what)
+    import_module("made_up")
+    end()
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert f"autotune: calls of made_up {said} in this process: import of" in message
+    assert message.endswith("; its Python needs the packages that a serving image needs")
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -361,6 +373,22 @@ def shared(net):
         return [each(X) for _ in range(3) for each in (net, other)]
 
 
+def modules_within_each_other(net):
+    for _ in range(240):  # As many as Python allows, nearly.
+        net = nn.Sequential(net)
+    found = []
+
+    def call():
+        with torch.no_grad():
+            found.extend(net(X) for _ in range(3))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert len(found) == 3
+    return found
+
+
 JOBS = [
     (calls_in_place_of_pytorchs, {"Net": 4}),
     (a_call_that_fails, {"Net": 3}),
@@ -378,6 +406,7 @@ JOBS = [
     (tensors_of_other_kinds, {"Net": 4}),
     (replaced, {"Net": 4}),
     (shared, {"Net": 3, "Sequential": 3}),
+    (modules_within_each_other, {"Sequential": 3}),
 ]
 
 
@@ -465,6 +494,35 @@ def test_what_cannot_be_written_is_said(tmp_path, monkeypatch, error):
         assert [net(X).shape for _ in range(3)] == [(4, 2)] * 3
     (watched,) = read(tmp_path)
     assert any(f"it cannot be kept: {type(error).__name__}: " in note for note in watched.notes())
+
+
+@pytest.mark.torch
+def test_a_folder_that_is_full_keeps_no_calls(tmp_path, monkeypatch):
+    """The model that was kept before stays, the reason stands in the question's place, and a process that kept calls is
+    taken before one that did not."""
+    nets, room = [Net(), Net()], [1 << 20, 1 << 20, 1 << 20, 0]
+    monkeypatch.setattr(recorder.Recorder, "room_bytes", lambda _: room.pop(0) if room else 0)
+    for net in nets:
+        with autotune.watch(tmp_path):
+            for _ in range(2 if net is nets[0] else 4):
+                net(X)
+    (watched,) = read(tmp_path)
+    assert [sorted(model.files) for model in watched.models] == [["model"], ["calls", "model"]]
+    assert "calls" in watched.saved().files
+    assert watched.notes()[0].startswith("calls cannot be kept: the folder holds as much as it may; ")
+
+
+@pytest.mark.torch
+def test_a_model_of_a_module_that_is_not_here(tmp_path, monkeypatch):
+    """What to do is said, where a folder was copied without the job."""
+    sys.modules["of_the_job"] = SimpleNamespace(Net=type("Net", (Net,), {"__module__": "of_the_job"}))
+    with autotune.watch(tmp_path):
+        net = sys.modules["of_the_job"].Net()
+        assert [net(X).shape for _ in range(2)] == [(4, 2)] * 2
+    del sys.modules["of_the_job"]
+    question = import_module("runpy").run_path(question_of(*read(tmp_path)).values["build"].partition(":")[0])
+    with pytest.raises(ModuleNotFoundError, match="run this command where the job runs, or name that in PYTHONPATH"):
+        question["build"]()
 
 
 @pytest.mark.torch

@@ -24,6 +24,12 @@ PROCESSES = "processes"
 """Where in the folder each process has its document. `tune` knows the folder by it."""
 
 
+def is_unwritten(folder: Path) -> bool:
+    """Whether a process began a document there and could not write it, as on a disk that is full."""
+    begun = (folder / PROCESSES).glob("*.partial")
+    return any(not partial.with_suffix(".json").exists() for partial in begun)
+
+
 class _Here:
     """What is written at the end of this process, and how it leaves."""
 

@@ -15,7 +15,7 @@ from autotune import own_folders
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
-from autotune.plugins.watch.document import PROCESSES
+from autotune.plugins.watch.document import PROCESSES, is_unwritten
 from autotune.plugins.watch.recorder import SCHEMA
 from autotune.schema import Record
 from autotune.workload.workload import Device
@@ -191,8 +191,10 @@ class Watched:
         return max((model.steps for model in self.models if model.steps), key=lambda each: each.seen, default=None)
 
     def saved(self) -> Model | None:
-        """The model in the process whose file is taken; None where none has one."""
-        return next((model for model in self.models if "model" in model.files), None)
+        """The model in the process whose files are taken, one with calls if there is one; None where none has a
+        model's."""
+        kept = [model for model in self.models if "model" in model.files]
+        return next((model for model in kept if "calls" in model.files), kept[0] if kept else None)
 
 
 def read(folder: Path) -> list[Watched]:
@@ -205,6 +207,8 @@ def read(folder: Path) -> list[Watched]:
             found[model.name, model.structure, model.is_text].append((process, model))
     everything = sum(model.seconds for pairs in found.values() for _, model in pairs)
     watched = [_watched(folder, pairs, everything) for pairs in found.values()]
+    if not watched and is_unwritten(folder):
+        raise InputError(f"{folder}: what was seen could not be written: is the disk full?", tip="watch the job again")
     if not watched:
         notes = "; ".join(dict.fromkeys(note for process in processes for note in process.notes))
         raise InputError(

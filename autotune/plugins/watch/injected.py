@@ -85,7 +85,7 @@ class _Injected:
             if name in sys.modules:
                 self._hook(name)
             else:
-                self._wait_for(name, partial(self._hook, name))
+                self._wait_for(name, partial(self._hook_or_say, name))
 
     def is_over(self) -> bool:
         """Nothing is watched any more, whether or not `end` was called."""
@@ -100,6 +100,19 @@ class _Injected:
         _take_out(*finders)
         for calls in hooked:
             calls.unhook()
+
+    def _hook_or_say(self, name: str) -> None:
+        """The job's import goes on."""
+        try:
+            self._hook(name)
+        except Exception as problem:
+            import logging  # The job may never need it.
+
+            what = "are not seen" if self._what == WATCHING else "stay untuned"
+            tip = "; its Python needs the packages that a serving image needs" * isinstance(problem, ImportError)
+            logging.getLogger("autotune").warning(
+                "autotune: calls of %s %s in this process: %s%s", name, what, problem, tip
+            )
 
     def _hook(self, name: str) -> None:
         calls = import_module(f"{__package__}.{name}.{self._what}")
@@ -159,11 +172,7 @@ class _Finder:
         with self._within():
             loader.exec_module(module)
         _take_out(self)
-        try:
-            self._after()
-        except Exception as problem:
-            if os.environ.get(f"{VARIABLE}_DEBUG"):
-                sys.stderr.write(f"autotune: not watched: {problem!r}\n")
+        self._after()
 
 
 class _Loader:

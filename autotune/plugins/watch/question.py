@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune import own_folders
 from autotune.answer.format import seconds
+from autotune.backends.registry import framework_version
 from autotune.command_line import flag
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
@@ -67,6 +68,9 @@ def question_of(watched: Watched, *, is_elsewhere: bool = False) -> Asked:
     asked.model = {key: saved.files[key] for key in ("model", "source") if key in saved.files}
     process = watched.processes[0]
     asked.ask("device", process.device, device=process.device, framework=process.framework)
+    if not is_elsewhere and (here := framework_version(process.framework).partition("+")[0]) != process.release:
+        remark = f"the job ran {process.framework} {process.release}, and the study is about {here}, which is here"
+        asked.remarks.append(remark)
     shapes = watched.shapes()
     main = _main_layout(shapes)
     asked.model |= {"training": main.training, "autocast": main.autocast, "task": "infer"}

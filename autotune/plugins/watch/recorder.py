@@ -6,6 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,7 +179,10 @@ class Recorder(Document):
 
     def room_bytes(self) -> int:
         """What may still be written into the folder."""
-        used = sum(path.stat().st_size for path in self.folder.glob("*") if path.is_file())
+        used = 0
+        for path in self.folder.glob("*"):
+            with suppress(FileNotFoundError):  # That of another process, which has its name now.
+                used += path.stat().st_size
         return self.wanted.most_bytes - used
 
     def content(self) -> Mapping[str, Any]:

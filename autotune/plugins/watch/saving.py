@@ -126,6 +126,8 @@ def _save_calls(recorder: Recorder, seen: Seen, files: ModelFiles) -> None:
     number = next(number for number, each in enumerate(recorder.models) if each is seen)  # Others may have its weights.
     name = f"{Path(seen.files['model']).stem}-{recorder.token}-{number}.calls{files.CALLS_SUFFIX}"
     try:
+        if seen.kept_bytes > recorder.room_bytes():
+            raise InputError("the folder holds as much as it may")
         files.write_calls([Arguments(args, kwargs or None) for _, (args, kwargs) in seen.kept], recorder.folder / name)
     except Exception as problem:
         raise_of_signal(problem)

@@ -24,6 +24,7 @@ from autotune.cli.flags import AsJson, GroupedCommand, examples
 from autotune.errors import InputError
 from autotune.job.launch import CannotStartError, Launch
 from autotune.plugins.watch.command import for_a_job, require_job, start_of, variables_of
+from autotune.plugins.watch.document import is_unwritten
 from autotune.plugins.watch.injected import TRY_VARIABLE
 from autotune.plugins.watch.tried import document, lines, read_tried
 from autotune.tuned.tuned_config import TunedConfig
@@ -64,12 +65,16 @@ def try_job(
     with tempfile.TemporaryDirectory(prefix="autotune-try-") as folder:
         wanted = {"files": list(tuned), "folder": folder}
         has_begun, status = _status_of(start, job, {**os.environ, **variables_of(TRY_VARIABLE, wanted)})
-        found = read_tried(Path(folder))
+        found, is_whole = read_tried(Path(folder)), not is_unwritten(Path(folder))
     if not has_begun:
         return status
+    if not is_whole:
+        say(
+            f"what calls took could not be written to {tempfile.gettempdir()}: is the disk full? (TMPDIR names another)"
+        )
     if as_json:
         print_line(json.dumps(document(tuned, found, status)))
-    else:
+    elif found or is_whole:
         for line in lines(tuned, found):
             say(line)
     if status < 0:

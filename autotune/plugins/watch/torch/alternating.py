@@ -71,7 +71,7 @@ class _Calls:
         return self._in_turn(self._given, self._own, args, kwargs)
 
     def _own(self, *args: Any, **kwargs: Any) -> Any:
-        return applied.own_call()(self._module, *args, **kwargs)
+        return applied.own_of(self._module)(*args, **kwargs)
 
     def _in_turn(
         self, tuned: Callable[..., Any], own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -146,7 +146,7 @@ class _Steps:
         if self._turns.are_over:
             return self._given(*args, **kwargs)
         side = _uncompiled(self._side)
-        call = self._given if side == TUNED else applied.own_call().__get__(self._module)
+        call = self._given if side == TUNED else applied.own_of(self._module)
         return call(*args, **kwargs)
 
     def _side(self) -> int:

@@ -64,19 +64,19 @@ def is_looking() -> bool:
     return bool(_Module.__call__ is _called)
 
 
-def _stand_in(own: Callable[[], Any]) -> Any:
-    """A `__call__` of modules. One that has no tuned model in its place is called by what `own` gives."""
+def _stand_in(own_of: Callable[[Any], Callable[..., Any]]) -> Any:
+    """A `__call__` of modules. One that has no tuned model in its place is called by what `own_of` gives."""
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_compiling():
             return _ORIGINAL(self, *args, **kwargs)
         thread = get_ident()
         if thread in _inside:
-            return own()(self, *args, **kwargs)
+            return own_of(self)(*args, **kwargs)
         known = _Applying.here.known.get(id(self))
-        instead = _looked_for(self, own) if known is None else known[1]
+        instead = _looked_for(self, own_of) if known is None else known[1]
         if instead is None or _tracing_state() is not None or _num_dispatch_modes() or _transform() is not None:
-            return own()(self, *args, **kwargs)
+            return own_of(self)(*args, **kwargs)
         _inside.add(thread)  # Within the call of a tuned model no other is looked for.
         try:
             return instead(*args, **kwargs)
@@ -86,30 +86,26 @@ def _stand_in(own: Callable[[], Any]) -> Any:
     return called
 
 
-def _looked_for(module: Any, own: Callable[[], Any]) -> Any:
-    """What is called in place of a module that is not known yet; None: its own call, which `own` gives."""
+def _looked_for(module: Any, own_of: Callable[[Any], Any]) -> Any:
+    """What is called in place of a module that is not known yet; None: its own call, which `own_of` gives."""
     _Applying.here.has_calls = True
     if "_orig_mod" in vars(module).get("_modules", ()):  # The job compiles it.
         _Applying.here.note_compiled(module._orig_mod)
-        return own().__get__(module)
+        return own_of(module)
     is_free = _tracing_state() is None and not calls.is_looked_into()
     is_wanted = type(module).__name__ in _Applying.classes and is_free
     return _tuned(module) if is_wanted else None
 
 
-def own_call() -> Any:
-    """What calls a module as it is called without this."""
+def own_of(module: Any) -> Callable[..., Any]:
+    """What a module is called by without this."""
     call = _Module.__call__
-    return _ORIGINAL if call is _called else call
+    return calls.own_of(module) if call is _called or call is _ORIGINAL else call.__get__(module)
 
 
-def _original() -> Any:
-    return _ORIGINAL
-
-
-_called = _stand_in(_original)
+_called = _stand_in(calls.own_of)
 """In place of PyTorch's. Whoever has replaced `Module.__call__` since, and calls what was there, comes here."""
-_called_of_class = _stand_in(own_call)
+_called_of_class = _stand_in(own_of)
 """In a class that a file names: goes on to what modules are called by."""
 
 
@@ -163,7 +159,7 @@ def hook(wanted: Mapping[str, Any]) -> None:
         return
     if _Applying.text_classes:
         _Module.__init_subclass__ = classmethod(_class_is_defined)  # type: ignore[assignment]
-    for function in (_called, _looked_for, _tuned, own_call, _original, calls.is_looked_into):
+    for function in (_called, _looked_for, _tuned, own_of, calls.own_of, calls.is_looked_into):
         calls.pass_over(function)
     calls.stand_ins.append(_called)
     _Module.__call__ = _called  # type: ignore[method-assign]

@@ -25,7 +25,7 @@ def built(folder: Path, model: Mapping[str, Any], *, accumulate: int = 1, **size
     batches of a training step; `sizes`: those of the dimensions that varied."""
     if model.get("source"):
         define(folder / model["source"])
-    module = torch.load(folder / model["model"], map_location="cpu", weights_only=False)["model"]
+    module = _loaded(folder / model["model"])
     module.train(model["training"])
     if model.get("autocast"):
         device, kind = model["autocast"]
@@ -43,6 +43,14 @@ def built(folder: Path, model: Mapping[str, Any], *, accumulate: int = 1, **size
         made = {"model": module, "inputs": calls[0], "more_inputs": calls[1:], "loss": loss}
         return {**made, "optimizer": _optimizer(module, model)}
     return (module, calls[0], calls[1:]) if calls[1:] else (module, calls[0])
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)["model"]
+    except ModuleNotFoundError as problem:
+        where = "the model is of a module of the job's: run this command where the job runs, or name that in PYTHONPATH"
+        raise ModuleNotFoundError(f"{problem}: {where}", name=problem.name) from None
 
 
 def any_loss(model: Any, *inputs: Any, **named: Any) -> Any:

@@ -41,6 +41,18 @@ set_compiler: Any = torch._C._dynamo.eval_frame.set_eval_frame
 _Module = torch.nn.Module
 ORIGINAL = _Module.__call__
 """That of PyTorch."""
+
+
+def _made_by(module: Any) -> Any:
+    compiled = module._compiled_call_impl
+    return module._call_impl if compiled is None else compiled
+
+
+own_of: Callable[[Any], Callable[..., Any]] = (
+    _made_by if vars(_Module).get("_wrapped_call_impl") is ORIGINAL else ORIGINAL.__get__
+)
+"""What a module is called by without this: what `ORIGINAL` goes on to, so that no module costs a frame more. Models
+whose modules are many within each other have just as many as Python allows."""
 _watching = Watching(kept)
 _inside = _watching.inside
 is_over = _watching.is_over
@@ -60,9 +72,11 @@ class _Looking:
 
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of PyTorch's. Whoever has replaced `Module.__call__` since, and calls what was there, comes here."""
-    if torch.compiler.is_compiling() or get_ident() in _inside or torch._C._get_tracing_state() is not None:
+    if torch.compiler.is_compiling():
         return ORIGINAL(self, *args, **kwargs)
-    return _outermost(ORIGINAL, self, args, kwargs)
+    if get_ident() in _inside or torch._C._get_tracing_state() is not None:
+        return own_of(self)(*args, **kwargs)
+    return _outermost(own_of(self), self, args, kwargs)
 
 
 def _called_of_class(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,22 +84,21 @@ def _called_of_class(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.compiler.is_compiling():
         return ORIGINAL(self, *args, **kwargs)
     call = _Module.__call__
-    if call is _called:
-        call = ORIGINAL
+    own = own_of(self) if call is _called or call is ORIGINAL else call.__get__(self)
     if get_ident() in _inside or torch._C._get_tracing_state() is not None:
-        return call(self, *args, **kwargs)
-    return _outermost(call, self, args, kwargs)
+        return own(*args, **kwargs)
+    return _outermost(own, self, args, kwargs)
 
 
 stand_ins = [_called]
 """What stands in place of `Module.__call__` and is to be put back."""
 
 
-def _outermost(call: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _outermost(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The call of a model that is within no other's call in this thread."""
     recorder = _watching.recorder
     if recorder is None or recorder.is_over:
-        return call(model, *args, **kwargs)
+        return own(*args, **kwargs)
     compiling = set_compiler(None)  # Where the job is within compiled code, what is done here is not to be compiled.
     try:
         with _without_functions():
@@ -96,7 +109,7 @@ def _outermost(call: Callable[..., Any], model: Any, args: tuple[Any, ...], kwar
     _inside.add(thread)
     begun = time.perf_counter_ns()
     try:
-        result = call(model, *args, **kwargs)
+        result = own(*args, **kwargs)
         took = time.perf_counter_ns() - begun
     finally:
         _inside.discard(thread)
@@ -270,7 +283,7 @@ def hook(wanted: Mapping[str, Any]) -> None:
     """See all calls from now on."""
     _watching.begin(wanted)
     _Looking.newest_s = time.monotonic()
-    for function in (_called, _called_of_class, _outermost):
+    for function in (_called, _called_of_class, _outermost, _made_by):
         pass_over(function)
     if _Module.__call__ is ORIGINAL:
         _Module.__call__ = _called  # type: ignore[method-assign]
