@@ -252,6 +252,26 @@ def test_processes_that_are_no_workers_of_here(tmp_path, monkeypatch, cli, num_c
     assert ("--instances" in typed) == ("instances" in asked.values)
 
 
+def test_what_is_typed_takes_the_place_of_what_was_seen(tmp_path, cli):
+    """Also of what cannot be asked beside it; the question is printed as it is asked."""
+    place = folder(tmp_path, [{**MODEL, **VARIED}])
+    told = cli("tune", place, "--shapes", "batch=1..4", "--objective", "latency", "--dry-run").stderr
+    (asked,) = [line for line in told.splitlines() if line.startswith("asked ")]
+    assert asked.endswith(" --shapes batch=1..4 --objective latency --dry-run")
+    assert asked.count("--objective") == 1
+    assert "--traffic" not in asked
+    assert "give one of them" not in told
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, cli_process):
+    """Has its sentence, before the job runs."""
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", "/proc/seen"):
+        refused = cli_process("watch", "-o", str(place), "--", "true")
+        assert refused.returncode == 2
+        assert f"error: {place}: no folder can be made there: " in refused.stderr
+
+
 def test_what_is_not_kept_is_said(tmp_path, cli):
     """A model of which there is no file has its reason; a name, a document and a folder that are of no use, too."""
     place = folder(
@@ -272,6 +292,8 @@ def test_what_is_not_kept_is_said(tmp_path, cli):
     (tmp_path / "processes" / "here-0.partial").touch()
     with pytest.raises(InputError, match="could not be written: is the disk full"):
         chosen(place)
+    with pytest.raises(InputError, match="Net: was not kept: what was seen could not be written: is the disk full"):
+        question_of(*chosen(folder(tmp_path, [{**MODEL, "files": {}}])))
 
 
 TUNED_JOB = """

@@ -20,6 +20,7 @@ import pytest
 
 import autotune
 from autotune.plugins.watch import injected, recorder, saving
+from autotune.plugins.watch.applying import AppliedFiles
 from autotune.plugins.watch.folder import read
 from autotune.plugins.watch.question import question_of
 
@@ -460,23 +461,41 @@ class TooLongError(Exception):
 def test_a_time_limit_of_the_jobs_ends_what_is_written(tmp_path, monkeypatch):
     """An error that a signal's handler raises is the job's, wherever it comes; it is seen by no other."""
 
+    monkeypatch.setattr(saving, "save", lambda *_: time.sleep(30))
+    net = Net()
+    with autotune.watch(tmp_path):
+        net(X)
+        with time_limit():
+            net(X)
+        monkeypatch.undo()
+        assert net(X).shape == (4, 2)
+    assert read(tmp_path)[0].calls == 3
+
+
+def test_a_time_limit_of_the_jobs_ends_what_is_applied(monkeypatch):
+    """The model is looked at again at its next call."""
+    files, net = AppliedFiles("torch", ()), Net()
+    monkeypatch.setattr(files, "_applied", lambda _: time.sleep(30))
+    with time_limit():
+        files.instead_of(net)
+    monkeypatch.setattr(files, "_applied", lambda _: X)
+    assert files.instead_of(net) is X
+
+
+@contextmanager
+def time_limit():
+    """Of a job, which is over soon and ends what is done in it."""
+
     def too_long(*_):
         raise TooLongError
 
-    monkeypatch.setattr(saving, "save", lambda *_: time.sleep(30))
     before = signal.signal(signal.SIGALRM, too_long)
-    net = Net()
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        with autotune.watch(tmp_path):
-            net(X)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(TooLongError):
-                net(X)
-            monkeypatch.undo()
-            assert net(X).shape == (4, 2)
+        with pytest.raises(TooLongError):
+            yield
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert read(tmp_path)[0].calls == 3
 
 
 @pytest.mark.torch

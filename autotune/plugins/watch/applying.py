@@ -14,6 +14,7 @@ from typing import Any
 from autotune.backends.registry import load_backend
 from autotune.errors import quoted
 from autotune.job.components import application_of, parts_of
+from autotune.job.fallback import raise_interruption
 from autotune.job.load import load
 from autotune.job.policy import LoadedFile, Policy
 from autotune.job.stats import recorder_of
@@ -107,6 +108,7 @@ class AppliedFiles:
                 return None
             instead = self._applied(model)
         except Exception as problem:
+            raise_interruption(problem)
             instead, name = None, type(model).__name__
             if name not in self._failed:
                 self._failed.add(name)

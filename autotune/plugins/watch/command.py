@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from autotune.cli.flags import TYPED
 from autotune.command_line import command, flag, options
 from autotune.errors import AutotuneError, InputError
 from autotune.job.launch import Launch
-from autotune.plugins.watch.document import PROCESSES
+from autotune.plugins.watch.document import PROCESSES, made
 from autotune.plugins.watch.folder import Watched, read
 from autotune.plugins.watch.injected import APPLY_VARIABLE, FRAMEWORKS, VARIABLE
 from autotune.plugins.watch.question import lines_of, question_of
@@ -45,9 +46,7 @@ def watch(
     limit_s = None if seconds is None else duration_s(seconds)
     if seconds is not None and limit_s is None:
         raise InputError(f"{seconds!r} is no time", tip="write it as 60s, 5m or 1h")
-    folder = own_folders.absolute(output)
-    own_folders.make(folder / PROCESSES)
-    wanted = Wanted(str(folder), limit_s, calls, most_gib << 30)
+    wanted = Wanted(str(made(output)), limit_s, calls, most_gib << 30)
     then = command("tune", str(output))
     say(f"watching: {output} will hold models and some of their calls, {most_gib} GiB at most; then: {then}")
     as_it_is = Launch({}, None, (), ())
@@ -124,10 +123,19 @@ def tune_watched(context: typer.Context, folder: str) -> None:
     if len(watched) > 1:
         raise typer.Exit(_each_alone(context, folder, watched))
     asked = question_of(watched[0], is_elsewhere=_is_given(context, "on"))
-    values = {field: value for field, value in asked.values.items() if field != "build"}
+    gone = {"build"}.union(*(seen for field, seen in _IN_PLACE_OF.items() if _is_given(context, field)))
+    values = {
+        field: value for field, value in asked.values.items() if field not in gone and not _is_given(context, field)
+    }
+    words = [word for word in context.meta[TYPED] if word != folder]
+    typed = command("tune", asked.values["build"]) + options(**values)
     context.default_map = {**(context.default_map or {}), **values, "build": [asked.values["build"]]}
-    for line in lines_of(asked, command("tune", asked.values["build"]) + options(**values)):
+    for line in lines_of(asked, " ".join([typed, *map(shlex.quote, words)])):
         say(line)
+
+
+_IN_PLACE_OF = {"shapes": {"traffic"}, "arguments": {"traffic"}, "device": {"instances"}}
+"""Field -> those that were seen and go where it is typed, since they cannot be asked together."""
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

@@ -20,14 +20,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
+from autotune import own_folders
+from autotune.errors import InputError
+
 PROCESSES = "processes"
 """Where in the folder each process has its document. `tune` knows the folder by it."""
 
 
+def made(output: str | Path) -> Path:
+    """The folder from the root, made so far as it is not there. Raises StoreError at a link, and InputError where it
+    cannot be made or written."""
+    place = own_folders.absolute(output)
+    try:
+        own_folders.make(place / PROCESSES)
+    except OSError as error:
+        raise InputError(f"{output}: no folder can be made there: {error.strerror}", tip="name another") from None
+    require_writable(place)
+    return place
+
+
+def require_writable(place: Path) -> None:
+    """Raises InputError for a folder on what is read only, or that belongs to others."""
+    if not os.access(place, os.W_OK):
+        raise InputError(f"{place}: the folder cannot be written", tip="name another, or copy it to where it can be")
+
+
+UNWRITTEN = "what was seen could not be written: is the disk full?"
+
+
 def is_unwritten(folder: Path) -> bool:
-    """Whether a process began a document there and could not write it, as on a disk that is full."""
-    begun = (folder / PROCESSES).glob("*.partial")
-    return any(not partial.with_suffix(".json").exists() for partial in begun)
+    """Whether the latest document of a process could not be written there, as on a disk that is full."""
+    return any((folder / PROCESSES).glob("*.partial"))
 
 
 class _Here:

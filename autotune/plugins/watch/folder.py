@@ -15,7 +15,7 @@ from autotune import own_folders
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
-from autotune.plugins.watch.document import PROCESSES, is_unwritten
+from autotune.plugins.watch.document import PROCESSES, UNWRITTEN, is_unwritten
 from autotune.plugins.watch.recorder import SCHEMA
 from autotune.schema import Record
 from autotune.workload.workload import Device
@@ -208,7 +208,7 @@ def read(folder: Path) -> list[Watched]:
     everything = sum(model.seconds for pairs in found.values() for _, model in pairs)
     watched = [_watched(folder, pairs, everything) for pairs in found.values()]
     if not watched and is_unwritten(folder):
-        raise InputError(f"{folder}: what was seen could not be written: is the disk full?", tip="watch the job again")
+        raise InputError(f"{folder}: {UNWRITTEN}", tip="watch the job again")
     if not watched:
         notes = "; ".join(dict.fromkeys(note for process in processes for note in process.notes))
         raise InputError(

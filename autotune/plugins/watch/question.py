@@ -18,6 +18,7 @@ from autotune.command_line import flag
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.files import write_whole
+from autotune.plugins.watch.document import UNWRITTEN, is_unwritten, require_writable
 from autotune.plugins.watch.folder import Layout, Model, Optimizer, Watched, WatchedSteps
 
 _SATURATED = 0.8
@@ -59,7 +60,8 @@ def question_of(watched: Watched, *, is_elsewhere: bool = False) -> Asked:
     asked of other machines. Raises InputError for a model that was not kept."""
     saved = watched.saved()
     if saved is None:
-        why = "; ".join(watched.notes()) or "it was called once only, or took less than 5 % of the time"
+        seldom = "it was called once only, or took less than 5 % of the time"
+        why = "; ".join(watched.notes()) or (UNWRITTEN if is_unwritten(watched.folder) else seldom)
         raise InputError(f"{watched.name}: was not kept: {why}", tip="watch the job again, for longer")
     asked = Asked(remarks=watched.notes(), is_elsewhere=is_elsewhere)
     model = watched.models[0]
@@ -285,8 +287,10 @@ def _kept_calls(saved: Model, main: Layout, sizes: Sizes | None) -> dict[str, li
 
 
 def _written(asked: Asked, watched: Watched) -> str:
-    """The path of the model's file, named after all that it says. Raises StoreError at a link."""
+    """The path of the model's file, named after all that it says. Raises StoreError at a link, and InputError
+    where it cannot be written."""
     own_folders.require_no_link(own_folders.absolute(watched.folder))
+    require_writable(watched.folder)
     lines = "".join(f"{json.dumps(line)}\n" for line in asked.counted)
     sizes = {name: max(line[name] for line in asked.counted) for name in asked.model.get("dimensions", {})}
     parameters = {**sizes, **asked.parameters}

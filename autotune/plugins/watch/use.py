@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
 
-from autotune import own_folders
 from autotune.errors import InputError
 from autotune.plugins.watch import injected
-from autotune.plugins.watch.document import PROCESSES
+from autotune.plugins.watch.document import made
 from autotune.plugins.watch.recorder import Wanted
 
 _LOG = logging.getLogger("autotune")
@@ -22,11 +21,10 @@ def watch(folder: str | PathLike[str], *, calls: int | None = None, most_gib: in
 
     The calls are made as ever. `calls`: so many of a model are watched; None: all. `most_gib`: GiB of disk that the
     folder may take. Processes that are forked in the block are watched, too. In a job that was started to be watched or
-    tuned the block gives False, and costs one warning. Raises InputError for a block within another one, and StoreError
-    for a folder that is a link.
+    tuned the block gives False, and costs one warning. Raises InputError for a block within another one and a
+    folder that cannot be written, and StoreError for one that is a link.
     """
-    place = own_folders.absolute(fspath(folder))
-    own_folders.make(place / PROCESSES)
+    place = made(fspath(folder))
     stop = injected.watch(vars(Wanted(str(place), None, calls, most_gib << 30)))
     if stop is None:
         if not injected.is_from_outside():
