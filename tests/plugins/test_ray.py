@@ -36,6 +36,13 @@ SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, code_sha256())
 SEARCH = QUICK_BUDGET.model_copy(update={"stop_early": False})
 QUIET = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
 FEW_BYTES = 80 * 2**20
+OWN_VARIABLE = "TEST_RAY_FOLDER"
+
+
+@pytest.fixture(autouse=True)
+def _marked(monkeypatch, tmp_path):
+    """What a test starts has its folder in the environment, on all nodes: other runs of this machine are none of it."""
+    monkeypatch.setenv(OWN_VARIABLE, str(tmp_path))
 
 
 def patiently(start):
@@ -99,11 +106,13 @@ def tune(study, budget=SEARCH, on_change=lambda _: None):
 
 
 def trials_that_run() -> list[psutil.Process]:
-    """Processes of trials anywhere on this machine."""
+    """Processes of this test's trials, on whatever node."""
     found = []
     for each in psutil.process_iter():
         try:
-            if MARK_VARIABLE in each.environ() and each.status() != psutil.STATUS_ZOMBIE:
+            variables = each.environ()
+            is_own = MARK_VARIABLE in variables and variables.get(OWN_VARIABLE) == os.environ[OWN_VARIABLE]
+            if is_own and each.status() != psutil.STATUS_ZOMBIE:
                 found.append(each)
         except psutil.Error:
             pass
