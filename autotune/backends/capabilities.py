@@ -590,6 +590,6 @@ class Offers(Protocol):
     rehearse: Rehearse | None = None
     may_record: Callable[[], bool] = staticmethod(lambda: True)
     """Quick: no call that is made now records gradients, whatever it is given, where this is False."""
-    watching_recompiles: Callable[[], AbstractContextManager[None]] = nullcontext
+    watching_recompiles: Callable[[bool], AbstractContextManager[Any]] = nullcontext
     """Within: what is made ready to compile, for a job, refuses calls once it was compiled for too many values of one
-    thing, or the framework gives up compiling it."""
+    thing, or the framework gives up compiling it: not for its shapes, if many of them were measured."""

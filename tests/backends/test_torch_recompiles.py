@@ -63,10 +63,11 @@ def job(tmp_path):
     torch._dynamo.reset()
     counters.clear()
 
-    def made(read, **options):
+    def made(read, knobs=(), changes=(), **options):
         torch.manual_seed(0)
         model, x = Reading(read).eval(), torch.randn(2, 4)
-        loaded = autotune.load(export(tmp_path / "best.yaml", "torch", CONFIG, model, [x]))
+        config = CONFIG | dict(knobs)
+        loaded = autotune.load(export(tmp_path / "best.yaml", "torch", config, model, [x], **dict(changes)))
         return model, loaded.apply(model, **options), x
 
     return made
@@ -155,6 +156,20 @@ def test_dynamos_own_limit_ends_the_config(job):
     stats = autotune.stats(tuned)
     assert stats.state == "untuned"
     assert "it was compiled again and again, the last time since" in stats.events[-1].message
+
+
+@torch.no_grad()
+def test_dynamos_limit_of_shapes_is_measured_with_a_stream(job):
+    """Calls beyond it run as they are written, in the study too: the other shapes stay tuned."""
+    axis = {"dimension": "batch", "leaf": 0, "axis": 0}
+    loads = [{"sizes": {"batch": batch}, "share": 0.1} for batch in range(2, 12)]
+    shapes = {"traffic": {"loads": loads}, "inputs": [axis], "outputs": []}
+    knobs = {"shapes": "static", "recompile_limit": 8}
+    model, tuned, _ = job(lambda self, y: y + 1, knobs, {"shapes": shapes})
+    for number in (*range(2, 12), 2, 11):
+        batch = torch.randn(number, 4)
+        assert torch.allclose(tuned(batch), model.layer(batch) + 1)
+    assert autotune.stats(tuned).state == "tuned"
 
 
 @torch.no_grad()

@@ -4,7 +4,8 @@ Code is compiled for the attributes, flags and texts that it read. A job that se
 compile again, seconds each time; at its limit of 8 dynamo runs the function as it is written from then on, and says so
 in a line of its own log alone. Here the third recompile for one value ends that: it is not made, its call runs as
 dynamo runs one beyond its limit, and the next call is refused with the value's name, before any of it runs. Changing
-shapes, types of tensors and modes may recompile up to dynamo's limit.
+shapes, types of tensors and modes may recompile up to dynamo's limit. What dynamo does with shapes beyond it was
+measured with a stream of shapes, and goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _LOCAL = re.compile(r"\b[LG]\['(\w+)'\]")
 class Recompiles:
     """What one job's model recompiles for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_a_stream: bool = False) -> None:
+        """`of_a_stream`: the config was measured with many shapes."""
+        self._of_a_stream = of_a_stream
+        self._is_for_a_shape = False
         self._num_times: Counter[tuple[object, int, str]] = Counter()
         """Function, the module that it is called on, and value -> recompiles."""
         self._latest = ""
@@ -62,7 +66,7 @@ class Recompiles:
 
         def exceeds(*args: Any, **kwargs: Any) -> tuple[bool, str]:
             found, name = is_beyond(*args, **kwargs)
-            if found:
+            if found and not (self._of_a_stream and self._is_for_a_shape):
                 self._why = self._why or f"it was compiled again and again, the last time since {self._latest}"
                 faults.append(self._fault)
             elif self._is_one_too_many:
@@ -77,6 +81,7 @@ class Recompiles:
         layer: each counts for itself. Code that is refused for its inputs alone may be this module's own."""
         guards = [guard_of(reason) for reason in reasons]
         self._latest = next(iter(guards), "") or "something changed"
+        self._is_for_a_shape = all(recompile_kind_of(guard) is BreakKind.CHANGING_SHAPE for guard in guards)
         if not guards or any(_is_of_inputs(guard) for guard in guards):
             return
         value = _value_in(guards[0])
@@ -95,9 +100,9 @@ _watched: ContextVar[Recompiles | None] = ContextVar("recompiles", default=None)
 
 
 @contextmanager
-def watching() -> Iterator[None]:
+def watching(of_a_stream: bool = False) -> Iterator[None]:
     """See `Backend.watching_recompiles`."""
-    token = _watched.set(Recompiles())
+    token = _watched.set(Recompiles(of_a_stream=of_a_stream))
     try:
         yield
     finally:

@@ -52,7 +52,7 @@ class UseOfCalls(Use):
         step, calls = self.model, self._adaptive(backend, tuned, fallback, terms)
         if calls is None:
             backend.input_gradients = tuned.workload.signature.records_gradients
-            with backend.watching_recompiles():
+            with backend.watching_recompiles(tuned.shapes is not None):
                 changes, shapes = self._applying.changes, tuned.shapes
                 step = compile_under(backend, self.model, tuned.config, functions, changes, shapes=shapes)
             recorder = self._applying.recorder

@@ -51,7 +51,7 @@ class UseOfStep(Use):
         untuned = self._untuned(backend, tuned.framework)
         fallback = self._applying.fallback_to(untuned, repeats=False)
         backend.input_gradients = tuned.workload.signature.records_gradients
-        with backend.watching_recompiles():
+        with backend.watching_recompiles(False):
             step = self._step(backend, tuned.config, self._applying.changes)
         guard = Guard(backend, step, fallback, terms, self._applying.recorder, warm_start=start)
         return self._joined(backend, guard, fallback), fallback.release
