@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     diagnose: Callable[..., Any]
     expose: Callable[..., None]
-    load_tiers: Callable[..., Any]
     record: Callable[..., Any]
     verify_against: Callable[..., Any]
     watch: Callable[..., Any]
@@ -48,7 +47,6 @@ __all__ = [
     "expose",
     "load",
     "load_study",
-    "load_tiers",
     "prepare",
     "record",
     "resume",
@@ -89,7 +87,7 @@ def load(path: str | PathLike[str]) -> Loaded:
 
 
 def stats(model: Any) -> Any:
-    """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
+    """What a model that `apply` gave has done until now; None for any other object."""
     from autotune.job.stats import recorder_of
 
     recorder = recorder_of(model)

@@ -2,8 +2,9 @@
 release wrote it.
 
 What a release has written, each later one reads. A key may come, and is absent in what was written before. A key that
-goes, or that says something else from now on, counts the format's schema up and leaves a `Change` in its table. A key
-that is not known and null says nothing and is passed over; any other is an error, which names what wrote it.
+goes, or that says something else from now on, leaves a `Change` in the format's table, and counts its schema up unless
+it could always be left out. A key that is not known and null says nothing and is passed over; any other is an error,
+which names what wrote it.
 """
 
 from __future__ import annotations

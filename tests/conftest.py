@@ -43,7 +43,7 @@ from autotune.job import stats
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Objective
-from autotune.measure.sampling import Reading, SamplingPlan, TailPlan
+from autotune.measure.sampling import Reading, SamplingPlan
 from autotune.render.terminal import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
@@ -143,7 +143,6 @@ QUICK_BUDGET = Budget(
     noise_floor=QUICK_BLOCKS,
     # Three: over two blocks an interval is so wide that chance would decide.
     confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 3}),
-    tail=TailPlan(num_processes=2, num_samples=10),
     quiet=BusyMachinePlan(look_s=0.02, max_wait_s=0.1),
 )
 # In blocks: as one long line of JSON, which is YAML too, it takes ten times as long to read.

@@ -424,8 +424,6 @@ def job(tmp_path, monkeypatch) -> dict[str, Any]:
         "autotune": autotune,
         "model": lambda x: x * 2,
         "inputs": np.ones((4, 8)),
-        "deadline_s": 0.5,
-        "elapsed_s": 0.1,
     }
 
 
@@ -449,7 +447,7 @@ def pages_with_code() -> Iterator[Any]:
     for page in PAGES:
         texts = [each.text for each in blocks() if each.page == page and each.language == "python"]
         if texts and name_of(page) not in ELSEWHERE:
-            needs_torch = any(word in text for text in texts for word in ("torch", "training_step", "load_tiers"))
+            needs_torch = any(word in text for text in texts for word in ("torch", "training_step"))
             yield pytest.param(page, needs_torch, id=name_of(page), marks=[pytest.mark.torch] * needs_torch)
 
 

@@ -4,9 +4,11 @@
 
     GOLDEN=write .venv/bin/pytest tests/test_formats.py
 
-For a key that goes, is needed from now on, or takes less than before: count the format's schema up, say in its table
-what became of the key, and keep a study or an export of the schema before in `study/older/`. Where a key takes less
-than before and nothing that was written exceeds that, its line in `formats.json` is removed before they are written.
+For a key that goes and was never needed, say in the format's table that it is `gone`, and remove its lines from
+`formats.json`: whatever wrote it reads what lacks it. For any other key that goes, is needed from now on, or takes less
+than before: count the format's schema up, say in its table what became of the key, and keep a study or an export of the
+schema before in `study/older/`. Where a key takes less than before and nothing that was written exceeds that, its line
+in `formats.json` is removed before they are written.
 """
 
 from __future__ import annotations
@@ -24,8 +26,6 @@ from autotune.answer.result import EXPORTED_CACHE
 from autotune.bench.workers import LOST_TRIALS, NEIGHBOURS
 from autotune.measure.measurement import Outcome
 from autotune.plugins.postgres.database import Driver
-from autotune.plugins.serving.tail_latency import _TAIL
-from autotune.plugins.serving.tier_file import TIERS, Tiers
 from autotune.schema import Format
 from autotune.study.earlier import STUDY
 from autotune.study.manifest import Manifest
@@ -40,7 +40,7 @@ from autotune.tuning.priors import _GIVEN
 KEYS = Path(__file__).with_name("formats.json")
 OLDER = Path(__file__).parent / "study" / "older"
 SLOTS = [slot for slot in vars(Study).values() if isinstance(slot, Slot)]
-SLOTS += [EXPORTED_CACHE, NEIGHBOURS, LOST_TRIALS, _GIVEN, _TAIL, ENGINE_BLOCK, SUSTAINED]
+SLOTS += [EXPORTED_CACHE, NEIGHBOURS, LOST_TRIALS, _GIVEN, ENGINE_BLOCK, SUSTAINED]
 FORMATS: dict[str, tuple[Format, dict[str, Any]]] = {
     "study": (
         STUDY,
@@ -48,7 +48,6 @@ FORMATS: dict[str, tuple[Format, dict[str, Any]]] = {
         | {slot.name: slot.kind for slot in SLOTS},
     ),
     "export": (EXPORT, {"file": TunedConfig}),
-    "tiers": (TIERS, {"file": Tiers}),
 }
 
 
@@ -116,10 +115,10 @@ def _was_needed(keys: dict[str, Any], place: str) -> bool:
 
 def first_kept(name: str) -> int:
     """The first schema of which there is a golden file."""
-    return {"study": 3, "export": 1, "tiers": 1}[name]
+    return {"study": 3, "export": 1}[name]
 
 
 def golden_schemas(name: str) -> set[int]:
     """Schemas of the golden files."""
-    files = {"study": "*/manifest.json", "export": "*/best.yaml", "tiers": "*/tiers.yaml"}[name]
+    files = {"study": "*/manifest.json", "export": "*/best.yaml"}[name]
     return {yaml.safe_load(path.read_text())["schema"] for path in OLDER.glob(files)}

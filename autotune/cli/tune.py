@@ -65,9 +65,6 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
 
     require_report(question.report)
     status: int
-    if question.deadline is not None:
-        status = COMMANDS.require("tune-tiers")(question)
-        return status
     if is_both(question.framework):
         status = COMMANDS.require("tune-both")(question)
         return status

@@ -3,7 +3,7 @@
 A rank that goes its own way can hang the others, which wait for it in a collective, or mix other numbers into theirs in
 silence. So no rank decides alone whether its model is tuned:
 
-* For all that a job applies at once (a model, a training step, a pipeline, tiers) there is one agreement, and each rank
+* For all that a job applies at once (a model, a training step, a pipeline) there is one agreement, and each rank
   leaves one answer to it (`board`), whatever it failed at. One "no" is everybody's, with one warning that names the
   rank and its reason.
 * These are notes in the store at which the ranks met, and no collective. No communicator of the job's is touched, whose

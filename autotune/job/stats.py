@@ -222,7 +222,7 @@ class CallTimes:
 
 
 class HasStats(Protocol):
-    """Whatever keeps statistics of a model: a `StatsRecorder`, or that of several tiers."""
+    """Whatever keeps statistics of a model: a `StatsRecorder`, or that of a pipeline."""
 
     def stats(self) -> Any:
         """What is known of the model until now."""

@@ -96,21 +96,6 @@ def middle_of(readings: Sequence[Reading]) -> Reading:
     )
 
 
-class TailPlan(Record):
-    """How the 99th percentile of an answer is confirmed: in `num_processes` fresh processes, one after the other, with
-    `num_samples` calls each. With fewer than 100 calls it is little more than the slowest call."""
-
-    num_processes: PositiveInt = 4
-    num_samples: PositiveInt = 500
-    max_sampling_s: PositiveFloat = 10.0
-    """In each process; a slow model gets fewer samples."""
-
-    def sampling(self, usual: SamplingPlan) -> SamplingPlan:
-        """The sampling plan of one process, with the usual warm-up."""
-        counts = {"min_samples": self.num_samples, "max_samples": self.num_samples}
-        return usual.model_copy(update={**counts, "max_sampling_s": self.max_sampling_s})
-
-
 def take_samples(
     calls: Calls,
     plan: SamplingPlan,

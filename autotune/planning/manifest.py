@@ -36,7 +36,6 @@ from autotune.trial.request import Limits
 from autotune.version import __version__
 from autotune.workload.kinds import kind_asked
 from autotune.workload.process_start import available
-from autotune.workload.tiers import TierSpec
 from autotune.workload.workload import Device, Workload
 
 
@@ -81,31 +80,6 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         search=question.scope,
         sampler=sampler,
     )
-
-
-def tier_questions(question: Question, limits: LimitsNow = Limits) -> dict[str, Question]:
-    """Tier -> the question of its study, the best tier first. A model that declares no tiers is one, `full`.
-
-    The objective is the 99th percentile unless the request names another. `limits`: as of `make_manifest`.
-    Raises an AutotuneError.
-    """
-    check_text(question)
-    require_models(question.build, question.search_path or Path.cwd())
-    framework, device = choose_target(question.framework, question.device, limits, looks=False)
-    workload = _make_workload(question, framework, device)
-    declared = _read_declaration(workload, question, limits)
-    name = study_name(question, framework, device)
-    return {
-        tier: question.model_copy(
-            update={
-                "study": f"{name}-{tier}",
-                "arguments": {**question.arguments, **grade.arguments},
-                "tolerance": grade.tolerance or question.tolerance,
-                "objective": question.objective or "p99",
-            }
-        )
-        for tier, grade in (declared.tiers or {"full": TierSpec()}).items()
-    }
 
 
 def _target(framework: str, device: Device) -> Target:

@@ -75,7 +75,6 @@ def is_both(framework: str | None) -> bool:
 
 
 BOTH = "both"
-_FOR_CALLS = "a deadline is for calls of a model"
 _OWN_STUDIES = Why("each framework has a study of its own", "name one framework")
 _FIRST_TOKEN = Why(
     "only generated text has a first token and further ones",
@@ -93,11 +92,6 @@ _ONE_SHAPE = Why(
 _INSTANCES = Why("instances are tried with calls of a model", f"leave out {marked('instances')}")
 
 BY_WORK: dict[str, dict[Work, Why | None]] = {
-    "deadline": {
-        "infer": None,
-        "train": Why(_FOR_CALLS, f"leave out {marked('task')}"),
-        "generate": Why(_FOR_CALLS, f"leave out {marked('task')}"),
-    },
     "shapes": {"infer": None, "train": _ONE_SHAPE, "generate": _LENGTHS},
     "traffic": {"infer": None, "train": _ONE_SHAPE, "generate": _LENGTHS},
     "inputs": {
@@ -196,21 +190,11 @@ _COUNTED = Why(
 )
 _NO_THROUGHPUT = Why("calls of many shapes hold different numbers of items", "use latency, p99 or total:CALLS")
 _TRAFFICS_INPUTS = Why("results are compared on shapes of the traffic")
-_TAIL_OF_ONE = Why(
-    "a 99th percentile is promised for one shape",
-    f"leave one of the two out; the size of a deadline's inputs is one of {marked('arguments')}",
-)
-_THIS_MACHINE = Why("that part runs on this machine alone")
 
 APART: tuple[tuple[Side, Side, Why], ...] = (
     (_given("shapes"), _given("traffic"), Why("give one of them", "a file has the shapes in it")),
-    (_given("dry_run"), _given("deadline"), Why("each tier is a study of its own")),
-    (_given("report"), _given("deadline"), Why("each tier is a study of its own", "run `report STUDY` on them")),
-    (_given("deadline"), _given("on"), _THIS_MACHINE),
     (_given("instances"), _given("on"), Why("instances share one machine")),
-    (_given("instances"), _given("deadline"), Why("a deadline is for one call at a time")),
-    *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("deadline", "dry_run", "on", "report")),
-    *((_given("deadline"), _given(name), _TAIL_OF_ONE) for name in ("shapes", "traffic")),
+    *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("dry_run", "on", "report")),
     *((_given("inputs"), _given(name), _TRAFFICS_INPUTS) for name in ("shapes", "traffic")),
     (_argument_of_traffic, _many_shapes, Why("the traffic says its sizes")),
     (

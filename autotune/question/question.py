@@ -227,10 +227,6 @@ class Question(Record):
         None, "Longest compile, in seconds. [300, or ten times the others' median]", ge=1, le=1e6
     )
     trial_timeout: float | None = ask(None, "Longest trial, in seconds. [900]", ge=1, le=1e6)
-    deadline: str | None = ask(
-        None,
-        "E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
-    )
     report: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None, "At the end, write the report as this HTML file."
     )

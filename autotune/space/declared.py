@@ -1,4 +1,4 @@
-"""`Declaration`: the regions, variants, tiers and padding that a model's author declared, and the components of a
+"""`Declaration`: the regions, variants and padding that a model's author declared, and the components of a
 pipeline; and the knobs that regions, variants and components become."""
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from autotune.space.schema import Need, Pattern
 from autotune.space.space import Knob, SearchSpace
 from autotune.workload.components import regions_of
 from autotune.workload.regions import KNOB, WHOLE, Region
-from autotune.workload.tiers import TierSpec
 
 DOC = "docs/regions-and-variants.md"
 
@@ -28,8 +27,6 @@ class Declaration(Record):
     variants: dict[str, dict[str, str | None]] = {}
     """Variant -> its values, the model as it is first -> `package.module:function` that makes it (None: none, or not to
     be imported by that name)."""
-    tiers: dict[str, TierSpec] = {}
-    """Its quality levels by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
     lacks: tuple[Need, ...] = ()

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from autotune.errors import InputError, marked
 from autotune.measure.objective import Objective
-from autotune.measure.sampling import SamplingPlan, TailPlan
+from autotune.measure.sampling import SamplingPlan
 from autotune.measure.units import seconds_of
 from autotune.schema import Record
 from autotune.trial.request import Limits
@@ -99,8 +99,6 @@ class Budget(Record):
     trials_per_sentinel: PositiveInt = 4
     quiet: BusyMachinePlan = BusyMachinePlan()
     confirmation: BlockPlan = BlockPlan()
-    tail: TailPlan = TailPlan()
-    """How the answer's 99th percentile is found, where there is a deadline."""
 
     def but(
         self,

@@ -2,9 +2,9 @@
 
 A part of the program that keeps something with a study declares a slot and needs no method of `Study`:
 
-    TAIL = value_slot("tail", Tail)
-    TAIL.write(study, tail)
-    TAIL.read(study)  # Tail | None
+    ENGINE_BLOCK = value_slot("engines", EngineBlock)
+    ENGINE_BLOCK.write(study, block)
+    ENGINE_BLOCK.read(study)  # EngineBlock | None
 
 What a study itself keeps is an attribute of `Study`, read and assigned like any other: `study.noise_floor = floor`.
 The names and the JSON form of the values are what studies on disk hold: neither may change.

@@ -31,7 +31,6 @@ from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
 from autotune.workload.kinds import KINDS, OF_ANY, keys_of_all, kind_of
 from autotune.workload.kinds.work import Work, noun_of
-from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
 
 MODEL_FILE = "_autotune_model_"
@@ -56,8 +55,6 @@ class Built:
     """Regions to compile instead of the whole model (see `regions`); None: not declared."""
     variants: Variants = field(default_factory=dict)
     """The first value of each is the model as it is (see `variants`)."""
-    tiers: TierSpecs = field(default_factory=dict)
-    """Quality levels that run faster (see `tiers`)."""
     compare: AuthorsWord | None = None
     """How its outputs are compared; None: within the study's tolerance."""
     padding: Mapping[str, float] = field(default_factory=dict)
@@ -93,8 +90,6 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
     if not callable(model):
         raise InputError(f"{workload.model} returned {noun_of(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
-    for tier in read.get("tiers", {}).values():
-        _require_known(tier.arguments, function, workload, f"{workload.model}: the tiers:")
     own = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())] if "inputs" in parts else []
     first, *more = kind.inputs_of(parts, own, calls)
     return Built(model, first, kind.of(parts, workload), tuple(more), **read)
@@ -226,7 +221,6 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "more_inputs": _more_inputs,
     "regions": _regions,
     "variants": _variants,
-    "tiers": lambda value, workload: parse_tier_specs(value, workload.model),
     "padding": _padding,
     "compare": _compare,
     "gradients": _gradients,

@@ -22,8 +22,6 @@ from autotune.plugins.both.both import BothResult
 from autotune.plugins.diagnose.command import Diagnosis
 from autotune.plugins.diagnose.diagnoser import ModelDiagnosis
 from autotune.plugins.record.recording import Recording
-from autotune.plugins.serving.selector import TieredStats
-from autotune.plugins.serving.tiered_model import LoadedTiers, TieredModel
 from autotune.plugins.upgrade.upgrade import Upgrade
 from autotune.study.records import TrialRecord
 from autotune.verification.verify import Verification
@@ -61,10 +59,6 @@ GROUPS: dict[str, list[Any]] = {
         autotune.record,
         Recording,
         autotune.AdaptivePolicy,
-        autotune.load_tiers,
-        LoadedTiers,
-        TieredModel,
-        TieredStats,
     ],
     "Errors": [autotune.AutotuneError, autotune.InputError, autotune.MismatchError, autotune.CallbackError],
 }

@@ -1,7 +1,6 @@
 """A small encoder with gated feed-forward layers (SwiGLU: Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
 
-It declares a variant: Swish as it is commonly written, or as one custom operator (`ops.Custom`). Its tiers
-are shorter encoders.
+It declares a variant: Swish as it is commonly written, or as one custom operator (`ops.Custom`).
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ def swiglu(
     batch: int = 2,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The encoder and one input of (batch, length, dim), with its variant and tiers."""
+    """The encoder and one input of (batch, length, dim), with its variant."""
     model = _SwiGlu(dim, depth, heads, hidden).set_train(False)
     fill(model, seed)
     return {
         "model": model,
         "inputs": (Tensor(weights.normal_input((batch, length, dim), seed)),),
         "variants": {"activation": {"plain": None, "fused": use_fused_swish}},
-        "tiers": {"full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1}},
     }
 
 

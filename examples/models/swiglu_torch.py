@@ -1,8 +1,7 @@
 """A small encoder with gated feed-forward layers (SwiGLU: Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
 
 It declares variants: Swish as it is commonly written or as one custom operator, and attention by PyTorch's fused
-function or step by step. Which of them is faster depends on what the compiler makes of the rest. Its tiers are shorter
-encoders.
+function or step by step. Which of them is faster depends on what the compiler makes of the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def swiglu(
     batch: int = 2,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The encoder and one input of (batch, length, dim), with its variants and tiers."""
+    """The encoder and one input of (batch, length, dim), with its variants."""
     model = _SwiGlu(dim, depth, heads, hidden).eval()
     fill(model, seed)
     return {
@@ -43,7 +42,6 @@ def swiglu(
             "activation": {"plain": None, "fused": use_fused_swish},
             "attention": {"sdpa": None, "math": use_math_attention},
         },
-        "tiers": {"full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1}},
     }
 
 

@@ -166,12 +166,6 @@ def test_the_folder_of_studies_can_be_set_for_a_team(cli, monkeypatch):
     assert "no studies in mine/" in cli("studies", "--studies-dir", "mine").stdout
 
 
-def test_what_runs_on_this_machine_alone_is_refused_with_a_cluster(cli):
-    """One sentence, which the API says with its own names of arguments."""
-    told = "that part runs on this machine alone"
-    assert f"--deadline and --on: {told}" in cli("tune", "vit", "--on", "ray", "--deadline", "50ms").stderr
-
-
 def test_ctrl_c_names_what_goes_on_and_the_answer_so_far(make_study, measurement, monkeypatch, capsys):
     """Before anything is proven the study alone is kept; after it, the answer can be exported at once."""
     monkeypatch.setattr(running.signal, "signal", lambda *_: None)

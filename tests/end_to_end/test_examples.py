@@ -38,7 +38,6 @@ NEEDS = {
     "lightning_training": ("torch", "pytorch_lightning"),
     "mindspore_training": ("mindspore",),
     "serving": ("torch", "fastapi", "uvicorn"),
-    "deadlines": ("torch",),
     "quantized": ("torch", "torchao"),
 }
 """Example -> what it imports; its framework first."""
@@ -71,7 +70,7 @@ def example(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-TRAINED = [name for name in NEEDS if name not in ("serving", "deadlines", "quantized")]
+TRAINED = [name for name in NEEDS if name not in ("serving", "quantized")]
 TRAINING = [example(name) for name in TRAINED]
 SERVING = [example("serving")]
 
@@ -152,32 +151,6 @@ def built(name: str) -> tuple[Any, Any]:
     if not isinstance(parts, dict):
         return parts
     return parts["model"], parts["inputs"] if isinstance(parts["inputs"], dict) else (parts["inputs"],)
-
-
-# Deadlines
-
-
-@pytest.mark.parametrize("name", [example("deadlines")])
-@pytest.mark.slow
-def test_deadlines_with_tiers(tmp_path, name):
-    """Every tier is compiled before the first tick, and every tick is answered by one of them."""
-    made = {"full": {}, "half_depth": {"depth": 8}, "one_layer": {"depth": 1}}
-    for tier, arguments in made.items():
-        write_tuned(name, tmp_path / f"{tier}.yaml", **arguments)
-    evidence = {"trial": 0, "num_samples": 1, "p50_s": 1e-3, "p99_s": 1e-3, "process_p99_s": [1e-3]}
-    content = {
-        "schema": 1, "model": "build", "framework": "torch", "device": "cpu", "deadline_s": 0.005,
-        "tiers": [
-            {"name": tier, "arguments": arguments, "file": f"{tier}.yaml", "verdict": "faster", "p99_s": p99_s,
-             "evidence": evidence}
-            for (tier, arguments), p99_s in zip(made.items(), (1e-3, 5e-4, 1e-4), strict=True)
-        ],
-    }  # fmt: skip
-    (tmp_path / "tiers.yaml").write_text(yaml.safe_dump(content))
-    said = run(name, tmp_path, str(tmp_path / "tiers.yaml"), "--tiers")
-    assert number(r"graphs: (\d+)", said) == 3
-    assert sum(map(int, re.findall(r": (\d+) calls", said))) == number(r"(\d+) ticks", said) == 200
-    assert "untuned" not in said
 
 
 # Quantised layers

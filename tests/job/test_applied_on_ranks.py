@@ -32,8 +32,8 @@ REASONS = {
 """Fault -> what the warning says of the rank that has it."""
 FAULTS = ["none", "late", *REASONS]
 WAITED_FOR = ("late", "too late", "only the others apply")
-ROWS = [(form, fault) for form in ("file", "step", "pipeline", "tiers") for fault in FAULTS]
-ROWS = [(form, fault) for form, fault in ROWS if fault != "part missing" or form in ("pipeline", "tiers")]
+ROWS = [(form, fault) for form in ("file", "step", "pipeline") for fault in FAULTS]
+ROWS = [(form, fault) for form, fault in ROWS if fault != "part missing" or form == "pipeline"]
 ROWS += [("generation", fault) for fault in ("none", "file missing", "other file", "too late")]
 ROWS += [("trainer", fault) for fault in ("none", "file missing", "late")]
 

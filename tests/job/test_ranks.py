@@ -194,7 +194,7 @@ class TestTheDecision:
 
     def test_some_rows_of_the_table(self, two, tmp_path):
         """One warning that names rank and reason, and then another model is tuned."""
-        rows = [("file", "file missing"), ("pipeline", "part missing"), ("tiers", "part missing"), ("step", "raises")]
+        rows = [("file", "file missing"), ("pipeline", "part missing"), ("step", "raises")]
         paths = {form: files(tmp_path, form) for form, _ in rows}
         for form, fault in rows:
             outcomes = two.run(really, form, fault, 1, paths[form])

@@ -18,16 +18,11 @@ MINDSPORE = Target("mindspore", "cpu", generates=False, sets_cores=True)
 SHAPES, LOG = {"shapes": ("rows=1,2",)}, {"traffic": "log.jsonl"}
 REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
     ({**SHAPES, **LOG}, None, "shapes and traffic: give one of them"),
-    ({"dry_run": True, "deadline": "1s"}, None, "dry_run and deadline: each tier is a study"),
-    ({"report": "r.html", "deadline": "1s"}, None, "report and deadline: each tier is a study of its own"),
-    ({"deadline": "1s", "on": "ray"}, None, "deadline and on: that part runs on this machine alone"),
     ({"instances": 2, "on": "ray"}, None, "instances and on: instances share one machine"),
-    ({"instances": 2, "deadline": "1s"}, None, "instances and deadline: a deadline is for one call at a time"),
     *(
         ({"framework": "both", name: value}, None, f"{name} and framework='both': each framework has a study")
-        for name, value in (("deadline", "1s"), ("dry_run", True), ("on", "ray"), ("report", "r.html"))
+        for name, value in (("dry_run", True), ("on", "ray"), ("report", "r.html"))
     ),
-    *(({"deadline": "1s", **shapes}, None, "a 99th percentile is promised for one shape") for shapes in (SHAPES, LOG)),
     *(({"inputs": "calls.pt", **shapes}, None, "results are compared on shapes of") for shapes in (SHAPES, LOG)),
     ({"arguments": {"rows": 3}, **SHAPES}, CPU, "arguments rows: the traffic says its sizes"),
     *(
@@ -43,7 +38,6 @@ REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
     ({"instances": 2, "objective": "throughput"}, GPU, "instances='2' and framework='torch', device='gpu': instances"),
 ]
 BY_WORKS_WORDS: dict[str, dict[str, Any]] = {
-    "deadline": {"deadline": "1s"},
     "shapes": SHAPES,
     "traffic": LOG,
     "inputs": {"inputs": "calls.pt"},

@@ -249,10 +249,9 @@ def test_the_command_and_the_api_write_the_same_page(cli, recorded, tmp_path, mo
 def test_a_place_that_cannot_be_written_is_a_sentence(cli, recorded, tmp_path):
     """Found before `tune` measures anything."""
     assert "no file can be written there" in cli("report", "earlier", "-o", str(tmp_path / "none" / "x.html")).stderr
-    for words, *more in (("no file can be", "none/x.html"), ("each tier is a study", "x.html", "--deadline", "50ms")):
-        refused = cli("tune", "--model", "vit", "--report", *more)
-        assert refused.returncode == 2
-        assert words in refused.stderr
+    refused = cli("tune", "--model", "vit", "--report", "none/x.html")
+    assert refused.returncode == 2
+    assert "no file can be written there" in refused.stderr
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ from autotune.planning.models import make_workload
 from autotune.question.question import Question
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import SearchSpace
-from autotune.workload.tiers import TierSpec
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 COMPILED = {"execution": "compile"}
@@ -110,8 +109,7 @@ def longer(model):
 def tiny(**more):
     print("built")
     return {"model": Net(), "inputs": np.ones((4, 8)), "regions": ["blocks.*"],
-            "variants": {"wait": {"usual": None, "short": shorten, "long": longer}},
-            "tiers": {"full": {}, "fast": {"arguments": {}, "tolerance": 0.02}}, **more}
+            "variants": {"wait": {"usual": None, "short": shorten, "long": longer}}, **more}
 
 
 def misspelt():
@@ -171,9 +169,8 @@ def test_strategies_that_are_tried_under_traffic():
 
 class TestAsked:
     def test_of_a_file(self, net):
-        """The model is built in a child; what a job could not import has no place. Tiers come back, the best first."""
+        """The model is built in a child; what a job could not import has no place."""
         said = read_declaration(make_workload("net.py:tiny", {}, "fake", "cpu", 0), {})
-        assert list(said.tiers.items()) == [("full", TierSpec()), ("fast", TierSpec(tolerance=0.02))]
         assert said.regions == ("blocks.*",)
         assert said.variants == {"wait": {"usual": None, "short": None, "long": None}}
 

@@ -14,8 +14,6 @@ import autotune
 from autotune.backends.registry import load_backend
 from autotune.integrations.hugging_face import tuned_model
 from autotune.measure.measurement import structure_sha256
-from autotune.measure.statistics import Verdict
-from autotune.plugins.serving.tier_file import TIERS, Tail, Tier, Tiers
 from tests.stand_ins.exports import export
 
 CONFIG = {"execution": "compile", "backend": "aot_eager"}
@@ -60,21 +58,6 @@ def _of_a_pipeline(folder: Path, config: dict[str, Any]) -> Path:
     return path
 
 
-def _of_tiers(folder: Path, config: dict[str, Any]) -> Path:
-    tail = Tail(trial=2, num_samples=1000, p50_s=0.01, p99_s=0.02, process_p99_s=(0.02,))
-    tiers = [
-        Tier(name=name, arguments={}, file=f"{name}.yaml", verdict=Verdict.FASTER, p99_s=0.02, evidence=tail)
-        for name in PARTS
-    ]
-    for name in PARTS:
-        export(folder / f"{name}.yaml", "torch", config, net(), [INPUT])
-    content = Tiers(
-        schema=TIERS.schema, model="m", framework="torch", device="cpu", deadline_s=0.05, tiers=tuple(tiers)
-    )
-    content.write(folder / "tiers.yaml")
-    return folder / "tiers.yaml"
-
-
 def _apply(path: str, models: dict[str, Any], policy: dict[str, Any]) -> Any:
     return autotune.load(path).apply(models["one"], **policy)
 
@@ -89,10 +72,6 @@ def _apply_to_a_pipeline(path: str, models: dict[str, Any], policy: dict[str, An
     return autotune.load(path).apply(Pipe(models), **policy)
 
 
-def _apply_tiers(path: str, models: dict[str, Any], policy: dict[str, Any]) -> Any:
-    return autotune.load_tiers(path).apply(models, **policy)
-
-
 def _give_a_trainer(path: str, models: dict[str, Any], policy: dict[str, Any]) -> Any:
     plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"))
     accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin), device_placement=False)
@@ -103,7 +82,6 @@ WRITE: dict[str, Callable[[Path, dict[str, Any]], Path]] = {
     "file": _of_a_model,
     "step": _of_a_step,
     "pipeline": _of_a_pipeline,
-    "tiers": _of_tiers,
     "generation": _of_texts,
     "trainer": _of_a_model,
 }
@@ -112,7 +90,6 @@ APPLY: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Any]] = {
     "file": _apply,
     "step": _take_step,
     "pipeline": _apply_to_a_pipeline,
-    "tiers": _apply_tiers,
     "generation": _apply,
     "trainer": _give_a_trainer,
 }
@@ -122,7 +99,7 @@ APPLY: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Any]] = {
 def state(held: Any) -> str:
     """What everything that the job holds is in, part by part."""
     found = autotune.stats(held)
-    parts = found.tiers if hasattr(found, "tiers") else [*found.components.values()] or [found]
+    parts = [*found.components.values()] or [found]
     states = {part.state or "untuned" for part in parts}
     return " and ".join(sorted(states))
 
@@ -137,14 +114,10 @@ def call(form: str, held: Any) -> None:
 def files(folder: Path, form: str, sound: dict[str, Any] = CONFIG) -> dict[str, str]:
     """Fault -> the path that a rank with this fault is given; "": that of a sound one."""
     made = {}
-    configs = {"": sound, "other file": OTHER, "part missing": sound, "no such compiler": UNKNOWN}
+    configs = {"": sound, "other file": OTHER, "no such compiler": UNKNOWN}
     for name, config in configs.items():
         (folder / f"{form} {name}").mkdir()
         made[name] = WRITE[form](folder / f"{form} {name}", config)
-    if form == "tiers":
-        (made["part missing"].parent / "two.yaml").unlink()
-    else:
-        made["part missing"] = made[""]
     (folder / "broken.yaml").write_text("schema: [1")
     made["file missing"] = made["raises"] = folder / "none.yaml"
     made["unreadable"] = folder / "broken.yaml"
@@ -157,7 +130,7 @@ def files(folder: Path, form: str, sound: dict[str, Any] = CONFIG) -> dict[str, 
 def applied(form: str, fault: str, paths: dict[str, str]) -> Any:
     """What the job holds on a rank with this fault."""
     models = {name: net() for name in PARTS}
-    if fault == "part missing" and form == "pipeline":
+    if fault == "part missing":
         del models["two"]
     if fault == "other structure":
         models[PARTS[0]] = net(9)

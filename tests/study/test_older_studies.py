@@ -19,7 +19,6 @@ from autotune.backends.capabilities import require
 from autotune.backends.registry import load_backend
 from autotune.errors import StoreError
 from autotune.measure.statistics import Verdict
-from autotune.plugins.serving.tier_file import read_tiers
 from autotune.study.earlier import STUDY
 from autotune.study.folder import FolderStudies
 from autotune.tuned.tuned_config import load_tuned
@@ -135,12 +134,6 @@ def test_an_export_is_read(path, tmp_path):
     tuned.write(tmp_path / "again.yaml")
     assert load_tuned(tmp_path / "again.yaml") == tuned
     assert read_prior(str(path), FolderStudies(tmp_path)).configs == (tuned.config,)
-
-
-@pytest.mark.parametrize("path", sorted(OLDER.glob("*/tiers.yaml")), ids=lambda path: path.parent.name)
-def test_a_file_of_tiers_is_read(path):
-    """With the grades of then."""
-    assert [tier.name for tier in read_tiers(path).tiers] == ["full", "small"]
 
 
 @pytest.mark.torch

@@ -17,7 +17,6 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import _READ, Built, build
-from autotune.workload.tiers import TierSpec
 from autotune.workload.workload import Task, Workload, file_reference, split_reference
 
 _numbers = itertools.count()
@@ -140,12 +139,6 @@ def test_a_dict_says_the_same_and_more(in_file: Make) -> None:
         ("'variants': {'a': {'plain': None}}", "the variant a must have the model as it is first"),
         ("'variants': {'a': {'plain': None, 'x': None}}", "the variant a=x is a NoneType"),
         ("'variants': {'a': {'plain': None, 1: print}}", "the variant a has a value whose name is no text"),
-        ("'tiers': ['full']", "returned ['full'] as tiers"),
-        ("'tiers': {'half size': {}}", "the tier 'half size' needs a name of letters, digits and underscores"),
-        ("'tiers': {'full': 3}", "the tier full: arguments: Input should be a valid dictionary"),
-        ("'tiers': {'full': {'sizes': [1, 2]}}", "the tier full: arguments.sizes:"),
-        ("'tiers': {'full': {'arguments': {}, 'tolerence': 0.1}}", "the tier full: tolerence: Extra inputs"),
-        ("'tiers': {'full': {}, 'small': {'depht': 2}}", "the tiers: depht: my-model has no such argument"),
     ],
 )
 def test_a_wrong_dict_is_a_sentence(in_file: Make, more: str, message: str) -> None:
@@ -158,11 +151,11 @@ def test_a_wrong_dict_is_a_sentence(in_file: Make, more: str, message: str) -> N
 _DECLARED = {
     "more_inputs": "[1]", "compare": "{'*': 1e-3}", "regions": "('a.*',)",
     "variants": "{'kind': {'plain': None, 'other': print}}", "padding": "{'batch': 0}", "gradients": "True",
-    "tiers": "{'full': {}}", "reset": "print",
+    "reset": "print",
 }  # fmt: skip
 _WITHOUT_EFFECT = {
     "infer": set[str](),
-    "train": {"compare", "regions", "variants", "padding", "tiers", "reset"},
+    "train": {"compare", "regions", "variants", "padding", "reset"},
     "generate": set(_DECLARED),
 }
 
@@ -180,17 +173,6 @@ def test_no_declaration_is_dropped_without_a_word(in_file: Make, task: Task, key
         return
     with pytest.raises(InputError, match=f"'{key}' that my-model returned cannot be used, since "):
         build(workload)
-
-
-def test_tiers_are_grades_in_their_order(in_file: Make) -> None:
-    """An entry is the function's arguments, or these and a tolerance; an argument may be called tolerance."""
-    tiers = "{'full': {}, 'half': {'arguments': {}, 'tolerance': 0.02}, 'a': {'tolerance': 0.5, 'depth': None}}"
-    source = f"def f(depth=4, tolerance=1):\n    return {{'model': print, 'inputs': 0, 'tiers': {tiers}}}\n"
-    assert list(build(in_file(source)).tiers.items()) == [
-        ("full", TierSpec()),
-        ("half", TierSpec(tolerance=0.02)),
-        ("a", TierSpec(arguments={"tolerance": 0.5, "depth": None})),
-    ]
 
 
 @pytest.mark.parametrize("missing", ["model", "inputs"])

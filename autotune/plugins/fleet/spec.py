@@ -29,7 +29,6 @@ _MODELS = "models"
 _OF_ALL = {
     "study": "its key is the study's name",
     **dict.fromkeys(("studies_dir", "report", "quiet"), "give it on the command line"),
-    "deadline": "use tune for it",
 }
 """Field that no model of a fleet has -> what to do."""
 

@@ -16,7 +16,6 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
 from autotune.job.stats import AdaptiveStats, HasStats, Stats, recorder_of
-from autotune.plugins.serving.selector import TieredStats
 
 _LABELS = ("model",)
 _STATES = ("tuned", "untuned", "settling", "adaptive")
@@ -67,9 +66,7 @@ class _StatsCollector(Collector):
         with self._lock:
             recorders = sorted(self._recorders.items())
         for name, recorder in recorders:
-            stats = recorder.stats()
-            found = _of_tiers(stats, name) if isinstance(stats, TieredStats) else _ModelMetrics(name).of(stats)
-            for family in found:
+            for family in _ModelMetrics(name).of(recorder.stats()):
                 families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 families[family.name].samples += family.samples
         return families.values()
@@ -148,27 +145,3 @@ class _ModelMetrics:
                 family = CounterMetricFamily(f"autotune_{name}", text, labels=_LABELS)
                 family.add_metric([self._name], value)
                 yield family
-
-
-def _of_tiers(stats: TieredStats, model: str) -> Iterator[Metric]:
-    for name, value, text in (
-        ("hopeless_calls", stats.num_hopeless, "Calls whose budget no tier was expected to keep"),
-        ("degraded_calls", stats.num_degraded, "Calls that went to a lesser tier than the promises would have had it"),
-    ):
-        family = CounterMetricFamily(f"autotune_{name}", text, labels=_LABELS)
-        family.add_metric([model], value)
-        yield family
-    labels = (*_LABELS, "tier")
-    calls = CounterMetricFamily("autotune_calls", "Calls of the model", labels=labels)
-    misses = CounterMetricFamily("autotune_missed_calls", "Calls that took longer than their budget", labels=labels)
-    promised = GaugeMetricFamily("autotune_promised_p99_seconds", "The confirmed 99th percentile", labels=labels)
-    seen = GaugeMetricFamily("autotune_p99_seconds", "99th percentile of the latest calls", labels=labels)
-    for tier in stats.tiers:
-        where = [model, tier.name]
-        calls.add_metric(where, tier.num_calls)
-        misses.add_metric(where, tier.num_misses)
-        if tier.promised_s is not None:
-            promised.add_metric(where, tier.promised_s)
-        if tier.latency_s is not None:
-            seen.add_metric(where, tier.latency_s.p99)
-    yield from (calls, misses, promised, seen)

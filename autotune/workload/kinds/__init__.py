@@ -57,7 +57,7 @@ def _kinds_for(parts: Mapping[str, Any]) -> Iterator[type[Work]]:
         yield from map(kind_named, PACKAGES.names())
 
 
-OF_ANY = ("model", "inputs", "more_inputs", "compare", "gradients", "regions", "variants", "padding", "tiers", "reset")
+OF_ANY = ("model", "inputs", "more_inputs", "compare", "gradients", "regions", "variants", "padding", "reset")
 """What an author's function may return for any kind, as far as the kind takes it."""
 
 

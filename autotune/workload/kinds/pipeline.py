@@ -21,7 +21,7 @@ class PipelineCalls(Infer):
     """See the module."""
 
     has_engines = False
-    unsuitable = dict.fromkeys(("variants", "padding", "tiers", "reset"), _OF_ONE_MODEL)
+    unsuitable = dict.fromkeys(("variants", "padding", "reset"), _OF_ONE_MODEL)
 
     @classmethod
     def is_asked_by(cls, task: Task, *, many_shapes: bool) -> bool:

@@ -34,7 +34,6 @@ class Text(Work):
         "variants": _OF_CALLS,
         "padding": "how prompts are padded is a knob of its own",
         "gradients": "none are recorded",
-        "tiers": _OF_CALLS,
         "reset": "each text begins with an empty cache",
     }
 

@@ -49,7 +49,6 @@ class Train(Work):
         "regions": "what is compiled of a step is a knob of its own",
         "variants": _OF_CALLS,
         "padding": "a step has one shape",
-        "tiers": _OF_CALLS,
         "reset": "the loss can do that: it is called with the model in each step",
     }
 

@@ -77,7 +77,7 @@ class SubjectOfCalls(SubjectOf):
         built, backend, model = self._built, self._backend, self._built.model
         regions = backend.regions
         if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
-            return Declaration(padding=tuple(built.padding), tiers=dict(built.tiers), met=self._met())
+            return Declaration(padding=tuple(built.padding), met=self._met())
         for region in built.regions or ():
             try:
                 regions.check_region(model, region)
@@ -93,7 +93,6 @@ class SubjectOfCalls(SubjectOf):
                 for name, choices in built.variants.items()
             },
             padding=tuple(built.padding),
-            tiers=dict(built.tiers),
             records_gradients=self._records_gradients(model, (built.inputs, *built.more_inputs)),
             constant_weights=backend.takes_constant_weights(model),
             met=self._met(),
