@@ -96,11 +96,6 @@ HOMES: dict[str, tuple[str, ...]] = {
 """Foreign library -> the files, or folders, that may import it."""
 
 FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "two frameworks": (
-        r"autotune\.plugins\.both\..*|(is|open|tune)_both|BothResult",
-        "plugins/both/",
-        ("api/tuning.py", "cli/tune.py", "question/allows.py"),
-    ),
     "a cluster of workers": (
         r"autotune\.bench\.workers|\w*Neighbours\w*|NEIGHBOURS|LOST_TRIALS|Lost|Worker[A-Z]\w*",
         "bench/",

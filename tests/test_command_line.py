@@ -63,7 +63,7 @@ def test_words_are_quoted(monkeypatch):
         ("build", "{x}:f", "--model '{x}:f'", "build='{x}:f'"),
         ("space", Path("a b"), "--space 'a b'", "space='a b'"),
         ("env", {"A": "1", "B": "2"}, "--env A=1 --env B=2", "env={'A': '1', 'B': '2'}"),
-        ("build", ["one", "two"], "--model one --model two", "build=['one', 'two']"),
+        ("prior", ["one", "two"], "--prior one --prior two", "prior=['one', 'two']"),
     ],
 )
 def test_a_field_is_worded_for_who_is_answered(field, value, flags, arguments):

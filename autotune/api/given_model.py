@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from os import PathLike
@@ -74,14 +74,9 @@ class _Naming:
     """What was not there before, the folder first."""
 
     def request_for(self, build: Any, inputs: list[Any] | None) -> Question:
-        models: tuple[str, ...]
-        if inputs is not None or (self.question.inputs is not None and framework_of(build) is not None):
-            models = (self._saved(build, inputs),)
-        elif isinstance(build, Mapping):
-            models = tuple(f"{framework}={self._text(model)}" for framework, model in build.items())
-        else:
-            models = (self._text(build),)
-        return self.question.model_copy(update={"build": models})
+        is_live = inputs is not None or (self.question.inputs is not None and framework_of(build) is not None)
+        model = self._saved(build, inputs) if is_live else self._text(build)
+        return self.question.model_copy(update={"build": model})
 
     def remove_written(self) -> None:
         for path in reversed(self.written):

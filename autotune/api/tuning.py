@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
@@ -16,10 +15,8 @@ from autotune.api.result import TuneResult, answer_so_far
 from autotune.api.running import Terms, reopen, search, terms_of
 from autotune.api.studies import studies_at
 from autotune.bench.supervisor_process import kept_supervisors
-from autotune.doors import USES
-from autotune.errors import InputError, shown_at_the_call
+from autotune.errors import shown_at_the_call
 from autotune.planning.manifest import make_manifest
-from autotune.question.allows import is_both
 from autotune.question.question import DEFAULT_STUDIES_DIR, Asked, AskedAgain, Question, taking
 from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay
@@ -46,8 +43,7 @@ def tune(
     * `build`: a function that returns `(model, inputs)`, or more (docs/models.md). It runs in other processes. One of a
       module is imported there by its place; of one in a notebook or script the source is written into the study's
       folder, with the imports, constants, functions and classes of the same notebook that it uses. Or a text as
-      `tune --model` takes it: `"FILE.py:FUNCTION"`, `"PACKAGE.MODULE:FUNCTION"`, a bundled name, `"hf:TYPE"`. Or, for
-      several frameworks, a dict of these by framework.
+      `tune --model` takes it: `"FILE.py:FUNCTION"`, `"PACKAGE.MODULE:FUNCTION"`, a bundled name, `"hf:TYPE"`.
     * `inputs`: None, unless `build` is a live `torch.nn.Module`: then its example inputs, a tensor, a tuple of
       positional or a dict of keyword arguments of a call. Model and inputs are saved (`torch.save`) into the study's
       folder, and trials load them from there; what happens to the live model later does not reach them. Or, with
@@ -59,8 +55,7 @@ def tune(
 
     Where, how long, and what for:
 
-    * `device`: `"auto"`, `"cpu"`, `"gpu"` or `"ascend"`. `framework`: `"torch"`, `"mindspore"`, `"both"`; None: by
-      device. Of `"both"` the result is that of the framework to use, with `results` and `comparison` (`BothResult`).
+    * `device`: `"auto"`, `"cpu"`, `"gpu"` or `"ascend"`. `framework`: `"torch"` or `"mindspore"`; None: by device.
     * `budget`: time for the whole call: `"10m"`, seconds, a YAML file, or a `Budget`; None:
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `effort`: `"quick"`,
       `"normal"` (None) or `"exhaustive"`. `jobs`: trials that are compiled at the same time; None: as many as there are
@@ -93,13 +88,6 @@ def tune(
     studies = studies_at(given.studies_dir, given.storage)
     terms = terms_of(given, begun, studies)
     with _audience(callbacks, progress=progress) as tell, kept_supervisors():
-        if is_both(given.framework):
-            if live_inputs is not None:
-                raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")
-            run = partial(search, notify=tell)
-            both = USES.require("tune_both")
-            found: TuneResult = both(given, build, terms, studies, run, tell=tell, notify=notify_all(callbacks))
-            return found
         with named_model(build, live_inputs, given, studies.folder, tell) as named:
             opened = studies.open_or_create(make_manifest(named, terms.limits))
         return _run(opened, terms, tell, on=given.on)

@@ -191,11 +191,6 @@ def framework_names() -> tuple[str, ...]:
     return (*bundled_names(), *DOOR.names())
 
 
-def is_framework(name: str) -> bool:
-    """There is a framework of this name."""
-    return name in BACKENDS or DOOR.has(name)
-
-
 def entry_of(framework: str) -> BackendEntry:
     """What is known of a framework. Raises InputError for an unknown name, and for a package that is broken."""
     if framework in BACKENDS:

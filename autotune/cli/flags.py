@@ -198,12 +198,12 @@ def asks(
             named = given.pop(_NAMED, None)
             if named and _is_typed(given["context"], "build"):
                 raise InputError(f"the model {named[0]} is named without a flag, and {flag('build')} names another")
-            if named and len(named) > 1 and not all("=" in one for one in named):
+            if named and len(named) > 1:
                 raise InputError(
                     f"{len(named)} models are named, {' and '.join(named)}",
                     tip="name one; a value is written without spaces: 5m, width=64",
                 )
-            question = Question.of({name: given.pop(name) for name in fields} | ({"build": named} if named else {}))
+            question = Question.of({name: given.pop(name) for name in fields} | ({"build": named[0]} if named else {}))
             if "build" in fields and not question.build:
                 raise InputError(
                     f"no model is named ({flag('build')})",

@@ -1,4 +1,4 @@
-"""A study is run with a display, and its verdict printed: what `tune`, `resume` and each tier have in common."""
+"""A study is run with a display, and its verdict printed: what `tune`, `resume` and a night have in common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from autotune.answer.result import StudyResult
     from autotune.api.running import Terms
     from autotune.question.question import Question
-    from autotune.render.live import LiveDisplay
     from autotune.study.study import Study
 
 
@@ -47,17 +46,11 @@ def _interrupted_in(study: Study) -> int:
     """Say what is kept of the study, its answer so far too, and what continues it. Returns the exit status."""
     from autotune.api.result import answer_so_far
 
-    status = interrupted(f"Resume with:\n  {study.command('resume')}")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
+    say(f"interrupted; all that was measured is kept. Resume with:\n  {study.command('resume')}")
     found = answer_so_far(study)
     if found is not None:
         say(f"the answer so far is kept: {found}\n  {study.command('export')}")
-    return status
-
-
-def interrupted(then: str = "The same command resumes the run") -> int:
-    """Say that a run was stopped, and what continues it. Returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-    say(f"interrupted; all that was measured is kept. {then}")
     return 130
 
 
@@ -66,9 +59,11 @@ def search(study: Study, terms: Terms, *, quiet: bool, on: str | None = None) ->
     from autotune.answer.result import StudyResult
     from autotune.answer.sections.failures import FailuresSection
     from autotune.api import running
+    from autotune.render.console import PlainConsole
+    from autotune.render.live import LiveDisplay
 
     try:
-        with live_display(quiet=quiet) as display:
+        with LiveDisplay(PlainConsole(stderr=True, quiet=quiet)) as display:
             running.search(study, terms, display, on=on)
     except AutotuneError:
         for label, line in FailuresSection(StudyResult(study)).facts():
@@ -77,18 +72,9 @@ def search(study: Study, terms: Terms, *, quiet: bool, on: str | None = None) ->
         raise
 
 
-def live_display(*, quiet: bool) -> LiveDisplay:
-    """What shows the trials while they run, on stderr."""
-    from autotune.render.console import PlainConsole
-    from autotune.render.live import LiveDisplay
-
-    return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
-
-
-def print_summary(answer: StudyResult, *, with_next: bool = True) -> None:
-    """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
+def print_summary(answer: StudyResult) -> None:
+    """The verdict as people read it."""
     from autotune.render.console import console
     from autotune.render.terminal import summary
 
-    screen = console()
-    screen.print(summary(answer, with_next=with_next))
+    console().print(summary(answer))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from autotune.cli.app import (
-    COMMANDS,
     app,
     begun,
     print_line,
@@ -19,7 +18,6 @@ from autotune.cli.flags import ENV_AGAIN, GroupedCommand, HelpAll, StudyName, as
 from autotune.cli.running import run_study
 from autotune.cli.team_defaults import sources_line, use_file
 from autotune.doors import USES
-from autotune.question.allows import is_both
 from autotune.question.question import Question
 
 if TYPE_CHECKING:
@@ -64,10 +62,6 @@ def tune(context: typer.Context, question: Question, *, help_all: HelpAll = Fals
     from autotune.planning.manifest import make_manifest
 
     require_report(question.report)
-    status: int
-    if is_both(question.framework):
-        status = COMMANDS.require("tune-both")(question)
-        return status
     studies = studies_at(question.studies_dir, question.storage)
     terms = terms_of(question, begun(), studies)
     with kept_supervisors():

@@ -17,7 +17,7 @@ from autotune.environment import num_usable_cores, usable_cpus
 from autotune.errors import InputError, SetupError, marked
 from autotune.files import is_utf8
 from autotune.measure.constraint import Constraint
-from autotune.planning.models import digest_of_inputs, make_workload, model_of, require_models, resolve_model
+from autotune.planning.models import digest_of_inputs, make_workload, require_model, resolve_model
 from autotune.planning.shapes import (
     objective_asked,
     shapes_asked,
@@ -45,7 +45,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     `limits` are those of the processes that are asked for devices, and for what the model declares.
     """
     check_text(question)
-    require_models(question.build, question.search_path or Path.cwd())
+    require_model(question.model, question.search_path or Path.cwd())
     shapes = shapes_asked(question)
     objective = objective_asked(question, shapes)
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
@@ -92,7 +92,7 @@ def check_text(question: Question) -> None:
     if question.study is not None:
         check_name(question.study)
     given = (
-        ("build", question.build),
+        ("build", [question.build or ""]),
         ("arguments", [*question.arguments, *map(str, question.arguments.values())]),
         ("env", [*question.env, *question.env.values()]),
     )
@@ -124,7 +124,7 @@ def study_name(question: Question, framework: str, device: Device, model: str | 
     """
     if question.study is not None:
         return question.study
-    model = model or model_of(question.build, framework)
+    model = model or question.model
     kind = kind_asked(question.task, many_shapes=asks_for_many_shapes(question))
     return "-".join([_short_name(model), *kind.named, framework, device])
 
@@ -138,7 +138,7 @@ def _short_name(model: str) -> str:
 
 def _make_workload(question: Question, framework: str, device: Device) -> Workload:
     return make_workload(
-        model_of(question.build, framework),
+        question.model,
         question.arguments,
         framework,
         device,

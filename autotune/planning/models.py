@@ -7,11 +7,9 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from autotune import models
-from autotune.backends.registry import is_framework
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean, marked
 from autotune.workload.function_digest import digest_of
@@ -20,29 +18,10 @@ from autotune.workload.kinds import kind_asked
 from autotune.workload.workload import Device, Task, Workload, file_reference, split_reference
 
 
-def named_models(texts: Iterable[str]) -> dict[str, str]:
-    """Framework -> its model, of the texts that say which framework it is for: `torch=FILE.py:FUNCTION`."""
-    return dict(text.split("=", 1) for text in texts if "=" in text and is_framework(text.partition("=")[0]))
-
-
-def model_of(texts: tuple[str, ...], framework: str) -> str:
-    """The model for a framework: the text that names it, or the only one. Raises InputError."""
-    named = named_models(texts)
-    if framework in named:
-        return named[framework]
-    if len(texts) == 1 and not named:
-        return texts[0]
-    raise InputError(
-        f"{marked('build', list(texts))}: one model for {framework} is needed",
-        tip=f"write: {marked('build', {framework: 'FILE.py:FUNCTION'})}",
-    )
-
-
-def require_models(texts: tuple[str, ...], search_path: Path) -> None:
+def require_model(model: str, search_path: Path) -> None:
     """Before devices are looked for: raises InputError for a model that is there for no framework."""
-    for model in named_models(texts).values() or texts:
-        if model not in models.names() and hub_of(model) is None:
-            resolve_model(model, "", "infer", search_path)
+    if model not in models.names() and hub_of(model) is None:
+        resolve_model(model, "", "infer", search_path)
 
 
 def make_workload(

@@ -49,14 +49,12 @@ def bundled_space(framework: str) -> Path:
     )
 
 
-def space_file_of(files: tuple[Path, ...], framework: str) -> Path:
+def space_file_of(given: Path | None, framework: str) -> Path:
     """The space file of a framework: the one that is given with `--space`, or the bundled one. Raises InputError."""
-    if not files:
+    if given is None:
         return bundled_space(framework)
-    if len(files) > 1:
-        raise InputError(f"{marked('space', files[1])}: one for {framework} is there already", tip="give one")
-    read_space_file(files[0])  # A mistake in it is found before the model is built.
-    return files[0]
+    read_space_file(given)  # A mistake in it is found before the model is built.
+    return given
 
 
 def space_of(

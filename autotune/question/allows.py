@@ -69,13 +69,6 @@ Side = Callable[[Facts], str | None]
 """How the user gave something; the empty text for something that is missing; None where it does not apply."""
 
 
-def is_both(framework: str | None) -> bool:
-    """Whether a value of `framework` names two."""
-    return framework is not None and (framework == BOTH or "+" in framework)
-
-
-BOTH = "both"
-_OWN_STUDIES = Why("each framework has a study of its own", "name one framework")
 _FIRST_TOKEN = Why(
     "only generated text has a first token and further ones",
     f"tune text generation: {marked('task', 'generate')}",
@@ -106,15 +99,6 @@ BY_WORK: dict[str, dict[Work, Why | None]] = {
     "instances": {"infer": None, "train": _INSTANCES, "generate": _INSTANCES},
     "ttft": {"infer": _FIRST_TOKEN, "train": _FIRST_TOKEN, "generate": None},
     "tpot": {"infer": _FIRST_TOKEN, "train": _FIRST_TOKEN, "generate": None},
-    BOTH: {
-        "infer": None,
-        "train": Why(
-            "a training step is tuned in one framework at a time, because the gradients that two optimizers keep "
-            "cannot be compared",
-            "make a study for each",
-        ),
-        "generate": Why("text generation is tuned in PyTorch only", f"use {marked('framework', 'torch')}"),
-    },
     "target": {
         "infer": None,
         "train": None,
@@ -125,7 +109,7 @@ BY_WORK: dict[str, dict[Work, Why | None]] = {
         ),
     },
 }
-"""Field, quantity, two frameworks, or a target that generates no text -> what there is against it, for each kind of
+"""Field, quantity, or a target that generates no text -> what there is against it, for each kind of
 work; None: it goes together."""
 
 
@@ -162,11 +146,6 @@ def _any_number(facts: Facts) -> str | None:
     return marked("instances", "auto") if facts.question.instances == "auto" else None
 
 
-def _two_frameworks(facts: Facts) -> str | None:
-    framework = facts.question.framework
-    return marked("framework", framework) if is_both(framework) else None
-
-
 def _argument_of_traffic(facts: Facts) -> str | None:
     twice = next((name for name in facts.dimensions if name in facts.question.arguments), None)
     return None if twice is None else f"{marked('arguments')} {twice}"
@@ -194,7 +173,6 @@ _TRAFFICS_INPUTS = Why("results are compared on shapes of the traffic")
 APART: tuple[tuple[Side, Side, Why], ...] = (
     (_given("shapes"), _given("traffic"), Why("give one of them", "a file has the shapes in it")),
     (_given("instances"), _given("on"), Why("instances share one machine")),
-    *((_given(name), _two_frameworks, _OWN_STUDIES) for name in ("dry_run", "on", "report")),
     *((_given("inputs"), _given(name), _TRAFFICS_INPUTS) for name in ("shapes", "traffic")),
     (_argument_of_traffic, _many_shapes, Why("the traffic says its sizes")),
     (
@@ -233,7 +211,6 @@ _SIDES: dict[str, Side] = {
     "ttft": _quantity("ttft"),
     "tpot": _quantity("tpot"),
     "target": _targets(lambda target: not target.generates),
-    BOTH: _two_frameworks,
 }
 
 

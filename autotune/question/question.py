@@ -118,7 +118,6 @@ def _as_text(given: Any) -> Any:
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Paths = Annotated[tuple[Path, ...], BeforeValidator(lambda given: tuple(map(_from_home, _listed(given))))]
 
 
 class Scope(Record):
@@ -143,10 +142,10 @@ class Scope(Record):
 class Question(Record):
     """What is asked, in the order in which the command line shows it."""
 
-    build: Texts = ask(
-        (),
+    build: str | None = ask(
+        None,
         "Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE, timm:NAME, mindcv:NAME, mindone:NAME or "
-        "mindyolo:FILE; FRAMEWORK=MODEL, once for each framework.",
+        "mindyolo:FILE.",
     )
     task: Literal["infer", "train", "generate"] = ask(
         "infer",
@@ -168,7 +167,7 @@ class Question(Record):
     device: Annotated[str, BeforeValidator(_device)] = ask(
         "auto", "auto, cpu, gpu (or cuda) or ascend (or npu).", variable="AUTOTUNE_DEVICE"
     )
-    framework: str | None = ask(None, "torch, mindspore or both. [by device]")
+    framework: str | None = ask(None, "torch or mindspore. [by device]")
     study: str | None = ask(None, "Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]")
     trials: int | None = ask(None, "Most trials of the study, earlier ones included. [24; no limit with a time]", ge=1)
     effort: Effort | None = ask(
@@ -188,7 +187,9 @@ class Question(Record):
     arguments: Annotated[dict[str, Scalar], BeforeValidator(_arguments)] = ask(
         {}, "NAME=VALUE for the model's function; repeatable."
     )
-    space: Paths = ask((), "Search-space file in place of the bundled one; one for each framework.")
+    space: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
+        None, "Search-space file in place of the bundled one."
+    )
     fixed_precision: bool = ask(False, "Do not try settings that change numerics.")
     process_settings: bool = ask(
         False,
@@ -261,10 +262,16 @@ class Question(Record):
         return self
 
     @property
+    def model(self) -> str:
+        """What is tuned: each command that takes a question asks for it."""
+        assert self.build is not None
+        return self.build
+
+    @property
     def scope(self) -> Scope:
-        """The part that decides which configs there are; of several space files the first."""
+        """The part that decides which configs there are."""
         return Scope(
-            space=str(self.space[0].resolve()) if self.space else None,
+            space=None if self.space is None else str(self.space.resolve()),
             preset="standard" if self.effort in (None, "normal") else self.effort,
             fixed_precision=self.fixed_precision,
             process_settings=self.process_settings,
@@ -327,7 +334,7 @@ class Asked(AskedAgain, total=False):
     traffic: str | PathLike[str] | None
     tolerance: float | None
     reference: str
-    space: str | PathLike[str] | Sequence[str | PathLike[str]]
+    space: str | PathLike[str] | None
     fixed_precision: bool
     process_settings: bool
     whole_step: bool

@@ -98,23 +98,14 @@ def paired_run_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, 
     )
 
 
-def paired_run_of_trials(
-    study: Study, first: int | None, second: int | None, folder: Path, other: Study | None = None
-) -> PairedRun:
-    """The configs of two trials of a study, or the second one of an `other` study of the same model; None: untuned.
-
-    Raises InputError for an unknown trial.
-    """
-
-    def side(study: Study, trial: int | None) -> Side:
-        config = study.manifest.space.untuned() if trial is None else study.record(trial).config
-        return Side(study.manifest.workload, config)
-
+def paired_run_of_trials(study: Study, first: int, second: int, folder: Path) -> PairedRun:
+    """The configs of two trials of a study. Raises InputError for an unknown trial."""
     manifest = study.manifest
+    workload = manifest.workload
     return PairedRun(
-        untuned=side(study, None),
-        first=side(study, first),
-        second=side(other or study, second),
+        untuned=Side(workload, manifest.space.untuned()),
+        first=Side(workload, study.record(first).config),
+        second=Side(workload, study.record(second).config),
         variables=study.variables,
         objective=manifest.objective,
         tolerance=manifest.tolerance,
@@ -211,16 +202,6 @@ def untuned_outcome(pair: PairedRun, bench: Bench, budget: Budget, deadline: Dea
     elif deadline.left_s() <= 0:
         raise TooLittleTimeError(budget)
     return outcome
-
-
-def second_failure(pair: PairedRun, bench: Bench, budget: Budget) -> Failure | None:
-    """How one process of `second` fails; None where it does not, or the untuned model does."""
-    for name, side in {"untuned": pair.untuned, "second": pair.second}.items():
-        folder = TrialFolder(absolute(pair.folder / name))
-        outcome = run_through_crashes(bench, folder, request_of(pair, budget, side, name))
-        if isinstance(outcome, Failure):
-            return outcome if name == "second" else None
-    return None
 
 
 class TooLittleTimeError(SetupError):

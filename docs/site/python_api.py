@@ -18,7 +18,6 @@ from autotune.job.load import Loaded
 from autotune.job.stats import Stats
 from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
-from autotune.plugins.both.both import BothResult
 from autotune.plugins.diagnose.command import Diagnosis
 from autotune.plugins.diagnose.diagnoser import ModelDiagnosis
 from autotune.plugins.record.recording import Recording
@@ -33,7 +32,6 @@ GROUPS: dict[str, list[Any]] = {
         autotune.load_study,
         autotune.watch,
         autotune.TuneResult,
-        BothResult,
         Speedup,
         TrialRecord,
     ],

@@ -86,12 +86,12 @@ def test_further_inputs_go_with_a_live_model(torch, tmp_path):
     request = Question(study="live", device="cpu")
     model = torch.nn.Linear(4, 4)
     with named_model(model, [torch.ones(2, 4), torch.ones(3, 4)], request, tmp_path, lambda _: None) as named:
-        file, _, function = named.build[0].rpartition(":")
+        file, _, function = named.build.rpartition(":")
     _, example, (further,) = runpy.run_path(file)[function]()
     assert (example.shape[0], further.shape[0]) == (2, 3)
     with_file = request.model_copy(update={"study": "filed", "inputs": tmp_path / "calls.pt"})
     with named_model(model, None, with_file, tmp_path, lambda _: None) as named:
-        file, _, function = named.build[0].rpartition(":")
+        file, _, function = named.build.rpartition(":")
     assert isinstance(runpy.run_path(file)[function](), torch.nn.Linear)
     with pytest.raises(InputError, match="a function brings its own"):
         split_inputs("calls.pt", [1])

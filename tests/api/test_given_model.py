@@ -53,21 +53,19 @@ def imported(tmp_path, monkeypatch):
 
 
 def test_names_stay_as_they_are(text_of):
-    """What `--model` takes, also one for each framework; nothing is written."""
-    assert text_of("vit")[0] == ("vit",)
-    models = {"torch": "net.py:one", "mindspore": "net.py:two"}
-    assert text_of(models)[0] == ("torch=net.py:one", "mindspore=net.py:two")
+    """What `--model` takes; nothing is written."""
+    assert text_of("vit")[0] == "vit"
     assert not Path("studies").exists()
 
 
 def test_a_function_of_a_file_is_named_by_its_place(text_of, imported, tmp_path):
     """Of a plain module by its file; of a package by its dotted name and the folder of the package."""
     module = imported("my_net", "def build():\n    return 1\n")
-    (text,), named = text_of(module.build)
+    text, named = text_of(module.build)
     assert text == f"{tmp_path / 'home' / 'my_net.py'}:build"
     assert named.search_path is None
     module = imported("my_package.nets.small", "def build():\n    return 1\n")
-    (text,), named = text_of(module.build)
+    text, named = text_of(module.build)
     assert (text, named.search_path) == ("my_package.nets.small:build", tmp_path / "home")
     assert not Path("studies").exists()
 
@@ -75,14 +73,14 @@ def test_a_function_of_a_file_is_named_by_its_place(text_of, imported, tmp_path)
 def test_a_function_of_a_notebook_is_written_into_the_study(text_of, notebook):
     """Under a name made of its content: the same function is the same file, another one is another."""
     build = notebook.run("import json\nN = 3\ndef build():\n    return json, N\n")["build"]
-    (text,), named = text_of(build)
+    text, named = text_of(build)
     assert named.study == "build-fake-cpu"
     path = Path(text.partition(":")[0])
     assert path.parent == Path("studies/build-fake-cpu")
     assert "N = 3" in path.read_text()
-    assert text_of(build)[0] == (text,)
+    assert text_of(build)[0] == text
     other = notebook.run("N = 4\n") and notebook.run("def build():\n    return N\n")["build"]
-    assert text_of(other, study="mine")[0][0].startswith("studies/mine/build_")
+    assert text_of(other, study="mine")[0].startswith("studies/mine/build_")
 
 
 def test_nothing_is_left_where_no_study_comes_of_it(text_of, notebook, tmp_path):

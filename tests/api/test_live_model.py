@@ -52,7 +52,7 @@ def saved(model, inputs, heard=None, **settings):
     request = Question.of({"device": "cpu", **settings})
     live = None if inputs is None else [inputs]
     with named_model(model, live, request, Path("studies"), (heard if heard is not None else []).append) as named:
-        return named.build[0], named
+        return named.build, named
 
 
 @pytest.mark.torch

@@ -73,7 +73,7 @@ def test_diagnose_asks_for_what_was_given(monkeypatch, tmp_path, notebook):
     asked = []
 
     def make_case(request, knobs):
-        (file, _, function) = request.build[0].rpartition(":")
+        (file, _, function) = request.build.rpartition(":")
         asked.append((Path(file).exists(), function, request.arguments, list(knobs)))
         raise InputError("enough")
 

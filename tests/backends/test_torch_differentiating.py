@@ -129,7 +129,7 @@ def test_weights_of_a_model_that_records_gradients_are_not_frozen(tmp_path, name
     """Such a config would fail, so the study has none."""
     path = tmp_path / "potential.py"
     path.write_text(MODEL)
-    manifest = make_manifest(Question(build=(f"{path}:{name}",), framework="torch", device="cpu"))
+    manifest = make_manifest(Question(build=f"{path}:{name}", framework="torch", device="cpu"))
     (freezing,) = (knob for knob in manifest.space.knobs if knob.name == "freezing")
     assert freezing.values == offered
 
@@ -143,7 +143,7 @@ def test_weights_that_cannot_be_constants_are_not_frozen(tmp_path, name, offered
     """A model in training mode, inference tensors, a weight that is NaN: what is known of the model costs no trial."""
     path = tmp_path / "plain.py"
     path.write_text(WEIGHTS)
-    manifest = make_manifest(Question(build=(f"{path}:{name}",), framework="torch", device="cpu"))
+    manifest = make_manifest(Question(build=f"{path}:{name}", framework="torch", device="cpu"))
     (freezing,) = (knob for knob in manifest.space.knobs if knob.name == "freezing")
     assert freezing.values == offered
 

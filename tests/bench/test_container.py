@@ -78,7 +78,7 @@ from autotune import environment
 from autotune.planning.manifest import variables_of
 from autotune.question.question import Question
 
-variables = variables_of(Question(build=("m",)), "torch", "cpu")
+variables = variables_of(Question(build="m"), "torch", "cpu")
 os.environ.update(variables)
 
 import torch
@@ -201,7 +201,7 @@ def test_threads_of_a_quota_are_a_variable_of_the_study(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(environment, "usable_cpus", lambda: frozenset(range(8)))
     monkeypatch.setattr("autotune.planning.manifest.usable_cpus", lambda: frozenset(range(8)))
-    question = Question(build=("m",))
+    question = Question(build="m")
     assert variables_of(question, "torch", "cpu") == {}
     monkeypatch.setattr(environment, "cpu_quota", lambda: 2.5)
     assert environment.usable_cores() == 2.5
@@ -220,7 +220,7 @@ def test_threads_of_a_framework_that_counts_the_machines_processors(monkeypatch)
     study's processes get that share of the part, and as many threads of kernels are on offer as it has cores."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 40)
-    question = Question(build=("m",), process_settings=True)
+    question = Question(build="m", process_settings=True)
 
     def offered(num_cores: int) -> tuple[object, ...]:
         here = Circumstances(

@@ -204,7 +204,7 @@ def test_a_device_that_is_named_is_looked_for_once(home, space_file, monkeypatch
 
     monkeypatch.setattr(manifest, "read_declaration", read)
     monkeypatch.setattr("autotune.planning.targets.find_devices", find)
-    asked = Question(build=("net.py:leaves",), framework="fake", device="gpu", space=str(space_file))
+    asked = Question(build="net.py:leaves", framework="fake", device="gpu", space=str(space_file))
     with nullcontext() if builds else pytest.raises(MissingDeviceError, match="finds only cpu"):
         assert manifest.make_manifest(asked).workload.device == "gpu"
     assert len(looked) == num_looks

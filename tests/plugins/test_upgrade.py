@@ -158,7 +158,7 @@ knobs:
         {"task": "train", "effort": "quick"},
         {"fixed_precision": True, "effort": "exhaustive"},
         {"process_settings": True, "objective": "throughput", "instances": "2"},
-        {"space": ["own.yaml"]},
+        {"space": "own.yaml"},
     ],
 )
 def test_the_space_that_an_export_asks_for_is_that_of_the_study(export, tmp_path, monkeypatch, flags):
@@ -166,7 +166,7 @@ def test_the_space_that_an_export_asks_for_is_that_of_the_study(export, tmp_path
     monkeypatch.setattr("autotune.planning.spaces.num_usable_cores", lambda: 2)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").write_text(OWN_SPACE)
-    question = Question.of({"build": ["vit"], "framework": "torch", "device": "cpu", **flags})
+    question = Question.of({"build": "vit", "framework": "torch", "device": "cpu", **flags})
     study = manifest.make_manifest(question)
     content = yaml.safe_load(export(search=study.search.model_dump(mode="json")).read_text())
     content["framework"] = "torch"
@@ -174,7 +174,7 @@ def test_the_space_that_an_export_asks_for_is_that_of_the_study(export, tmp_path
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     asked = question_of(load_tuned(tmp_path / "best.yaml"))
     searched_again, by_default = (
-        manifest.make_manifest(Question.of({**asked, "build": [asked["build"]], **more})).space.fingerprint
+        manifest.make_manifest(Question.of({**asked, **more})).space.fingerprint
         for more in ({}, Scope().asked_of(question.task))
     )
     assert searched_again == study.space.fingerprint

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from autotune.errors import InputError
-from autotune.question.allows import APART, BOTH, BY_WORK, Facts, Target, require_allowed
+from autotune.question.allows import APART, BY_WORK, Facts, Target, require_allowed
 from autotune.question.question import Question
 from autotune.workload.workload import Task
 
@@ -19,10 +19,6 @@ SHAPES, LOG = {"shapes": ("rows=1,2",)}, {"traffic": "log.jsonl"}
 REFUSED: list[tuple[dict[str, Any], Target | None, str]] = [
     ({**SHAPES, **LOG}, None, "shapes and traffic: give one of them"),
     ({"instances": 2, "on": "ray"}, None, "instances and on: instances share one machine"),
-    *(
-        ({"framework": "both", name: value}, None, f"{name} and framework='both': each framework has a study")
-        for name, value in (("dry_run", True), ("on", "ray"), ("report", "r.html"))
-    ),
     *(({"inputs": "calls.pt", **shapes}, None, "results are compared on shapes of") for shapes in (SHAPES, LOG)),
     ({"arguments": {"rows": 3}, **SHAPES}, CPU, "arguments rows: the traffic says its sizes"),
     *(
@@ -45,7 +41,6 @@ BY_WORKS_WORDS: dict[str, dict[str, Any]] = {
     "instances": {"instances": 2, "objective": "throughput"},
     "ttft": {"objective": "ttft"},
     "tpot": {"constraints": "tpot <= 1s"},
-    BOTH: {"framework": "torch+mindspore"},
     "target": {},
 }
 

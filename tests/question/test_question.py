@@ -80,7 +80,7 @@ def test_a_choice_is_worded_for_who_is_answered():
 
 def test_what_is_typed_and_what_is_given_in_python_are_one_question():
     """Texts or a list of them, NAME=VALUE or a dict, None or nothing."""
-    typed = Question.of({"arguments": ["rows=2", "name=a b"], "env": ["A=1"], "space": ["x.yaml"], "objective": None})
+    typed = Question.of({"arguments": ["rows=2", "name=a b"], "env": ["A=1"], "space": "x.yaml", "objective": None})
     given = Question.of({"arguments": {"rows": 2, "name": "a b"}, "env": {"A": 1}, "space": Path("x.yaml")})
     assert typed == given
     assert typed.objective is None

@@ -138,7 +138,7 @@ def net(tmp_path, monkeypatch):
 
 
 def wish(model):
-    return Question(build=(model,), framework="fake", device="cpu", space=("space.yaml",))
+    return Question(build=model, framework="fake", device="cpu", space="space.yaml")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def wish(model):
 def test_where_repeated_blocks_are_tried_unasked(framework, effort, tried):
     """Where equal blocks share a compilation, and the search is no quick one."""
     pytest.importorskip(framework)
-    space = make_manifest(Question(build=("vit",), framework=framework, device="cpu", effort=effort)).space
+    space = make_manifest(Question(build="vit", framework=framework, device="cpu", effort=effort)).space
     assert ("region" in names(space)) is tried
 
 
@@ -159,7 +159,7 @@ def test_strategies_that_are_tried_under_traffic():
     pytest.importorskip("torch")
 
     def strategies(*arguments, shapes):
-        asked = Question(build=("bert_small",), framework="torch", device="cpu", arguments=arguments, shapes=(shapes,))
+        asked = Question(build="bert_small", framework="torch", device="cpu", arguments=arguments, shapes=(shapes,))
         return {each.name: set(each.values) for each in make_manifest(asked).space.knobs}.get("shapes")
 
     assert "bucketed" not in strategies(shapes="seq=4..9")

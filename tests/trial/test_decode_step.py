@@ -122,7 +122,7 @@ def generated(model: Any, step: Any, seed: int, new_tokens: int = 8) -> list[int
 
 
 def test_the_task_says_what_is_possible_instead() -> None:
-    asked = {"build": ("vit",), "framework": "mindspore", "task": "generate", "device": "cpu"}
+    asked = {"build": "vit", "framework": "mindspore", "task": "generate", "device": "cpu"}
     with pytest.raises(InputError, match="text generation is tuned in PyTorch only") as caught:
         make_manifest(Question.of(asked))
     assert "examples/models/decode_step.py" in str(caught.value.tip)

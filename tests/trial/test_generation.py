@@ -204,7 +204,7 @@ def test_a_static_cache_in_buckets_is_right(name: str) -> None:
 def test_what_does_not_go_together_is_refused(asked: dict[str, Any], message: str) -> None:
     """In one sentence, before anything is built."""
     with pytest.raises(InputError, match=message):
-        make_manifest(Question.of({"build": ("hf:llama",), "device": "cpu", **asked}))
+        make_manifest(Question.of({"build": "hf:llama", "device": "cpu", **asked}))
 
 
 def test_steady_passes_are_told_by_token() -> None:

@@ -101,7 +101,7 @@ def main(question: Question, knob: Knobs = None) -> int:
 def _command(question: Question, knobs: Iterable[str]) -> str:
     return command(
         "diagnose",
-        build=question.build[0],
+        build=question.build,
         framework=question.framework,
         device=question.device,
         arguments={name: as_typed(value) for name, value in question.arguments.items()},

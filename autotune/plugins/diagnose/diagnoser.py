@@ -222,7 +222,7 @@ def make_case(question: Question, knobs: Iterable[str]) -> DiagnosisCase:
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return DiagnosisCase(
         workload=make_workload(
-            question.build[0],
+            question.model,
             question.arguments,
             framework,
             device,

@@ -88,7 +88,7 @@ class Night:
 
     def _failed(self, member: Member, error: AutotuneError) -> Row:
         say(f"{member.study} is left out: {error}" + (f" ({error.tip})" if error.tip else ""))
-        return replace(Row.of_error(member.study, error), model=", ".join(member.question.build))
+        return replace(Row.of_error(member.study, error), model=member.question.build or "")
 
     def _tuned(self, member: Member, shared: SharedTime, num_sharing: int) -> Row:
         terms = terms_of(member.question, time.monotonic(), self.studies)

@@ -129,7 +129,7 @@ def tune_watched(context: typer.Context, folder: str) -> None:
     }
     words = [word for word in context.meta[TYPED] if word != folder]
     typed = command("tune", asked.values["build"]) + options(**values)
-    context.default_map = {**(context.default_map or {}), **values, "build": [asked.values["build"]]}
+    context.default_map = {**(context.default_map or {}), **values, "build": asked.values["build"]}
     for line in lines_of(asked, " ".join([typed, *map(shlex.quote, words)])):
         say(line)
 

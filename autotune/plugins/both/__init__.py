@@ -1,1 +1,0 @@
-"""`--framework both`: a study for each of two frameworks, and their answers side by side."""
