@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError, InputError
     from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
-    from autotune.tuned.tuned_config import AdaptivePolicy
 
     diagnose: Callable[..., Any]
     expose: Callable[..., None]
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     watch: Callable[..., Any]
 
 __all__ = [
-    "AdaptivePolicy",
     "AutotuneError",
     "CallbackError",
     "InputError",
@@ -58,7 +56,6 @@ __all__ = [
 ]
 
 _PLACES = {
-    "AdaptivePolicy": "autotune.tuned.tuned_config",
     "AutotuneError": "autotune.errors",
     "CallbackError": "autotune.api.callbacks",
     "InputError": "autotune.errors",

@@ -90,8 +90,6 @@ LARGE_CLASSES = {
     "bench/supervisor.py:Supervisor": 259,
     "plugins/hubs/torch/hugging_face_inputs.py:InputMaker": 239,
     "plugins/ray/bench.py:RayBench": 237,
-    "plugins/serving/adaptive_model.py:AdaptiveModel": 233,
-    "plugins/serving/ledger.py:Ledger": 226,
     "study/study.py:Study": 335,
     "tuning/field.py:Field": 208,
     "tuning/loop.py:Tuner": 284,
@@ -105,8 +103,6 @@ RESTLESS_CLASSES = {
 CROWDED_METHODS = {
     "backends/torch/regions.py:_Pair._carry": 5,
     "plugins/ray/bench.py:RayBench._send": 6,
-    "plugins/serving/adaptive_model.py:AdaptiveModel._eager_after": 5,
-    "plugins/serving/adaptive_model.py:AdaptiveModel._first_call": 5,
 }
 """Private method with more parameters -> how many it may have."""
 

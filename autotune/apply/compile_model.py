@@ -17,7 +17,7 @@ from typing import Any
 from autotune.apply import shape_strategies
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import Step, StrategyContext
-from autotune.backends.capabilities import Versions, require
+from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import VARIANT, Config
@@ -68,16 +68,6 @@ def put_in_place(holder: Any, path: str, module: Any, changes: UndoLog) -> None:
     """Put a module where a pipeline has another one, until it is undone."""
     before = held_at(holder, path)
     changes.make(partial(put_at, holder, path, module), partial(put_at, holder, path, before))
-
-
-def versions_under(
-    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: UndoLog
-) -> Versions | None:
-    """The model under `config`, to be compiled for one shape at a time: without a shape strategy. See `PerShape`."""
-    parts = ConfigParts.of(config)
-    if backend.versions is None or list(variants) or parts.has_region:
-        return None  # Compiled code that is kept apart by shape is called without what stands around a copy.
-    return backend.versions(model, parts.of_one_shape, changes)
 
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:

@@ -73,8 +73,3 @@ class ConfigParts:
     def generation(self) -> dict[str, Scalar]:
         """How steps of generated text go to the code that is there."""
         return {name: self.settings[name] for name in GENERATION_KNOBS if name in self.settings.knobs()}
-
-    @property
-    def of_one_shape(self) -> Config:
-        """`settings` without those about new shapes."""
-        return Config({name: value for name, value in self.settings.root.items() if name not in NEW_SHAPE_KNOBS})

@@ -6,7 +6,7 @@ that sets one of them is invalid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -362,41 +362,6 @@ class Regions(Protocol):
         """What variants, and `compile` where `rewrites` is set, may rewrite in place of `model`."""
 
 
-class Versions(Protocol):
-    """A model under a config, to be compiled for one shape at a time."""
-
-    @property
-    def eager(self) -> Callable[..., Any]:
-        """The model under all that the config sets, but not compiled."""
-
-    @property
-    def gives_back(self) -> bool:
-        """Whether `drop` frees anything."""
-
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-        """Equal for calls that one version serves: shapes and types of tensors, and whatever else compiled code is
-        specialised to. Quick: it is asked at each call."""
-
-    def new(self) -> Callable[..., Any]:
-        """A version: compiled at its first call, for calls of one key."""
-
-    def warm(self) -> None:
-        """Do what the framework does once in a process before it compiles, if it was not done yet."""
-
-    def drop(self, version: Callable[..., Any]) -> None:
-        """Free what was compiled, so far as the framework lets go of it. The version is never called again."""
-
-    def memory_bytes(self) -> int | None:
-        """What the device's allocator has handed out; None where there is none (CPU)."""
-
-
-class PerShape(Protocol):
-    """Code for each shape that is kept apart from the code for others: adaptive jobs."""
-
-    def __call__(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
-        """None where this config's compiled code cannot be kept apart: nothing was set then."""
-
-
 class CompileCache(Protocol):
     """Compile caches that can be shipped with a tuned config."""
 
@@ -573,7 +538,6 @@ class Offers(Protocol):
     generation: Generation | None = None
     shapes: ShapeStrategies | None = None
     regions: Regions | None = None
-    versions: PerShape | None = None
     compile_cache: CompileCache | None = None
     shared_kernels: SharedKernels | None = None
     answered_probes: AnsweredProbes | None = None

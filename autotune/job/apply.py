@@ -97,10 +97,7 @@ class Application:
         if self._loaded.problem is not None:
             raise self._loaded.problem
         tuned = self._applying.tuned
-        if tuned.is_untuned and self._policy.limits(tuned) is not None:
-            why = f"the verdict is {tuned.verdict.value}: nothing is compiled, adaptive or not"
-            self._recorder.note("version", f"{self._loaded.path}: {why}")
-        elif tuned.is_untuned:
+        if tuned.is_untuned:
             _log.info("autotune: %s says %s: the model runs as it is", self._loaded.path, tuned.verdict.value)
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()

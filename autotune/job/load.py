@@ -22,7 +22,7 @@ from autotune.job.policy import MARGIN, LoadedFile, OnMismatch, Policy
 from autotune.job.stats import recorder_of, register
 from autotune.job.uses.step import UseOfStep
 from autotune.measure.parts import Compare
-from autotune.tuned.tuned_config import AdaptivePolicy, load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.build import Variants
 from autotune.workload.kinds.train import Train, own_loss
 
@@ -67,7 +67,6 @@ class Loaded(LoadedFile):
         margin: float | None = MARGIN,
         monitor: bool = False,
         variants: Variants | None = None,
-        adaptive: AdaptivePolicy | bool | None = None,
         process_settings: bool = False,
         compiler_options: bool = False,
         ranks: Sequence[int] | None = None,
@@ -89,9 +88,7 @@ class Loaded(LoadedFile):
         `compare` in docs/models.md). `margin`: if the first calls take longer than so many times the recorded latency,
         and longer than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the
         calls, for `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the
-        model's author declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`:
-        each shape is called eagerly until compiling it pays, by the bounds given (docs/many-shapes.md); None: if the
-        file says so.
+        model's author declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one.
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
         set, and is set now; `applied` takes it back. `compiler_options`: so may options of the compiler for which no
         bundled search space has a knob; they hold for this model alone. A config that needs either is not applied
@@ -104,9 +101,7 @@ class Loaded(LoadedFile):
         Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
         untuned model takes, is given up: one warning, and the untuned model from then on.
         """
-        policy = Policy(
-            on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options, ranks
-        )
+        policy = Policy(on_mismatch, check, margin, monitor, variants or {}, process_settings, compiler_options, ranks)
         given, _ = self.application(model, policy).applied()
         return given
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.later_calls import share_of
 from autotune.measure.parts import AuthorsWord, Compare
-from autotune.tuned.tuned_config import AdaptivePolicy, TunedConfig
+from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.build import Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
@@ -26,8 +26,6 @@ class Policy:
     margin: float | None = MARGIN
     monitor: bool = False
     variants: Variants = field(default_factory=dict)
-    adaptive: AdaptivePolicy | bool | None = None
-    """None: as the file says; False: not even then; True: with the file's bounds, or the usual ones."""
     process_settings: bool = False
     """What a config sets for the whole process may be set."""
     compiler_options: bool = False
@@ -42,22 +40,11 @@ class Policy:
             )
         share_of(self.check)
         _ = self.word
-        if not isinstance(self.adaptive, (AdaptivePolicy, bool, type(None))):
-            raise InputError(
-                f"adaptive={self.adaptive!r}: is neither a truth value nor an AdaptivePolicy",
-                tip="give it as autotune.AdaptivePolicy(max_versions=8)",
-            )
 
     @property
     def word(self) -> AuthorsWord | None:
         """How the job has outputs compared; None: as the file says. Raises InputError."""
         return None if isinstance(self.check, (bool, float)) else AuthorsWord.of(self.check)
-
-    def limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
-        """Those of an adaptive model; None where nobody wants one."""
-        if self.adaptive is False or (self.adaptive is None and tuned.adaptive is None):
-            return None
-        return self.adaptive if isinstance(self.adaptive, AdaptivePolicy) else tuned.adaptive or AdaptivePolicy()
 
     def told_of(self, error: Exception, *consequences: str) -> str:
         """What keeps a model from its config, in one line that says what to do where the job wants that."""

@@ -33,47 +33,6 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 _log.addFilter(_in_one_line)  # It stands before every handler, for whichever module writes to this log.
 
-Standing = Literal["eager", "compiling", "compiled", "slower", "failed"]
-
-
-@dataclass(frozen=True)
-class ShapeStats:
-    """Where a shape is, and why. Seconds of a call are medians of a few; None: not timed."""
-
-    shape: str
-    standing: Standing
-    num_eager: int
-    num_compiled: int
-    eager_s: float | None
-    compiled_s: float | None
-    why: str
-
-
-@dataclass(frozen=True)
-class AdaptiveStats:
-    """What a `Ledger` of an adaptive model decided until now."""
-
-    num_versions: int
-    """Compiled at this moment."""
-    num_compiled: int
-    """Compilations that gave a version."""
-    num_evicted: int
-    num_slower: int
-    """Versions that were no faster than the eager model, and dropped."""
-    num_failures: int
-    num_eager_calls: int
-    num_compiled_calls: int
-    compiling_s: float
-    """Seconds that were spent compiling, failures included."""
-    saved_s: float
-    """Seconds that compiled calls took less than eager ones would have: an estimate from the timed calls."""
-    grown_bytes: int
-    """By which the process grew while versions were compiled, less what it gave back when they went."""
-    stopped: str | None
-    """Why nothing more is compiled."""
-    shapes: tuple[ShapeStats, ...]
-    """The most called first."""
-
 
 @dataclass(frozen=True)
 class GenerationStats:
@@ -86,7 +45,7 @@ class GenerationStats:
     num_untuned: int
 
 
-EventKind = Literal["mismatch", "fallback", "slow", "artifact", "version"]
+EventKind = Literal["mismatch", "fallback", "slow", "artifact"]
 NUM_KEPT = 4096
 """Latest calls that percentiles are taken over."""
 
@@ -106,7 +65,7 @@ class Stats:
 
     state: str
     """`tuned`; `untuned` if the answer was to leave the model as it is, or it was given up; `settling` until the first
-    calls have shown that the tuned model does what it promised; `adaptive` where each shape is decided on its own."""
+    calls have shown that the tuned model does what it promised."""
     num_calls: int | None
     latency_s: Latency | None
     """Over the latest calls; on a device that computes on its own, over one call in `TIMED_EVERY`."""
@@ -118,8 +77,6 @@ class Stats:
     peak_memory_bytes: int | None
     """Peak of the device's allocator; on a CPU the process's resident set as it is now."""
     events: tuple[Event, ...]
-    adaptive: AdaptiveStats | None = None
-    """What was decided for each shape; None where the job did not ask for that."""
     generation: GenerationStats | None = None
     """Where the calls of `generate` went; None for other configs."""
     components: Mapping[str, Stats] = field(default_factory=dict)
@@ -130,14 +87,13 @@ class Stats:
 class StatsRecorder:
     """One for each model that `apply` gave or was given."""
 
-    state: Literal["settling", "tuned", "untuned", "adaptive"] = "untuned"
+    state: Literal["settling", "tuned", "untuned"] = "untuned"
     diagnose: Callable[[], Diagnosis | None] | None = None
-    """Asks the framework's own books; None where nothing was compiled. Neither this nor `adaptive` may refer to the
-    model: a recorder lives for as long as the model does, by which it is found."""
+    """Asks the framework's own books; None where nothing was compiled. It may not refer to the model:
+    a recorder lives for as long as the model does, by which it is found."""
     memory_bytes: Callable[[], int | None] = lambda: None
     note_first_call: Callable[[], None] = lambda: None
     calls: CallTimes | None = None
-    adaptive: Callable[[], AdaptiveStats] | None = None
     generation: Callable[[], GenerationStats | None] = lambda: None
     rehearsal: Callable[[], Callable[..., None] | None] = lambda: None
     """What `prepare` calls, found without keeping the model alive; None: there is nothing to prepare."""
@@ -165,7 +121,6 @@ class StatsRecorder:
             num_fallbacks=sum(event.kind == "fallback" for event in self.events),
             peak_memory_bytes=self.memory_bytes(),
             events=tuple(self.events),
-            adaptive=None if self.adaptive is None else self.adaptive(),
             generation=self.generation(),
         )
 

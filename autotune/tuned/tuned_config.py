@@ -44,23 +44,10 @@ EXPORT = Format(
         Change(1, "evidence", "process_pairs_s", renamed("process_pairs")),
         Change(1, "workload", "not_checked", gone),
         Change(1, "workload", "ranks", gone),
-        Change(1, "adaptive", "background", gone),
+        Change(1, "", "adaptive", gone),
     ),
 )
 """The schema of a tuned config, and what became of its earlier keys."""
-
-
-class AdaptivePolicy(Record):
-    """How a job decides. Off where a tuned config has none of these, and the caller gives none."""
-
-    max_versions: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Compiled versions at a time; past it the one that was called longest ago is evicted."""
-    max_memory_bytes: PositiveInt | None = None
-    """Once compiled versions took so many, no more are compiled. See `docs/many-shapes.md` for what is counted."""
-    max_failures: PositiveInt = 3
-    """After so many in a row nothing more is compiled."""
-    trust: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Share of the break-even that is waited for where recent calls say that it will be reached; 1: the whole."""
 
 
 class TunedWorkload(Record):
@@ -195,7 +182,6 @@ class TunedConfig(SparseRecord):
     that is not there has none, or its limits were not found. None: nobody looked."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
-    adaptive: AdaptivePolicy | None = None
     """To be written by hand: a job decides for each shape on its own. None: it does not, unless it asks for that."""
 
     @property

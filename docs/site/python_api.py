@@ -56,7 +56,6 @@ GROUPS: dict[str, list[Any]] = {
         autotune.prepare,
         autotune.record,
         Recording,
-        autotune.AdaptivePolicy,
     ],
     "Errors": [autotune.AutotuneError, autotune.InputError, autotune.MismatchError, autotune.CallbackError],
 }

@@ -29,10 +29,9 @@ def test_each_knob_is_in_one_part() -> None:
 
 
 def test_what_decides_about_new_shapes() -> None:
-    """The strategy with its numbers, and the limit of compilations; without them a config is for one shape."""
+    """The strategy with its numbers, and the limit of compilations."""
     parts = ConfigParts.of(Config({**CONFIG.root, "recompile_limit": 64}))
     assert parts.new_shapes == {"shapes": "bucketed", "num_buckets": 4, "recompile_limit": 64}
-    assert parts.of_one_shape == Config({"execution": "compile", "region": "blocks.*"})
 
 
 def test_a_config_of_settings_alone() -> None:

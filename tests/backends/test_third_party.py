@@ -36,7 +36,6 @@ import torch._inductor.config as inductor_config  # noqa: E402
 
 from autotune.backends.torch import third_party  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.torch.shapes import versions  # noqa: E402
 
 pytestmark = pytest.mark.torch
 COMPILE = {"execution": "compile"}
@@ -178,11 +177,6 @@ def test_what_it_does_not_tell_is_said(rude):
     assert (said.compiled, said.num_graphs, said.graph_breaks) == (True, 1, ())
     assert (said.cache_hits, said.num_kernels, said.num_fused) == (None, None, None)
     assert said.note == "rude does not tell of kernels, fusions and caches"
-
-
-def test_nothing_is_kept_apart_by_shape(rude):
-    """An adaptive job compiles for one shape after the other, and lets go of the code: of this one nobody knows how."""
-    assert versions(model_of(), Config({**COMPILE, "backend": rude}), UndoLog()) is None
 
 
 def test_a_graph_with_outputs_that_were_given(rude):

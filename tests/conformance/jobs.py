@@ -229,25 +229,6 @@ def a_right_result_is_checked(kit: Kit) -> None:
     assert (kit.lines, autotune.stats(tuned).state) == ([], "tuned")
 
 
-def each_shape_is_compiled_on_its_own(kit: Kit) -> None:
-    """Adaptive: as it earns it, within the bound on what is compiled; the others, and all after the block, are the
-    model's. As if compiling cost nothing: whether it is worth it here is not what is asked."""
-    model, inputs = kit.model(), [kit.rows(num) for num in (1, 2, 3)]
-    loaded = kit.loaded(compile_cold_s=1e-6, adaptive={"max_versions": 2})
-    with loaded.applied(model, on_mismatch="apply") as tuned:
-        assert list(kit.weights(tuned)) == list(kit.weights(model))
-        for x in inputs:
-            for _ in range(20):
-                assert kit.error(model, tuned, x) < kit.tolerance()
-        stats = autotune.stats(tuned)
-    if kit.adapts:
-        assert (stats.state, stats.adaptive.num_failures) == ("adaptive", 0)
-        assert 1 <= stats.adaptive.num_compiled - stats.adaptive.num_evicted <= 2
-        assert [shape.num_eager + shape.num_compiled for shape in stats.adaptive.shapes] == [20] * 3
-    assert kit.apart(tuned(inputs[1]), model(inputs[1])) == 0
-    assert autotune.stats(tuned).state == "untuned"
-
-
 def a_wrong_result_is_given_up(kit: Kit) -> None:
     """Computed in another precision, held against the model's: the outputs are the untuned ones, with one line."""
     model = kit.model()
@@ -305,7 +286,7 @@ ALWAYS: tuple[Callable[[Kit], None], ...] = (
     holds_the_models_own, leaves_the_model_untouched, saves_the_models_own, copies_are_untuned,
     weights_loaded_early_stay, all_is_as_before_after_the_block, a_second_application_takes_the_firsts_place,
     another_model_is_its_own, gradients_are_the_models, as_a_part_it_is_the_model, settings_of_the_process_stay,
-    the_jobs_own_error, a_right_result_is_checked, a_wrong_result_is_given_up, each_shape_is_compiled_on_its_own,
+    the_jobs_own_error, a_right_result_is_checked, a_wrong_result_is_given_up,
 )  # fmt: skip
 
 

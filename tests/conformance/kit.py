@@ -48,7 +48,6 @@ class Kit:
         self.folder = folder
         self.lines: list[str] = []
         """What the product has said since the case began."""
-        self.adapts = config["execution"] != "graph"
         """What is compiled can be kept apart by shape."""
         self.num_calls = 500
         """Of each thread of `no_call_is_torn`."""

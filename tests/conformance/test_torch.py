@@ -19,7 +19,6 @@ UNDER = {
     "a_call_that_changes_what_it_reads_is_made_once": ("captured",),
     "a_right_result_is_checked": ("captured", "blocks"),
     "a_wrong_result_is_given_up": ("captured",),
-    "each_shape_is_compiled_on_its_own": ("captured", "frozen"),
 }
 """Case -> the only configs under which it is tried."""
 FAST = {

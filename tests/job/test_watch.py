@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autotune.backends.undo import UndoLog
@@ -14,9 +13,6 @@ from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import Guard, GuardTerms
 from autotune.job.latency_check import MAX_LEFT_OUT, Promise
 from autotune.job.stats import StatsRecorder
-from autotune.plugins.serving.adaptive_model import AdaptiveModel
-from autotune.plugins.serving.ledger import Expected, Ledger
-from autotune.tuned.tuned_config import AdaptivePolicy
 from autotune_fake.backend import FakeBackend
 
 
@@ -141,33 +137,3 @@ def test_a_job_of_other_inputs_settles(guarded):
     assert recorder.state == "settling"
     guard("another")
     assert recorder.state == "tuned"
-
-
-def test_calls_of_each_shape_by_itself_are_looked_at():
-    """Adaptive: the eager calls are, and nothing is compiled for a model that leaves something behind."""
-    model, recorder = Model(num_left=99), StatsRecorder()
-
-    class Versions:
-        gives_back = False
-        eager = staticmethod(model.untuned)
-
-        def key(self, args, kwargs):
-            return args[0].shape
-
-        def new(self):
-            return model.tuned
-
-        def warm(self):
-            return None
-
-        def memory_bytes(self):
-            return None
-
-    ledger = Ledger(AdaptivePolicy(trust=1), Expected(compile_s=1000.0, ratio=0.5))
-    fallback = Fallback(model.untuned, UndoLog(), recorder)
-    adaptive = AdaptiveModel(FakeBackend(), Versions(), ledger, fallback, recorder, effects=model.effects)
-    for _ in range(3):
-        adaptive(np.ones(3))
-    assert recorder.state == "untuned"
-    assert model.calls == ["untuned"] * 3
-    assert "each call of the model changes left" in recorder.events[-1].message

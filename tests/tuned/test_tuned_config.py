@@ -44,7 +44,7 @@ def test_a_real_export_keeps_the_schema(tune_fake, cli, tmp_path):
     jsonschema.validate(faster, schema)
     assert set(faster) == {
         "schema", "framework", "verdict", "config", "untuned", "variants", "workload", "environment",
-        "search", "evidence", "artifact", "shapes", "texts", "components", "adaptive",
+        "search", "evidence", "artifact", "shapes", "texts", "components",
     }  # fmt: skip
     assert (tmp_path / "faster.yaml").read_text().startswith("# ")
     keep = {**faster, "verdict": "keep_untuned", "evidence": {**faster["evidence"], "speedup": None}}

@@ -71,7 +71,6 @@ class MindSporeBackend(Backend):
     proxies = proxy
     calls_file = tensors
     watch_calls = staticmethod(tensors.watch_calls)
-    versions = staticmethod(shapes.versions)
     compile = staticmethod(apply)
     effects = staticmethod(effects_of)
     process_settings = staticmethod(process_knobs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import inspect
 import logging
 import os
 import sys
@@ -111,7 +110,6 @@ def prepare(
     settings: Settings,
     changes: UndoLog,
     *,
-    one_shape: bool = False,
     input_gradients: bool = False,
     attempts: CompileAttempts | None = None,
     derivable: bool = False,
@@ -119,15 +117,12 @@ def prepare(
 ) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
-    `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others. `attempts`: what
-    does not compile runs as it is written; the backward is compiled along, so that it is known before anything runs.
-    `derivable`: what is compiled gets a `DerivableStep` around it. `guards_hooks` False: the caller sees to hooks of
-    modules that come and go.
+    `attempts`: what does not compile runs as it is written; the backward is compiled along, so that it is known before
+    anything runs. `derivable`: what is compiled gets a `DerivableStep` around it. `guards_hooks` False: the caller sees
+    to hooks of modules that come and go.
     """
     _require_constants(model, settings)
     arguments = _arguments(settings)
-    if arguments is not None and one_shape:
-        arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
     faults: Faults = []
     left_out, recompiles = CallsLeftOut(faults), watched()
@@ -243,14 +238,6 @@ def _arguments(settings: Settings) -> dict[str, Any] | None:
     if settings.backend in ("torchair", "npugraph_ex"):
         return npu.graph_arguments(settings)
     return compile_arguments(settings, mode_options(settings.mode))
-
-
-def _of_one_shape(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What would be made dynamic by itself never is; and where the graph breaks, functions of the model are compiled on
-    their own, under their own code objects, so far as this release can."""
-    isolates = "isolate_recompiles"
-    kept_apart = {isolates: True} if isolates in inspect.signature(torch.compile).parameters else {}
-    return {**kept_apart, "dynamic": bool(arguments["dynamic"])}
 
 
 def _refuse_too_many_threads(settings: Settings) -> None:

@@ -118,7 +118,6 @@ class TorchBackend(Backend):
     calls_file = files
     watch_calls = staticmethod(files.watch_calls)
     watch_components = staticmethod(watch_components)
-    versions = staticmethod(shapes.versions)
     capture_despite = staticmethod(capture_despite)
     materialise = staticmethod(materialise)
     differentiates = staticmethod(differentiates)

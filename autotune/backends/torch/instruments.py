@@ -282,11 +282,6 @@ def memory_of(device: Any) -> DeviceMemory | None:
     return DeviceMemory(own_bytes=own_bytes, free_bytes=int(free_bytes))
 
 
-def held_bytes(device: Any) -> int:
-    """What is held now."""
-    return int(device.memory_allocated()) + idle_pool_bytes(device)
-
-
 def idle_pool_bytes(device: Any) -> int:
     """What private pools have taken from the device and not handed out; 0 where the device does not list its memory."""
     snapshot = getattr(device, "memory_snapshot", None)

@@ -9,11 +9,13 @@ cache holds (`FrozenStep.again`), and hooks of modules (`Hooks`).
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter, methodcaller
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,7 +26,6 @@ from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiled_step import again
 from autotune.backends.torch.knobs import Settings
 from autotune.backends.torch.precision import order_of
-from autotune.backends.torch.shapes import function_of_its_own
 from autotune.backends.torch.static_cache import CacheForm
 from autotune.backends.torch.tensors import device_of
 from autotune.backends.undo import UndoLog
@@ -85,7 +86,7 @@ class Programs:
             with self._lock:
                 program = self._made.get(form)
                 if program is None and len(self._made) < self._most:
-                    step = self._wrap(self._compile(function_of_its_own(self._step)))
+                    step = self._wrap(self._compile(_of_its_own(self._step)))
                     program = Program(self._around(step), self._around(again(step)))
                     self._made[form] = program
         return program
@@ -217,3 +218,17 @@ def _seen(value: Any, is_open: bool) -> Hashable:
 
 def _open_sizes(shape: torch.Size) -> tuple[bool, ...]:
     return tuple([size > 1 for size in shape])
+
+
+_NUMBERS = itertools.count()
+"""Dynamo remembers sizes by a function's name and line, and would make those that it saw change dynamic."""
+
+
+def _of_its_own(step: Any) -> FunctionType:
+    """What calls `step` and has a code object that nothing else has: dynamo keeps what it compiled by code object."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    code = call.__code__.replace(co_name=f"version_{next(_NUMBERS)}")
+    return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from autotune.apply.compile_model import compile_under, given_functions, versions_under
+from autotune.apply.compile_model import compile_under, given_functions
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
-from autotune.doors import USES
-from autotune.errors import InputError
-from autotune.job.fallback import Fallback, MismatchError, put_back
-from autotune.job.guard import Guard, GuardTerms, RecordedCalls
+from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.guard import Guard, RecordedCalls
 from autotune.job.stats import expect_calls
 from autotune.job.uses.use import Applying, Held, Use, releasing
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.workload.build import Apply
 from autotune.workload.kinds.infer import Infer
 from autotune.workload.kinds.work import Work
 
@@ -48,17 +45,16 @@ class UseOfCalls(Use):
         start, tuned = self._warm_start(backend), self._tuned_calls(backend)
         terms = self._terms(backend, fits=fits, unchecked_caches=start is not None and start.unchecked)
         fallback = self._applying.fallback_to(backend.proxies.direct(self.model), repeats=True)
-        functions = self._functions(tuned)
-        step, calls = self.model, self._adaptive(backend, tuned, fallback, terms)
-        if calls is None:
-            backend.input_gradients = tuned.workload.signature.records_gradients
-            with backend.watching_recompiles(tuned.shapes is not None):
-                changes, shapes = self._applying.changes, tuned.shapes
-                step = compile_under(backend, self.model, tuned.config, functions, changes, shapes=shapes)
-            recorder = self._applying.recorder
-            calls = Guard(backend, backend.proxies.direct(step), fallback, terms, recorder, warm_start=start)
-            if not (step is self.model or self._has_right_gradients(backend, tuned)):
-                calls = self._without_gradients(backend, calls, fallback)
+        functions = given_functions(tuned.config, tuned.variants, self._applying.policy.variants)
+        backend.input_gradients = tuned.workload.signature.records_gradients
+        with backend.watching_recompiles(tuned.shapes is not None):
+            changes, shapes = self._applying.changes, tuned.shapes
+            step = compile_under(backend, self.model, tuned.config, functions, changes, shapes=shapes)
+        recorder, of_a_step = self._applying.recorder, not self.is_measured
+        calls: Callable[..., Any]
+        calls = Guard(backend, backend.proxies.direct(step), fallback, terms, recorder, warm_start=start)
+        if not (step is self.model or self._has_right_gradients(backend, tuned)):
+            calls = RecordedCalls(backend, self.model, calls, fallback, recorder, of_a_step=of_a_step)
         return self._stand_in(backend, step, self._within(backend, calls, fallback), fallback)
 
     def _tuned_calls(self, backend: Backend) -> TunedConfig:
@@ -96,39 +92,3 @@ class UseOfCalls(Use):
         """It stands for what the job gave, whose names its checkpoints have, or for a function's model."""
         held = self.given if backend.check_model(self.given) is None else self.model
         return backend.proxies.proxy(held, step, call, holding, self._method)
-
-    def _adaptive(
-        self, backend: Backend, tuned: TunedConfig, fallback: Fallback, terms: GuardTerms
-    ) -> Callable[..., Any] | None:
-        """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
-        applying, recorder, path = self._applying, self._applying.recorder, self._applying.loaded.path
-        limits = applying.policy.limits(tuned)
-        if limits is None:
-            return None
-        if applying.pact is not None:
-            why = "ranks that each decide by their own clocks would not decide alike"
-            recorder.note("version", f"{path}: {why}: not adaptive", applying.pact.level)
-            return None
-        try:
-            adapt = USES.require("adaptive_model")
-        except InputError as problem:
-            recorder.note("version", f"{path}: {problem}: applied to all calls, not adaptive")
-            return None
-        versions = versions_under(backend, self.model, tuned.config, self._functions(tuned), applying.changes)
-        if versions is None:
-            put_back(applying.changes.undo, recorder)
-            why = "what this config compiles cannot be kept apart by shape"
-            recorder.note("version", f"{path}: {why}: applied to all calls, not adaptive")
-            return None
-        check = terms.check if applying.policy.check else None
-        adaptive: Callable[..., Any] = adapt(
-            limits, tuned, versions, backend, recorder=recorder, fallback=fallback, terms=terms, check=check
-        )
-        return self._without_gradients(backend, adaptive, fallback)
-
-    def _functions(self, tuned: TunedConfig) -> list[Apply]:
-        return given_functions(tuned.config, tuned.variants, self._applying.policy.variants)
-
-    def _without_gradients(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> RecordedCalls:
-        recorder = self._applying.recorder
-        return RecordedCalls(backend, self.model, call, fallback, recorder, of_a_step=not self.is_measured)

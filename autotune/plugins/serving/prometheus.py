@@ -15,10 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
-from autotune.job.stats import AdaptiveStats, HasStats, Stats, recorder_of
+from autotune.job.stats import HasStats, Stats, recorder_of
 
 _LABELS = ("model",)
-_STATES = ("tuned", "untuned", "settling", "adaptive")
+_STATES = ("tuned", "untuned", "settling")
 
 
 _COLLECTORS: WeakKeyDictionary[CollectorRegistry, _StatsCollector] = WeakKeyDictionary()
@@ -82,8 +82,6 @@ class _ModelMetrics:
         """As far as something is known."""
         yield from self._calls(stats)
         yield from self._counts(stats)
-        if stats.adaptive is not None:
-            yield from self._decisions(stats.adaptive)
         if stats.peak_memory_bytes is not None:
             memory = GaugeMetricFamily("autotune_memory_bytes", "Peak of the device's allocator", labels=_LABELS)
             memory.add_metric([self._name], stats.peak_memory_bytes)
@@ -110,26 +108,6 @@ class _ModelMetrics:
             ):
                 latency.add_metric([self._name, quantile], seconds)
         yield latency
-
-    def _decisions(self, adaptive: AdaptiveStats) -> Iterator[Metric]:
-        versions = GaugeMetricFamily("autotune_versions", "Compiled versions, one for each shape", labels=_LABELS)
-        versions.add_metric([self._name], adaptive.num_versions)
-        yield versions
-        yield from self._counters(
-            {
-                "versions_compiled": (adaptive.num_compiled, "Versions compiled"),
-                "versions_evicted": (adaptive.num_evicted, "Versions that went for another one"),
-                "versions_slower": (adaptive.num_slower, "Versions dropped as no faster than the eager model"),
-                "versions_failed": (adaptive.num_failures, "Versions that did not compile, or failed at a call"),
-                "eager_calls": (adaptive.num_eager_calls, "Calls that were made eagerly"),
-                "compiled_calls": (adaptive.num_compiled_calls, "Calls of compiled versions"),
-                "compiling_seconds": (adaptive.compiling_s, "Seconds spent compiling versions"),
-            }
-        )
-        # Not a counter: it is an estimate, which is corrected, and can be below zero.
-        saved = GaugeMetricFamily("autotune_saved_seconds", "Seconds that versions saved in calls", labels=_LABELS)
-        saved.add_metric([self._name], adaptive.saved_s)
-        yield saved
 
     def _counts(self, stats: Stats) -> Iterator[Metric]:
         counts: dict[str, tuple[float | None, str]] = {

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.capabilities import VaryingAxis, Versions
+from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.contracts.runtime import DeviceReport
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
@@ -38,7 +38,6 @@ from autotune_fake.capabilities import (
     FakeRegions,
     FakeShapes,
     FakeTraining,
-    FakeVersions,
 )
 from autotune_fake.clock import RealClock, SimulatedClock, clock_of_a_trial, slowed
 
@@ -112,10 +111,6 @@ class FakeBackend(Backend):
             return BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
-
-    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
-        """None for a config with a `region`."""
-        return None if "region" in config.root else FakeVersions(self, model, config)
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return tuple(name for name in ("threads",) if config.get(name) is not None)

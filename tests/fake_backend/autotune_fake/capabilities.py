@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -195,37 +195,3 @@ class FakeCache:
 
     def build_tools(self) -> dict[str, str]:
         return {}
-
-
-class FakeVersions:
-    """See `Versions`. An eager call takes `eager_ms`."""
-
-    gives_back = True
-
-    def __init__(self, backend: FakeBackend, model: Any, config: Config) -> None:
-        self._backend = backend
-        self._model = model
-        self._config = config
-        self._versions: list[Callable[..., Any]] = []
-
-    def eager(self, *args: Any, **kwargs: Any) -> Any:
-        self._backend.clock.sleep(float(self._config.get("eager_ms") or 0) / 1e3)
-        return self._model(*args, **kwargs)
-
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-        return tuple((each.shape, str(each.dtype)) for each in (*args, *kwargs.values()))
-
-    def new(self) -> Callable[..., Any]:
-        version = self._backend.compile(self._model, self._config, UndoLog())
-        self._versions.append(version)
-        return version
-
-    def warm(self) -> None:
-        pass
-
-    def drop(self, version: Callable[..., Any]) -> None:
-        self._versions.remove(version)
-
-    def memory_bytes(self) -> int | None:
-        """So many for each version as `version_bytes` says."""
-        return len(self._versions) * int(self._config.get("version_bytes") or 0)
