@@ -80,7 +80,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         *("backends/mindspore/", "models/mindspore/", "plugins/hubs/mindspore/", "plugins/watch/mindspore/"),
         "integrations/mindspore.py",
     ),
-    "optuna": ("study/", "planning/", "plugins/postgres/", "plugins/samplers/"),
+    "optuna": ("study/", "planning/", "plugins/postgres/"),
     "scipy": ("study/sampler/", "measure/early_look.py"),
     "sqlalchemy": ("study/sqlite.py", "plugins/postgres/"),
     "psycopg": ("plugins/postgres/",),

@@ -65,7 +65,7 @@ def tune(
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or
       `"total:CALLS"`. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
-      `"float64"`. `space`, `fixed_precision`, `process_settings`, `whole_step`, `instances`, `prior`, `sampler`,
+      `"float64"`. `space`, `fixed_precision`, `process_settings`, `whole_step`, `instances`, `prior`,
       `seed` and `env`: as the options of the same names of `tune`.
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name

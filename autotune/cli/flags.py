@@ -27,7 +27,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Time": ("budget", "effort", "trials", "jobs", "compile_timeout", "trial_timeout", "dry_run"),
     "What counts": ("objective", "constraints", "tolerance", "reference", "fixed_precision"),
-    "Search": ("process_settings", "instances", "space", "prior", "sampler"),
+    "Search": ("process_settings", "instances", "space", "prior"),
     "Output": ("study", "studies_dir", "report", "quiet", "as_json", "config"),
     "Many machines": ("on", "storage"),
 }
@@ -58,7 +58,6 @@ _VALUES = {
     "effort": "EFFORT",
     "prior": "STUDY",
     "study": "NAME",
-    "sampler": "NAME",
     "studies_dir": "FOLDER",
     "on": "CLUSTER",
     "storage": "URL",

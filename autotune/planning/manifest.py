@@ -29,7 +29,6 @@ from autotune.question.allows import Facts, Target, asks_for_many_shapes, requir
 from autotune.question.question import Question
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest
-from autotune.study.sampler.sampler import SAMPLERS
 from autotune.study.study import check_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
@@ -50,7 +49,6 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
     objective = objective_asked(question, shapes)
     constraints = tuple(Constraint.parse(text) for text in question.constraints)
     framework, device = choose_target(question.framework, question.device, limits, looks=False)
-    sampler = None if question.sampler is None else SAMPLERS.require("optuna").name_of(question.sampler)
     quantities: dict[str, str] = {objective.quantity: marked("objective", objective.name)}
     quantities |= {bound.quantity: marked("constraints", bound.text) for bound in constraints}
     dimensions = () if shapes is None else shapes.dimensions
@@ -78,7 +76,6 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         variants=declared.variants,
         components=declared.components,
         search=question.scope,
-        sampler=sampler,
     )
 
 

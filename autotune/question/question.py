@@ -218,9 +218,6 @@ class Question(Record):
     )
     seed: int = ask(0, "Seed of weights, inputs and the order of trials.", ge=0, le=2**32 - 1)
     prior: Texts = ask((), "STUDY or exported YAML whose best configs are tried first; repeatable.")
-    sampler: str | None = ask(
-        None, "An Optuna sampler in place of the tool's own: tpe, random, gp, ... or PACKAGE.MODULE:CLASS."
-    )
     env: Annotated[dict[str, str], BeforeValidator(_variables)] = ask(
         {}, "Environment variable NAME=VALUE for every measured process; repeatable."
     )
@@ -340,7 +337,6 @@ class Asked(AskedAgain, total=False):
     whole_step: bool
     instances: str | int | None
     prior: str | Sequence[str]
-    sampler: str | None
     seed: int
     env: Mapping[str, str] | None
     compile_timeout: float | None

@@ -58,6 +58,7 @@ STUDY = Format(
             for plan in ("sampling", "sentinel")
             for key in ("clearly_slower", "samples_to_judge")
         ),
+        Change(4, MANIFEST, "sampler", gone),
         Change(4, "budget", "tail", gone),
         Change(4, "confirmation", "blocks_s", renamed("blocks")),
         Change(4, "confirmation", "retired", gone),

@@ -50,8 +50,6 @@ class Manifest(Record):
     """What the call of a pipeline calls; empty for one model."""
     search: Scope = Scope()
     """What was asked of the space, of which `space` is what holds here."""
-    sampler: str | None = None
-    """A class of `optuna.samplers`, or `package.module:Class`, that chooses the configs; None: `EnumSampler`."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Manifest:
@@ -133,7 +131,6 @@ class Manifest(Record):
             "tolerance": self.tolerance,
             "reference": self.reference_precision,
             "environment variables": _named(self.variables),
-            "sampler": self.sampler,
         }
 
     def write(self, path: Path) -> None:

@@ -115,7 +115,6 @@ def test_a_shell_completes_models_and_studies(tmp_path, monkeypatch):
 NEAR = [
     (("tune", "--model", "resnet8", "--device", "cpu"), "did you mean resnet18?"),
     (("tune", "--model", "vit", "--device", "cpu", "--effort", "quik"), "did you mean quick?"),
-    (("tune", "--model", "vit", "--device", "cpu", "--sampler", "tpee"), "did you mean tpe?"),
     (("shwo", "s"), "Did you mean 'show'?"),
     (("tune", "vit", "--trails", "3"), "did you mean --trials?"),
     (("tune", "vit", "--framework", "pytorch"), "did you mean torch?"),

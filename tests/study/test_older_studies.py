@@ -127,6 +127,16 @@ def test_a_study_of_several_ranks_is_refused_in_a_sentence(folder, cli):
     assert "key ranks: trials of 2 ranks are not read any more" in result.stderr
 
 
+@pytest.mark.parametrize("folder", ["a3425a6e-fake"], indirect=True)
+def test_a_study_that_a_sampler_of_optuna_began_is_read(folder):
+    """What chose its configs is no part of it any more."""
+    (path,) = folder.glob("*/manifest.json")
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps({**written, "sampler": "TPESampler"}))
+    with closing(FolderStudies(folder).open(written["name"])) as opened:
+        assert opened.records()
+
+
 @pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.parent.name)
 def test_an_export_is_read(path, tmp_path):
     """As jobs and commands read it, and as a prior; written again it is read again."""

@@ -1,33 +1,21 @@
-"""`Sampler`: the next config of a study: what was planned, then what `EnumSampler` or one of Optuna's proposes."""
+"""`Sampler`: the next config of a study: what was planned, then what `EnumSampler` proposes."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
 
 from autotune.config import Config
-from autotune.doors import Door
 from autotune.measure.measurement import Failure, Reason
 from autotune.study.early_stop import ExpectedGain, StopRule
 from autotune.study.records import TrialRecord, Tried
 from autotune.study.sampler.enum_sampler import EnumSampler, Excluded
 from autotune.study.study import Study
 
-SAMPLERS: Door[Any] = Door("autotune.samplers", "sampler", type)
-"""Classes of samplers that take the place of `EnumSampler`."""
 MAX_SETUP_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""
-
-
-class Given(Protocol):
-    """A sampler behind that door."""
-
-    def choose(self, trials: Sequence[Tried], excluded: Excluded) -> Config | None:
-        """What to try after these trials; None if it proposes nothing that can be run."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +54,7 @@ class Sampler:
 
     def suggest(self) -> Config | None:
         """The config to try next; None if there is none left."""
-        trials = self._survey()
-        if self._given is not None:
-            config = self._own.next_planned(trials) or self._given.choose(trials, self._excluded)
-            if config is not None:
-                return config
-        return self._own.choose(trials)
+        return self._own.choose(self._survey())
 
     def has_plans(self) -> bool:
         """Whether some planned config was not tried yet."""
@@ -117,15 +100,6 @@ class Sampler:
                 twin = manifest.space.without_rounding(record.config)
                 if manifest.space.forbidden(twin) is None:
                     yield twin
-
-    @cached_property
-    def _given(self) -> Given | None:
-        """The sampler that the study was made with, if it is not our own."""
-        manifest = self._study.manifest
-        if manifest.sampler is None:
-            return None
-        make: Callable[..., Given] = SAMPLERS.require("optuna")
-        return make(manifest.sampler, manifest.space, manifest.workload.seed)
 
 
 def _failed_through_setup(record: TrialRecord) -> bool:

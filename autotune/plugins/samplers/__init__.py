@@ -1,1 +1,0 @@
-"""`tune --sampler`: one of Optuna's samplers, or of another package, proposes the configs."""
