@@ -184,13 +184,6 @@ class Admission:
             return Refusal(form.misfit)
         return self._refusal_of_numbers(form, args, kwargs) if form.looked else None
 
-    def refusal_of_numbers(self, args: _Args, kwargs: _Kwargs) -> Refusal | None:
-        """As `refusal`, for tuned code that takes any shape."""
-        form = self._latest
-        if not form.fits(args, kwargs):
-            form = self._form(args, kwargs)
-        return self._refusal_of_numbers(form, args, kwargs) if form.looked else None
-
     def misfit(self, args: _Args, kwargs: _Kwargs) -> str | None:
         """Why the config is not for a call, whether it is made tuned or not."""
         return self._form(args, kwargs).misfit
