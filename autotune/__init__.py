@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     diagnose: Callable[..., Any]
     expose: Callable[..., None]
-    record: Callable[..., Any]
     verify_against: Callable[..., Any]
     watch: Callable[..., Any]
 
@@ -46,7 +45,6 @@ __all__ = [
     "load",
     "load_study",
     "prepare",
-    "record",
     "resume",
     "stats",
     "tune",

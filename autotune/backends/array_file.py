@@ -71,5 +71,5 @@ def read_arrays(path: Path, make: Make) -> list[Arguments]:
             return [Arguments(value(positional), value(keyword) or None) for positional, keyword in said]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{path}: holds no calls of a model: {error}", tip="let autotune.record write it (docs/models.md)"
+            f"{path}: holds no calls of a model: {error}", tip="let `watch` write it (docs/models.md)"
         ) from None

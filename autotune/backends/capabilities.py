@@ -480,21 +480,8 @@ class ModelProxies(Protocol):
 class CallsFile(Protocol):
     """Real calls of a model in a file."""
 
-    suffixes: tuple[str, ...]
-    """Endings of the files that can be read; the first is what is written."""
-
     def read(self, path: Path) -> list[Arguments]:
         """The calls, whose tensors are on the CPU. Runs no code of the file. Raises InputError."""
-
-    def write(self, calls: Sequence[Arguments], path: Path) -> None:
-        """Write them so that `read` can read them. Raises OSError, and InputError for what cannot be read so."""
-
-
-class CallWatch(Protocol):
-    """The calls that a job makes of its model."""
-
-    def __call__(self, model: Any, tell: Callable[[Arguments], None]) -> Callable[[], None]:
-        """Tell the arguments of each call of the model, before it is made. Returns what ends that."""
 
 
 class ComponentWatch(Protocol):
@@ -549,7 +536,6 @@ class Offers(Protocol):
     capture_despite: BreakCapture | None = None
     proxies: ModelProxies = PlainCalls()
     calls_file: CallsFile | None = None
-    watch_calls: CallWatch | None = None
     watch_components: ComponentWatch | None = None
     rehearse: Rehearse | None = None
     may_record: Callable[[], bool] = staticmethod(lambda: True)

@@ -161,8 +161,8 @@ class Question(Record):
     )
     inputs: Annotated[Path | None, BeforeValidator(_from_home)] = ask(
         None,
-        "File of real calls (torch.save of a list, or autotune.record): results are compared on them, and the first is "
-        "timed where the model's function gives no inputs.",
+        "File of real calls (torch.save of a list, or what `watch` kept): results are compared on them, and the first "
+        "is timed where the model's function gives no inputs.",
     )
     device: Annotated[str, BeforeValidator(_device)] = ask(
         "auto", "auto, cpu, gpu (or cuda) or ascend (or npu).", variable="AUTOTUNE_DEVICE"

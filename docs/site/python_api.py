@@ -20,7 +20,6 @@ from autotune.measure.findings import Finding
 from autotune.measure.statistics import Speedup
 from autotune.plugins.diagnose.command import Diagnosis
 from autotune.plugins.diagnose.diagnoser import ModelDiagnosis
-from autotune.plugins.record.recording import Recording
 from autotune.plugins.upgrade.upgrade import Upgrade
 from autotune.study.records import TrialRecord
 from autotune.verification.verify import Verification
@@ -54,8 +53,6 @@ GROUPS: dict[str, list[Any]] = {
         Stats,
         autotune.expose,
         autotune.prepare,
-        autotune.record,
-        Recording,
     ],
     "Errors": [autotune.AutotuneError, autotune.InputError, autotune.MismatchError, autotune.CallbackError],
 }

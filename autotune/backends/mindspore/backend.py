@@ -70,7 +70,6 @@ class MindSporeBackend(Backend):
     compile_cache = compile_cache
     proxies = proxy
     calls_file = tensors
-    watch_calls = staticmethod(tensors.watch_calls)
     compile = staticmethod(apply)
     effects = staticmethod(effects_of)
     process_settings = staticmethod(process_knobs)

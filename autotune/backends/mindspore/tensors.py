@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.array_file import SUFFIX, read_arrays, write_arrays
+from autotune.backends.array_file import read_arrays
 from autotune.workload.arguments import Arguments
 
 
@@ -41,10 +40,7 @@ def extremes_of(value: Any, axis: int | None) -> Sequence[tuple[int, int]] | Non
     return list(zip(slices.min(axis=1).tolist(), slices.max(axis=1).tolist(), strict=True))
 
 
-# Calls of a Cell in a file of arrays, and how they are watched.
-
-suffixes: tuple[str, ...] = (SUFFIX,)
-"""See `CallsFile`."""
+# Calls of a Cell in a file of arrays.
 
 
 def read(path: Path) -> list[Arguments]:
@@ -52,27 +48,6 @@ def read(path: Path) -> list[Arguments]:
     return read_arrays(path, _tensor_of)
 
 
-def write(calls: Sequence[Arguments], path: Path) -> None:
-    """See `CallsFile`."""
-    write_arrays(calls, path, _array_and_type)
-
-
-def watch_calls(model: Any, tell: Callable[[Arguments], None]) -> Callable[[], None]:
-    """See `CallWatch`."""
-
-    def before(_: Any, args: Any, kwargs: Any = None) -> None:
-        tell(Arguments(tuple(args), kwargs or None))
-
-    register = model.register_forward_pre_hook
-    # Older releases show a hook the positional arguments alone.
-    more = {"with_kwargs": True} if "with_kwargs" in inspect.signature(register).parameters else {}
-    return register(before, **more).remove  # type: ignore[no-any-return]
-
-
 def _tensor_of(array: NDArray[Any], dtype: str) -> ms.Tensor:
     """`dtype` as any framework writes it: PyTorch calls its types alike."""
     return ms.Tensor(array, dtype=getattr(ms, {"bool": "bool_"}.get(dtype.lower(), dtype.lower())))
-
-
-def _array_and_type(value: Any) -> tuple[NDArray[Any], str] | None:
-    return (array_of(value), str(value.dtype)) if isinstance(value, ms.Tensor) else None

@@ -116,7 +116,6 @@ class TorchBackend(Backend):
     sketch = staticmethod(large_sketch)
     proxies = proxy
     calls_file = files
-    watch_calls = staticmethod(files.watch_calls)
     watch_components = staticmethod(watch_components)
     capture_despite = staticmethod(capture_despite)
     materialise = staticmethod(materialise)

@@ -7,7 +7,7 @@ import pickle
 import pickletools
 import zipfile
 from _compat_pickle import IMPORT_MAPPING
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +85,12 @@ def _needed(path: Path) -> dict[str, list[str]]:
     return needed
 
 
-# Calls of a model in a file of `torch.save`, or of arrays, and how they are watched.
-
-
-suffixes: tuple[str, ...] = (".pt", ".pth", SUFFIX)
-"""See `CallsFile`. A file holds a list of calls, each as a model's function gives its inputs. Only what
-`torch.load(weights_only=True)` takes is read: tensors, containers, numbers and texts, no code."""
+# Calls of a model in a file of `torch.save`, or of arrays.
 
 
 def read(path: Path) -> list[Arguments]:
-    """See `CallsFile`."""
+    """See `CallsFile`. A file holds a list of calls, each as a model's function gives its inputs. Only what
+    `torch.load(weights_only=True)` takes is read: tensors, containers, numbers and texts, no code."""
     if path.suffix == SUFFIX:
         return read_arrays(path, _tensor_of)
     try:
@@ -113,7 +109,7 @@ def read(path: Path) -> list[Arguments]:
 
 
 def write(calls: Sequence[Arguments], path: Path) -> None:
-    """See `CallsFile`."""
+    """Write them so that `read` can read them. Raises OSError, and InputError for what cannot be read so."""
     buffer = io.BytesIO()
     torch.save([(_plain(call.positional), _plain(dict(call.keyword or {}))) for call in calls], buffer)
     try:
@@ -121,16 +117,6 @@ def write(calls: Sequence[Arguments], path: Path) -> None:
     except pickle.UnpicklingError as error:
         raise InputError(f"the calls hold what a safe file cannot: {str(error).partition(chr(10))[0]}") from None
     write_whole(path, buffer.getvalue())
-
-
-def watch_calls(model: Any, tell: Callable[[Arguments], None]) -> Callable[[], None]:
-    """See `CallWatch`."""
-
-    def before(_: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():  # A compiler that records the call shows tensors without numbers.
-            tell(Arguments(args, kwargs or None))
-
-    return model.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove  # type: ignore[no-any-return]
 
 
 def _tensor_of(array: NDArray[Any], dtype: str) -> torch.Tensor:

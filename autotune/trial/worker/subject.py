@@ -96,7 +96,7 @@ class Subject:
 NUM_IN_A_ROW = 3
 NOT_TAKEN = (
     "the untuned model fails on the further input that was made of the example, or gives NaN for it, so that results "
-    "were compared on the author's inputs alone; give real ones (more_inputs, a file of inputs, autotune.record)"
+    "were compared on the author's inputs alone; give real ones (more_inputs, or a file of inputs)"
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.array_file import SUFFIX, read_arrays, write_arrays
+from autotune.backends.array_file import read_arrays, write_arrays
 from autotune.backends.capabilities import Updates, VaryingAxis
 from autotune.backends.protocol import variables_set
 from autotune.backends.undo import UndoLog
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 class FakeCallsFile:
     """See `CallsFile`."""
-
-    suffixes: tuple[str, ...] = (SUFFIX,)
 
     def read(self, path: Path) -> list[Arguments]:
         return read_arrays(path, lambda array, _: array)
