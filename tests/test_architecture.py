@@ -167,7 +167,6 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "render/html/page.py",
             "render/live.py",
             "render/notebook.py",
-            "render/side_by_side.py",
             "render/terminal.py",
         ),
     ),

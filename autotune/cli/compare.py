@@ -54,7 +54,7 @@ def verify(
         return status
     from autotune.api.side_by_side import verify as verify_export
     from autotune.render.json import verification_document
-    from autotune.render.side_by_side import verification_lines
+    from autotune.render.terminal import verification_lines
 
     stop_on_sigterm()
     verification = verify_export(file, max_loss=max_loss, budget=budget, env=variables_of(env), callbacks=say_block)
@@ -83,7 +83,7 @@ def compare(
     By the method of a study's verdict.
     """
     from autotune.render.json import comparison_document
-    from autotune.render.side_by_side import comparison_lines
+    from autotune.render.terminal import comparison_lines
 
     stop_on_sigterm()
     more = {"budget": budget, "env": variables_of(env), "callbacks": say_block}

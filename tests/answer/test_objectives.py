@@ -19,8 +19,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.json import comparison_document, document
 from autotune.render.live import LiveDisplay
-from autotune.render.side_by_side import comparison_lines, verification_lines
-from autotune.render.terminal import summary, tables
+from autotune.render.terminal import comparison_lines, summary, tables, verification_lines
 from autotune.space.portfolio import Entry, PortfolioTable
 from autotune.study.budget import Budget
 from autotune.study.folder import FolderStudies

@@ -261,8 +261,8 @@ def test_the_file_of_the_page(tmp_path: Path) -> None:
     path.write_text(found[1])
     members = read_spec(path, partial(flags_in, path))
     assert [(one.study, one.question.build, one.shares_time) for one in members] == [
-        ("vit", ("vit",), True),
-        ("ranker", ("ranker.py:build",), False),
+        ("vit", "vit", True),
+        ("ranker", "ranker.py:build", False),
     ]
     assert [one.question.budget for one in members] == ["6h", "30m"]
 

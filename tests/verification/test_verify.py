@@ -16,7 +16,7 @@ from autotune.errors import InputError, SetupError
 from autotune.measure.measurement import Failure, Reason, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
 from autotune.render.json import comparison_document, verification_document
-from autotune.render.side_by_side import comparison_lines, verification_lines
+from autotune.render.terminal import comparison_lines, verification_lines
 from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verification.comparison import measure
