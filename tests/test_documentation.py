@@ -367,7 +367,7 @@ def test_commands_are_taken(block: Block) -> None:
         "python cli.py tune vit --objective p95",
         'python cli.py tune vit --constraint "latency <= 5"',
         'python cli.py tune vit --shapes "batch=1,4" --objective throughput',
-        "python cli.py tune vit --deadline 5ms --dry-run",
+        "python cli.py tune vit --report r.html --inputs calls.pt --shapes batch=1,4",
         "python cli.py tune vit --budget 1h30m",
         "python cli.py tunes",
         "python cli.py resume",
