@@ -25,6 +25,7 @@ LISTED = (
 SMALL = {
     "autotune.backends.mindspore.compile_cache": "a capability is a module",
     "autotune.backends.mindspore.plain": "each backend has a module of this name, which imports no framework",
+    "autotune.backends.torch.shapes": "a capability is a module",
     "autotune.tuning.rerun": "measures a trial, which `cli` does not hold",
     "autotune.backends.torch.toolchain": "a program, which is started by its path",
 }

@@ -95,7 +95,7 @@ def test_a_file_may_define_dataclasses(in_file: Make) -> None:
         ("[model, 1]", "returned a list of 2", "(model, inputs)"),
         ("(model,)", "returned a tuple of 1", "(model, inputs)"),
         ("(model, 1, [], [])", "returned a tuple of 4", "(model, inputs, more_inputs)"),
-        ("(1, 1)", "returned a int as the model, which cannot be called", ""),
+        ("(1, 1)", "returned an int as the model, which cannot be called", ""),
         ("(model, 1, {})", "returned a dict as more_inputs; it must be a list", ""),
         ("(model, 1, 'abc')", "returned a str as more_inputs; it must be a list", ""),
         ("(model, 1, None)", "returned a NoneType as more_inputs; it must be a list", ""),
@@ -132,8 +132,8 @@ def test_a_dict_says_the_same_and_more(in_file: Make) -> None:
     ("more", "message"),
     [
         ("'region': ['a']", "returned a mapping with 'region'"),
-        ("'model': 3", "returned a int as the model, which cannot be called"),
-        ("'more_inputs': 3", "returned a int as more_inputs"),
+        ("'model': 3", "returned an int as the model, which cannot be called"),
+        ("'more_inputs': 3", "returned an int as more_inputs"),
         ("'regions': [1]", "returned a list of 1 as regions"),
         ("'variants': {'a b': {'plain': None, 'x': print}}", "the variant 'a b' needs a name"),
         ("'variants': {'a': {'plain': None}}", "the variant a must have the model as it is first"),
@@ -198,7 +198,7 @@ def test_a_missing_function_lists_those_there_are(in_file: Make) -> None:
 
 def test_a_name_that_is_no_function(in_file: Make) -> None:
     """A name that stands for something that cannot be called says what it is."""
-    with pytest.raises(InputError, match=":SIZE is a int, not a function"):
+    with pytest.raises(InputError, match=":SIZE is an int, not a function"):
         build(in_file("SIZE = 3\n", function="SIZE"))
 
 
