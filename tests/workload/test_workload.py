@@ -105,7 +105,7 @@ def test_a_wrong_return_is_a_sentence(in_file: Make, returned: str, message: str
     """What the function returned is said in words, with the model's name as the operator gave it."""
     with pytest.raises(InputError) as caught:
         build(in_file(f"def model(x):\n    return x\ndef f():\n    return {returned}\n"))
-    assert str(caught.value).startswith("my-model returned a ")
+    assert str(caught.value).startswith("my-model returned a")
     assert message in str(caught.value)
     assert tip in (caught.value.tip or "")
 
