@@ -242,7 +242,6 @@ def test_a_dry_run_says_what_would_be_tuned(spec: Path, scripted: list[str], cli
     assert [(each["name"], each["outcome"], each["why"][:12]) for each in json.loads(planned.stdout)] == [
         ("resnet", "stays", "it has an an"),
         ("bert", "begins", "90 s"),
-        ("tagger", "begins", "30 min 0 s"),
         ("encoder", "failed", "--model nowh"),
     ]
     assert (planned.returncode, scripted) == (2, [])
