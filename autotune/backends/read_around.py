@@ -44,6 +44,12 @@ def variables_read(models: Iterable[Any]) -> tuple[str, ...] | None:
     return tuple(sorted(names, key=lambda name: (not name.isupper(), name))) if is_read else None
 
 
+def names_in(models: Iterable[Any]) -> frozenset[str]:
+    """Global names and attributes in the code that calls of these objects may come to."""
+    codes = (code for function in _Reachable(models).functions() for code in _codes(function.__code__))
+    return frozenset(name for code in codes for name in code.co_names)
+
+
 class EnvironmentRead:
     """What the environment held when it was asked first, for a model whose calls read it."""
 

@@ -70,7 +70,7 @@ def make_manifest(question: Question, limits: LimitsNow = Limits) -> Manifest:
         space=space_of(workload, space_file, question, declared, limits, quantities=quantities),
         objectives=(objective,),
         constraints=constraints,
-        tolerance=question.tolerance,
+        tolerance=question.tolerance or declared.tolerance,
         reference_precision=question.reference,
         variables=variables_of(question, framework, device),
         variants=declared.variants,

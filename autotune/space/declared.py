@@ -35,6 +35,9 @@ class Declaration(Record):
     """Needs that the model meets, beside those of its shapes."""
     records_gradients: bool = False
     """In each of its calls: the model differentiates within itself, or an input requires gradients."""
+    tolerance: float | None = None
+    """Relative error of its outputs to accept where nobody says: it multiplies in a type of less precision than its
+    tensors have. None: it does not."""
     constant_weights: bool = True
     """Its weights may become constants of compiled code."""
     components: tuple[Component, ...] = ()

@@ -13,6 +13,7 @@ import pytest
 
 import autotune
 from autotune import models
+from autotune.backends.contracts.models import WorkOfCall
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -259,9 +260,9 @@ def test_the_table_of_bundled_models_says_the_same(name):
     model = built["model"] if isinstance(built, dict) else built[0]
     backend, inputs = load_backend("torch"), built["inputs"] if isinstance(built, dict) else built[1]
     assert backend.packs_linears(model) is bool(models.declared(name)["met"])
-    lacks, load = backend.work_of(model, lambda: model(*inputs), asks_load=True)
-    assert lacks is bool(models.declared(name)["lacks"])
-    assert models.declared(name, on_device=True)["met"] == (*models.declared(name)["met"], *load)
+    work = backend.work_of(model, lambda: model(*inputs), asks_load=True)
+    assert work.lacks_products is bool(models.declared(name)["lacks"])
+    assert models.declared(name, on_device=True)["met"] == (*models.declared(name)["met"], *work.load)
 
 
 class Squared(torch.nn.Module):
@@ -294,7 +295,10 @@ def test_what_multiplies_no_matrices_is_not_searched_for_how(model, lacks):
     """By one call without numbers; where that says nothing, the knob stays."""
     shape = (2, 8, 8) if isinstance(model, Squared) else (1, 3, 8, 8)
     for asks_load in (False, True):
-        assert load_backend("torch").work_of(model, lambda: model(torch.ones(shape)), asks_load=asks_load)[0] is lacks
+        assert (
+            load_backend("torch").work_of(model, lambda: model(torch.ones(shape)), asks_load=asks_load).lacks_products
+            is lacks
+        )
 
 
 class Step(torch.nn.Module):
@@ -345,7 +349,7 @@ def test_the_kind_of_load_is_read_from_one_call_without_numbers(model, shape, lo
     """By what most multiplications are, and what bounds the products; where that says nothing, it is not known."""
     dtype = next((each.dtype for each in model.parameters()), torch.float32)
     given = torch.ones(shape, dtype=torch.long if isinstance(model, (Step, Looked)) else dtype)
-    assert load_backend("torch").work_of(model, lambda: model(given), asks_load=True)[1] == load
+    assert load_backend("torch").work_of(model, lambda: model(given), asks_load=True).load == load
 
 
 @pytest.mark.parametrize(("device", "load"), [("gpu", ("few rows",)), ("cpu", ())])
@@ -355,8 +359,49 @@ def test_a_study_on_a_device_knows_the_load(tmp_path, monkeypatch, device, load)
                                      "(torch.ones(2, 1), torch.ones(2, 1))\n")  # fmt: skip
     workload = make_workload("net.py:net", {}, "torch", device, 0, search_path=tmp_path)
     backend = load_backend("torch")
-    monkeypatch.setattr(backend, "work_of", lambda *_, asks_load: (False, ("few rows",) if asks_load else ()))
+    monkeypatch.setattr(backend, "work_of", lambda *_, asks_load: WorkOfCall(load=("few rows",) if asks_load else ()))
     assert declared_by(workload, backend).met == load
+
+
+class Cast(torch.nn.Module):
+    """Computes in another type than that of its weights, in one of the ways that authors have."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.linear, self.way = torch.nn.Linear(4, 4), way
+        if way == "around":  # As accelerate does.
+            self.forward = torch.autocast("cpu", torch.bfloat16)(self.forward)
+
+    def forward(self, x):
+        if self.way == "within":
+            with torch.autocast("cpu", torch.float16):
+                return self.linear(x)
+        if self.way == "by hand":
+            return (x.half() @ self.linear.weight.half()).float()
+        if self.way == "turned off":
+            with torch.autocast("cpu", torch.bfloat16, enabled=False):
+                return self.linear(x)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("way", "types", "tolerance"),
+    [
+        ("within", ("float16",), 5e-3),
+        ("around", ("bfloat16",), 3e-2),
+        ("by hand", ("float16",), 5e-3),
+        ("turned off", (), None),
+        ("plain", (), None),
+    ],
+)
+def test_a_model_that_casts_is_held_to_the_type_that_it_multiplies_in(tmp_path, way, types, tolerance):
+    """Its weights and inputs are float32, and its results are rounded as those of the lower type are."""
+    model = Cast(way)
+    assert load_backend("torch").work_of(model, lambda: model(torch.ones(2, 4)), asks_load=False).types == types
+    (tmp_path / "net.py").write_text("from tests.backends.test_torch_packed_linear import Cast, torch\n\n"
+                                     f"def net():\n    return Cast({way!r}), torch.ones(2, 4)\n")  # fmt: skip
+    workload = make_workload("net.py:net", {}, "torch", "cpu", 0, search_path=tmp_path)
+    assert declared_by(workload, load_backend("torch")).tolerance == tolerance
 
 
 def test_threads_compile_each_as_its_config_says(model):

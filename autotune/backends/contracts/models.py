@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from autotune.measure.measurement import TensorSpec
 from autotune.workload.workload import Load
+
+
+@dataclass(frozen=True)
+class WorkOfCall:
+    """What a call of a model multiplies, as far as that is known."""
+
+    lacks_products: bool = False
+    """It multiplies matrices so little that it does not count how."""
+    load: tuple[Load, ...] = ()
+    """The kind of load that it is to a device; empty where that is not known, or was not asked."""
+    types: tuple[str, ...] = ()
+    """Types of half precision that it multiplies in, by an autocast of its author's for example."""
 
 
 class Models(Protocol):
@@ -80,11 +93,10 @@ class Models(Protocol):
         training mode is no such model."""
         return True
 
-    def work_of(self, model: Any, call: Callable[[], object], *, asks_load: bool) -> tuple[bool, tuple[Load, ...]]:
-        """Whether a call of the model is known to multiply matrices so little that it does not count how; and with
-        `asks_load` the kind of load that it is to a device, empty where that is not known. `call` makes one; the model
-        is not to be used afterwards."""
-        return False, ()
+    def work_of(self, model: Any, call: Callable[[], object], *, asks_load: bool) -> WorkOfCall:
+        """What a call of the model multiplies; with `asks_load` the kind of load that it is to a device, too. `call`
+        makes one; the model is not to be used afterwards."""
+        return WorkOfCall()
 
     def packs_linears(self, model: Any) -> bool:
         """Whether a compiler here packs linear layers whose weights are constants, and the model has so many of them

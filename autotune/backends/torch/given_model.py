@@ -16,7 +16,9 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autotune.backends.contracts.models import WorkOfCall
 from autotune.backends.proxy_object import method_of, proxy_of
+from autotune.backends.read_around import names_in
 from autotune.backends.torch.tensors import tensors_in
 from autotune.errors import causes
 from autotune.workload.workload import Load
@@ -74,6 +76,7 @@ counts."""
 _LEAST_OF_CALL = 0.01
 """Share of a call's multiplications that products of matrices have at least, or it is not asked how they are made."""
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
+_MULTIPLYING = (*_PRODUCTS, torch.ops.aten.convolution)
 _NOT_MULTIPLIED = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.RNNBase)
 """Layers of PyTorch whose matrices are looked up in, or are multiplied within one operator."""
 
@@ -106,30 +109,56 @@ _READ_AS_LONG_IN_HALF = 150.0
 is 295."""
 
 
-def work_of(model: torch.nn.Module, call: Callable[[], object], *, asks_load: bool) -> tuple[bool, tuple[Load, ...]]:
+_HALF = (torch.bfloat16, torch.float16)
+_CASTS = frozenset({"autocast", "bfloat16", "float16", "half"})
+"""Names in the code of a model that may multiply in half precision."""
+
+
+def work_of(model: torch.nn.Module, call: Callable[[], object], *, asks_load: bool) -> WorkOfCall:
     """See `Backend`. Counted on tensors without data, in which a call takes no more than its Python; nothing is known
     where the model needs the numbers."""
     has_products = packs_linears(model) or any(map(_is_a_product, _modules_in(model)))
     products = _Products()
-    counts = None if has_products and not asks_load else _multiplications(call, products)
+    is_counted = asks_load or not has_products or _may_cast(model)
+    counts = _multiplications(call, products) if is_counted else None
     if counts is None:
-        return False, ()
+        return WorkOfCall()
     num_operations = sum(flops for operator, flops in counts.items() if operator in _PRODUCTS)
     lacks_products = num_operations < _LEAST_OF_CALL * sum(counts.values()) or not counts
     load: Load = "few rows" if products.reads_longer else "many rows"
     if counts.get(torch.ops.aten.convolution, 0) > num_operations:
         load = "convolutions"
-    return lacks_products and not has_products, (load,) if asks_load and counts else ()
+    types = tuple(str(dtype).removeprefix("torch.") for dtype in _HALF if dtype in products.types)
+    return WorkOfCall(lacks_products and not has_products, (load,) if asks_load and counts else (), types)
+
+
+def _may_cast(model: torch.nn.Module) -> bool:
+    """A call may multiply in another type than that of its tensors, by its code or by an autocast around a part."""
+    parts = written_parts(model)
+    called = (part if inspect.isfunction(part) else getattr(part, "forward", None) for part in parts)
+    return bool(_CASTS & names_in(parts)) or any(autocast_around(each) is not None for each in called)
+
+
+def autocast_around(forward: Any) -> torch.autocast | None:
+    """The autocast that a function enters under which somebody has set it, as accelerate and a decorator do."""
+    while forward is not None:
+        found = next((each for each in enclosed_in(forward) if isinstance(each, torch.autocast)), None)
+        if found is not None:
+            return found
+        forward = getattr(forward, "__wrapped__", None)
+    return None
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """How long the products of a call compute and read on an A100: each is bound by the longer of the two."""
+    """How long the products of a call compute and read on an A100: each is bound by the longer of the two; and the
+    types that it multiplies in."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._computes = self._reads = 0.0
+        self.types: set[torch.dtype] = set()
 
     @property
     def reads_longer(self) -> bool:
@@ -138,7 +167,10 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if getattr(func, "overloadpacket", None) in _PRODUCTS:
+        packet = getattr(func, "overloadpacket", None)
+        if packet in _MULTIPLYING:
+            self.types.update(each.dtype for each in args if isinstance(each, torch.Tensor))
+        if packet in _PRODUCTS:
             first, second = [each for each in args if isinstance(each, torch.Tensor)][-2:]
             moved = sum(each.numel() * each.element_size() for each in (first, second, result))
             operations = 2 * result.numel() * first.shape[-1]

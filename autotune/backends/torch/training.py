@@ -27,7 +27,7 @@ from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import prepare
 from autotune.backends.torch.compiler import Compile, CompileAttempts, compiler
 from autotune.backends.torch.forward_state import ForwardState
-from autotune.backends.torch.given_model import NOT_RECORDED, enclosed_in
+from autotune.backends.torch.given_model import NOT_RECORDED, autocast_around
 from autotune.backends.torch.gradients import EarlierGradients, Gradients, UnusedWeights, trained_by
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import (
@@ -306,13 +306,8 @@ def unlike_the_step(model: torch.nn.Module, config: Config) -> Callable[[], Unsu
 
 def autocast_of_forward(model: torch.nn.Module) -> torch.dtype | None:
     """Type of the autocast that the `forward` enters which somebody has set in the model, as accelerate does."""
-    forward = vars(model).get("forward")
-    while forward is not None:
-        for content in enclosed_in(forward):
-            if isinstance(content, torch.autocast):
-                return content.fast_dtype if content._enabled else None
-        forward = getattr(forward, "__wrapped__", None)
-    return None
+    found = autocast_around(vars(model).get("forward"))
+    return found.fast_dtype if found is not None and found._enabled else None
 
 
 silence = None

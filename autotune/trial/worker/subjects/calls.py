@@ -10,6 +10,7 @@ from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import Backend
 from autotune.backends.read_around import variables_read
 from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.measure.accuracy import default_tolerance
 from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.hurting_inputs import one_value_of
 from autotune.measure.measurement import TensorSpec
@@ -85,6 +86,8 @@ class SubjectOfCalls(SubjectOf):
                 raise error.about(self._workload.model) from None
         call = partial(built.inputs.call, model)
         backend.materialise(model, call)
+        specs = [spec for _, spec in backend.parameters(model)]
+        specs += input_specs(backend, built.inputs, self._workload.model)
         declared = Declaration(
             regions=built.regions,
             repeated=repeated_blocks(regions.modules(model), backend.parameters),
@@ -98,9 +101,11 @@ class SubjectOfCalls(SubjectOf):
             met=self._met(),
         )
         # The model is of no use after that. What is tried by the kind of load is for devices alone.
-        lacks_products, load = backend.work_of(model, call, asks_load=self._workload.device != "cpu")
-        lacks: tuple[Need, ...] = ("matrix products",) if lacks_products else ()
-        return declared.model_copy(update={"met": (*declared.met, *load), "lacks": lacks})
+        work = backend.work_of(model, call, asks_load=self._workload.device != "cpu")
+        lacks: tuple[Need, ...] = ("matrix products",) if work.lacks_products else ()
+        held, needed = default_tolerance(spec.dtype for spec in specs), default_tolerance(work.types)
+        facts = {"met": (*declared.met, *work.load), "lacks": lacks, "tolerance": needed if needed > held else None}
+        return declared.model_copy(update=facts)
 
     def _recognised(self, model: Any) -> Any:
         """The object by whose class the model is recognised."""
