@@ -85,7 +85,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("study/sqlite.py", "plugins/postgres/"),
     "psycopg": ("plugins/postgres/",),
     "ray": ("plugins/ray/cluster.py",),
-    "prometheus_client": ("plugins/serving/prometheus.py",),
+    "prometheus_client": ("plugins/prometheus/collector.py",),
     "yaml": ("files.py",),
     "typer": ("cli/", "plugins/fleet/command.py", "plugins/upgrade/command.py", "plugins/watch/"),
     "rich": ("render/", "cli/", "plugins/explain/lines.py"),

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 from tests.import_graph import PACKAGE, REPOSITORY, dotted_name, own_imports, parsed, sources
 
@@ -198,12 +199,19 @@ def docstrings() -> Iterator[tuple[str, str]]:
     for path in sources():
         place = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(parsed(path)):
-            if (
-                isinstance(node, ast.Expr)
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
+            if _is_text(node):
                 yield f"{place}:{node.lineno}", node.value.value
+
+
+def test_a_docstring_tells_of_one_thing() -> None:
+    """Of two in a row the second one is left of something that is gone."""
+    bodies = (getattr(node, "body", ()) for path in sources() for node in ast.walk(parsed(path)))
+    pairs = (pair for body in bodies if isinstance(body, list) for pair in pairwise(body))
+    assert not [each.value.value for _, each in filter(lambda pair: all(map(_is_text, pair)), pairs)]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def test_a_docstring_begins_with_its_noun() -> None:

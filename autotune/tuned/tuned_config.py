@@ -182,7 +182,6 @@ class TunedConfig(SparseRecord):
     that is not there has none, or its limits were not found. None: nobody looked."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
-    """To be written by hand: a job decides for each shape on its own. None: it does not, unless it asks for that."""
 
     @property
     def kind(self) -> type[Work]:

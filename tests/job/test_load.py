@@ -632,7 +632,7 @@ def scraped(model) -> str:
     """What Prometheus reads of a model."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from autotune.plugins.serving.prometheus import expose
+    from autotune.plugins.prometheus.collector import expose
 
     registry = CollectorRegistry()
     expose(model, "tiny", registry)
@@ -661,7 +661,7 @@ def test_prometheus_of_several_models(write):
     from prometheus_client.openmetrics.exposition import generate_latest
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-    from autotune.plugins.serving.prometheus import expose
+    from autotune.plugins.prometheus.collector import expose
 
     registry, models = CollectorRegistry(), {}
     for name in ("one", "two", "three"):
@@ -694,7 +694,7 @@ def test_prometheus_and_what_it_cannot_show(monkeypatch):
     pytest.importorskip("prometheus_client")
     with pytest.raises(InputError, match="a Model that autotune's apply"):
         autotune.expose(Model(), "tiny")
-    monkeypatch.setitem(sys.modules, "autotune.plugins.serving.prometheus", None)
+    monkeypatch.setitem(sys.modules, "autotune.plugins.prometheus.collector", None)
     with pytest.raises(InputError, match="needs the package prometheus-client"):
         autotune.expose(Model(), "tiny")
 

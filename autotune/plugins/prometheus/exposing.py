@@ -16,7 +16,7 @@ def expose(model: Any, name: str) -> None:
     is missing.
     """
     try:
-        from autotune.plugins.serving.prometheus import expose as register
+        from autotune.plugins.prometheus.collector import expose as register
     except ImportError:
         raise InputError(
             "Prometheus needs the package prometheus-client", tip=f"run: {install('prometheus')}"

@@ -1,1 +1,0 @@
-"""A model under a deadline: tiers; shapes compiled one by one as they pay off; statistics for Prometheus."""
