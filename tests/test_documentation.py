@@ -300,10 +300,11 @@ class _AskedError(Exception):
 def ask(given: Mapping[str, Any]) -> None:
     """Raises InputError where `tune` refuses the flags, alone or together. No model, file or device is looked at."""
     fields = {name: given.get(name) for name in Question.model_fields if name not in ("traffic", "studies_dir")}
-    question = Question.of({**fields, "build": given["named"] or given["build"]})
+    named = given["named"] or [given["build"]]
+    question = Question.of({**fields, "build": named[0]})
     parse_budget(question.budget)
     with pytest.MonkeyPatch.context() as patch, suppress(_AskedError):
-        patch.setattr(manifest, "require_models", lambda *_: None)
+        patch.setattr(manifest, "require_model", lambda *_: None)
         patch.setattr(manifest, "choose_target", lambda *_, **__: (question.framework or "torch", "cpu"))
         patch.setattr(manifest, "_make_workload", Mock(side_effect=_AskedError))
         manifest.make_manifest(question)
