@@ -282,6 +282,12 @@ def _a_quiet_machine(monkeypatch):
     monkeypatch.setattr("autotune.tuning.attempts.taken_cores", lambda _: 0.0)
 
 
+@pytest.fixture
+def every_turn(monkeypatch):
+    """The untuned model beside the trials takes a turn after each, however long scripted turns take here."""
+    monkeypatch.setattr("autotune.tuning.beside.TURN_SHARE", float("inf"))
+
+
 os.environ[clock.VARIABLE] = "simulated"  # For fixtures of a module too.
 
 _FORKS = ForkServers()

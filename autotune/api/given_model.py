@@ -31,6 +31,7 @@ from autotune.planning.targets import choose_target
 from autotune.question.question import Question
 from autotune.trial.processes import last_json, package_path
 from autotune.tuning.events import ModelSaved
+from autotune.workload.kinds.work import noun_of
 
 Notify = Callable[[ModelSaved], None]
 
@@ -221,7 +222,7 @@ def _not_a_function(build: Any) -> InputError:
         return InputError(f"{build.__qualname__} is not a plain function", tip=_WHAT_TO_GIVE)
     if framework_of(build) is not None:
         return InputError("a live model needs example inputs", tip="give tune(model, inputs)")
-    return InputError(f"a {type(build).__name__} cannot be tuned", tip=_WHAT_TO_GIVE)
+    return InputError(f"{noun_of(build)} cannot be tuned", tip=_WHAT_TO_GIVE)
 
 
 def _unwritable(folder: Path, error: OSError) -> StoreError:

@@ -131,7 +131,7 @@ class Callable:
         (Callable().method, "method is not a plain function"),
         (functools.partial(json.dumps, 1), "partial has no source"),
         (Callable(), "a Callable cannot be tuned"),
-        (3, "a int cannot be tuned"),
+        (3, "an int cannot be tuned"),
         (len, "cannot be tuned"),
     ],
 )

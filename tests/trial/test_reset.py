@@ -182,7 +182,7 @@ def test_a_config_is_compiled_for_that_state(calls):
 @pytest.mark.parametrize(
     ("declared", "task", "words"),
     [
-        ("'reset': 3", "infer", "returned a int as reset"),
+        ("'reset': 3", "infer", "returned an int as reset"),
         (
             f"{DECLARED}, 'loss': print, 'optimizer': 1",
             "train",

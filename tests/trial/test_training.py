@@ -132,7 +132,7 @@ def run_steps(tmp_path, make_request):
     ("returned", "words"),
     [
         ("{'inputs': x, 'loss': loss}", "returned no model"),
-        ("{'model': model, 'inputs': x, 'loss': 3, 'optimizer': Descent([], 1)}", "a int as the loss"),
+        ("{'model': model, 'inputs': x, 'loss': 3, 'optimizer': Descent([], 1)}", "an int as the loss"),
         ("{'model': model, 'inputs': x, 'loss': loss, 'optimizer': 3}", "as the optimizer a int"),
         ("{'model': model, 'inputs': x, 'loss': loss, 'optimizer': 3, 'sceduler': 1}", "'sceduler'"),
     ],

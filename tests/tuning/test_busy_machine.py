@@ -269,6 +269,7 @@ class TestBeforeTheStart:
         assert f"{told}; timings will be noisy" in captured.get()
 
 
+@pytest.mark.usefixtures("every_turn")
 @pytest.mark.parametrize("first_s", [20.0, 1e-5])
 def test_a_first_reading_of_another_machine_is_no_unit(tune, monkeypatch, first_s):
     """A process that stays, and whose first turn met other programs, or whose trial did: later readings are what they
@@ -320,6 +321,7 @@ class TestAnotherMachine:
         before = now.model_copy(update={"vector_instructions": None})
         assert before.differences(now) == now.differences(before) == []
 
+    @pytest.mark.usefixtures("every_turn")
     def test_the_untuned_model_of_a_resumed_study_is_a_sentinel(self, tune, quiet_one):
         """It is measured again to see that nothing changed: its latency is kept."""
         few = BUDGET.model_copy(update={"num_trials": 2})

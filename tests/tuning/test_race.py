@@ -745,6 +745,7 @@ class TestOnADevice:
         assert failed_after_a_block(finalists[:1]) == ([1], False, 1)
 
 
+@pytest.mark.usefixtures("every_turn")
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_a_study_that_goes_on_on_a_slower_machine(make_study, measurement, factor):
     """Its trials are set against the untuned model of that day: none looks slower for it, and the change is known."""
