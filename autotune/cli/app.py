@@ -42,6 +42,8 @@ _GONE = {
     "--own-loop": f"it is what `train` means; {flag('whole_step')} is the exception",
     "--ranks": "a study measures one rank",
     "--profile": "profile `autotune.load(FILE).apply(model)` in your program",
+    "--deadline": f"tune each size of the model with {flag('objective')} p99",
+    "--sampler": f"there is one; {flag('effort')} and {flag('trials')} say how much is tried",
     "--retune": f"tune there with {flag('prior')} FILE, then `compare`",
     "--report": f"`report STUDY` and `fleet verify FILE... {flag('report')} PAGE` write pages",
     "prune": "`studies rm NAME...` removes what `studies` lists",
