@@ -150,8 +150,8 @@ class _Strategy(ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(args, kwargs)
-        axes = self._axes.of(arguments)
-        sizes = sizes_in(arguments.leaves(), axes)
+        axes, leaves = self._axes.with_leaves(arguments)
+        sizes = sizes_in(leaves, axes)
         return arguments.call(self._step) if sizes is None else self._called(arguments, axes, sizes)
 
     @abstractmethod

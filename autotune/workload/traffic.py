@@ -135,7 +135,13 @@ class CalledAxes:
 
     def of(self, arguments: Arguments) -> tuple[Axis, ...]:
         """Those of a call. One whose argument is missing has a leaf that the call has not."""
-        return self._placed(tuple(name for name, _ in arguments.named_leaves())) if self._are_named else self._axes
+        return self.with_leaves(arguments)[0]
+
+    def with_leaves(self, arguments: Arguments) -> tuple[tuple[Axis, ...], list[Any]]:
+        """Those of a call, and its leaves."""
+        named_leaves = arguments.named_leaves()
+        axes = self._placed(tuple(name for name, _ in named_leaves)) if self._are_named else self._axes
+        return axes, [leaf for _, leaf in named_leaves]
 
     def _placed_among(self, leaves: tuple[str, ...]) -> tuple[Axis, ...]:
         places = {named(name, self._names): number for number, name in enumerate(leaves)}
