@@ -23,17 +23,20 @@ class UseOfStream(UseOfCalls):
     takes_shapes = False
 
     def _difference(self, backend: Backend) -> Callable[[Arguments], str | None]:
-        then, axes_of = self._applying.tuned.workload.signature.inputs, self._open_axes(backend)
+        then, called = self._applying.tuned.workload.signature.inputs, self._called_axes(backend)
         traffic = self._shapes.traffic
 
         def difference(arguments: Arguments) -> str | None:
-            leaves, axes = arguments.leaves(), axes_of(arguments)
+            axes, leaves = called.with_leaves(arguments)
             return _size_out_of_range(traffic, leaves, axes) or inputs_differ(then, backend, leaves, axes)
 
         return difference
 
     def _open_axes(self, backend: Backend) -> Callable[[Arguments], Sequence[Axis]]:
-        return CalledAxes(self._shapes, backend.called(self.model)).of
+        return self._called_axes(backend).of
+
+    def _called_axes(self, backend: Backend) -> CalledAxes:
+        return CalledAxes(self._shapes, backend.called(self.model))
 
     @property
     def _shapes(self) -> Shapes:
